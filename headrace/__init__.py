@@ -1,7 +1,7 @@
 """The public surface of Headrace: what scripts, notebooks and modules of the user's own import.
 
-Names are imported from their homes when they are first used, so that `import headrace` costs nothing. What few need is
-in modules beside this one: `headrace.training` (parts of trainers), `headrace.testing` (stages alone),
+A name is imported from its home module at its first use, so that `import headrace` costs nothing. Modules beside this
+one have what few users need: `headrace.training` (parts of trainers), `headrace.testing` (a stage by itself),
 `headrace.games`, `headrace.unity`, `headrace.godot`.
 """
 
@@ -12,8 +12,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# A top-level `config` would clash with anybody's: all packages are imported below this one (docs/decisions/001).
-# In a checkout the packages below this one lie beside its folder, and links in the folder lead to them.
+# A top-level `config` would clash with another package's: all packages are imported below this one (docs/decisions/001).
+# In a checkout they lie beside this folder, and the folder has links to them.
 if not os.path.isdir(os.path.join(__path__[0], "config")):  # a checkout without links, as on Windows
     __path__.append(os.path.dirname(__path__[0]))
     sys.modules[f"{__name__}.{__name__}"] = None  # type: ignore[assignment]  # else this module would be there too
@@ -114,7 +114,7 @@ _HOMES = {
     "headrace.stages.trainer": ("Trainer", "TrainerContext"),
     "headrace.stages.trainer.rewards": ("RewardSignal", "Transitions"),
 }
-"""Public names by the module that each is imported from."""
+"""Public names by the module that defines each."""
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)
 

@@ -1,8 +1,8 @@
-"""Requests to end, as long as a command has nothing to save: they end its process at once, with one line.
+"""Requests to end while a command has nothing to save: they end its process at once, with one line of output.
 
-An exception would not do: raised while Python holds an import's lock, in a `__del__` or in a callback of a weak
-reference, it is printed and swallowed, and the command goes on. To be imported before anything else: whoever presses
-Ctrl-C in the first second meets imports.
+An exception does not suffice: Python prints and swallows one raised under an import's lock, in a `__del__` or in a weak
+reference's callback, and the command continues. Import this module before any other: a Ctrl-C in the first second hits
+imports.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ if sys.platform == "win32":
     REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGBREAK)
 else:
     REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals with which people, service managers, schedulers and terminals ask a process to end."""
+"""Signals by which people, service managers, schedulers and terminals ask a process to end."""
 AT_ONCE = 130
-"""Exit status of what was ended at once."""
+"""Exit status of a process that ended at once."""
 
 _cleanups: list[Callable[[], object]] = []
 _ending = False
 
 
 def taken_requests() -> tuple[signal.Signals, ...]:
-    """Return the requests that this process takes: all, but SIGHUP where that is ignored, as under `nohup`."""
+    """Return the requests that this process handles: all, except SIGHUP where it is ignored, as under `nohup`."""
     return tuple(each for each in REQUESTS if each.name != "SIGHUP" or signal.getsignal(each) != signal.SIG_IGN)
 
 
 @contextmanager
 def ended_at_once(for_good: bool = False) -> Iterator[None]:
-    """Let requests end this process at once within, but where others take them; no effect outside of the main thread.
+    """Let requests end this process at once within the context, unless other code handles them.
+
+    Has no effect outside the main thread.
 
     Args:
-        for_good: True if this process ends behind it: its status is known then, and no request changes it any more.
+        for_good: True if the process ends after the context: its status is known by then, and no request changes it.
     """
     before: dict[signal.Signals, object] = {}
     try:
@@ -52,7 +54,7 @@ def ended_at_once(for_good: bool = False) -> Iterator[None]:
 
 @contextmanager
 def cleaned_up_by(cleanup: Callable[[], object]) -> Iterator[None]:
-    """Have a function called if the process is ended at once within."""
+    """Call a function if a request ends the process within the context."""
     _cleanups.append(cleanup)
     try:
         yield
@@ -72,14 +74,14 @@ def _end(number: int, _: object) -> None:
     os._exit(AT_ONCE)
 
 
-# The end of a process whose status is known.
+# The end of a process with a known status.
 
 NAMED_S, ENDED_S = 5.0, 30.0
-"""Seconds after which is named what keeps this process from ending, and after which it ends all the same."""
+"""Seconds until a warning names what keeps this process alive, and until the process ends regardless."""
 
 
 def end_in_time(status: int) -> None:
-    """Let this process end soon, with its status, whatever threads and exit handlers users' code has left."""
+    """End this process soon, with its status, whatever threads and exit handlers users' code has left."""
 
     def watch() -> None:
         never = threading.Event()
@@ -92,7 +94,7 @@ def end_in_time(status: int) -> None:
 
 
 def _kept_by() -> str:
-    """Whom the interpreter waits for: threads, and after them exit handlers."""
+    """Name what the interpreter waits for: threads, and after them exit handlers."""
     main, calls = threading.main_thread(), sys._current_frames()
     threads = [each for each in threading.enumerate() if each is not main and not each.daemon]
     named = [f"the thread {each.name!r}{_place(calls.get(each.ident or 0))}" for each in threads]
@@ -104,5 +106,5 @@ def _place(call: FrameType | None) -> str:
 
 
 def _say(line: str) -> None:
-    with suppress(OSError):  # whatever `sys.stderr` is at now
+    with suppress(OSError):  # `sys.stderr` may be any object by now
         os.write(2, f"{line}\n".encode())

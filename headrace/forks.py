@@ -1,7 +1,7 @@
-"""Forks of this process by code of users: a child runs that code, and ends where it would come back to ours.
+"""Forks of this process by users' code: a child runs that code, and ends where it would return to ours.
 
-It has copies of everything, of the event loop and of sockets to other processes too, which are the parent's to use: on
-its way through our code it would write checkpoints and speak for the parent. Below all packages, as `place` is.
+A child has copies of everything, including the parent's event loop and its sockets to other processes. In our code it
+would write checkpoints and speak for the parent. This module lies below all packages, as `place` does.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from headrace.place import CODE
 
 _LIBRARY = os.path.dirname(threading.__file__)
 _THREADS = (threading.__file__, os.path.join(_LIBRARY, "concurrent", ""))
-_LOOPS = os.path.join(_LIBRARY, "asyncio", "")  # which is not imported: the command's first steps do without
+_LOOPS = os.path.join(_LIBRARY, "asyncio", "")  # not imported: the command's first steps don't need it
 _NEVER_RETURNS = os.path.join("multiprocessing", "popen_fork.py")
 
 
 @functools.cache
 def confine_forks() -> None:
-    """Let each fork that code of users makes from now on end where that code ends."""
+    """Make each later fork by users' code end where that code ends."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_confine)
 
 
 def _confine() -> None:
-    """In a child: end it as soon as the innermost of our functions that had called users' code goes on."""
+    """In a child: end it as soon as the innermost of our functions that called users' code resumes."""
     forking = sys._getframe(1)
     calls = list(_calls(forking))
     ours = any(_lies_in(call, CODE) for call in calls)
@@ -43,9 +43,9 @@ def _confine() -> None:
         return
     boundary = calls[len(inside)]
     where = f"{forking.f_code.co_filename}:{forking.f_lineno}"
-    boundary.f_trace_opcodes = True  # also where our function goes on in the same line
+    boundary.f_trace_opcodes = True  # also where our function resumes in the same line
     boundary.f_trace = functools.partial(_end, where)
-    sys.settrace(lambda *_: None)  # functions that are called from now on are not traced
+    sys.settrace(lambda *_: None)  # don't trace functions called from now on
 
 
 def _calls(frame: FrameType | None) -> Iterator[FrameType]:
@@ -59,11 +59,11 @@ def _lies_in(call: FrameType, folders: tuple[str, ...]) -> bool:
 
 
 def _end(where: str, frame: FrameType, event: str, arg: Any) -> None:
-    """End this process as Python would at the end of its script, without what would be run at the exit."""
+    """End this process as Python would at the end of its script, but skip exit handlers."""
     sys.settrace(None)
     status = 1
     with suppress(Exception):
-        # A coroutine or generator that has returned shows by such an exception.
+        # Such an exception marks the return of a coroutine or generator.
         raised = event == "exception" and not issubclass(arg[0], StopIteration | StopAsyncIteration)
         status = _raised(where, *arg) if raised else _came_back(where)
         sys.stdout.flush()
@@ -87,4 +87,4 @@ def _came_back(where: str) -> int:
 
 
 def _say(text: str) -> None:
-    os.write(2, text.encode(errors="backslashreplace"))  # whatever `sys.stderr` is at now
+    os.write(2, text.encode(errors="backslashreplace"))  # `sys.stderr` may be any object by now

@@ -1,4 +1,4 @@
-"""The built-in games for scripts: groups of matches, players, films."""
+"""The built-in games for scripts: groups of matches, players, and films."""
 
 from __future__ import annotations
 

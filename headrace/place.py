@@ -1,4 +1,4 @@
-"""Where this Headrace lies, and on what system. Of all modules this is the lowest: it imports none of the others."""
+"""Where this Headrace lies, and on what system. The lowest module of all: it imports none of the others."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import sys
 PARTS = ("config", "queues", "stages", "pipeline")
 """The packages below `headrace`."""
 FOLDERS = sys.modules[__name__.rpartition(".")[0]].__path__
-"""Where Python looks for them; more than one in a checkout without links."""
+"""Where Python looks for these packages; more than one place in a checkout without links."""
 ROOT = os.path.abspath(os.path.dirname(FOLDERS[0]))
-"""The folder that has to be on `sys.path` for `import headrace`."""
+"""The folder that `import headrace` needs on `sys.path`."""
 CODE = (
     os.path.join(FOLDERS[0], ""),
     *(os.path.join(folder, part, "") for folder in FOLDERS for part in PARTS),
 )
-"""How the names of our files begin."""
+"""How the paths of our files begin."""
 
 
 def on_linux() -> bool:
-    """True where Linux's own means may be used: there, unless `HEADRACE_PLATFORM=plain` switches them off."""
+    """True where Linux's own features may be used: on Linux, unless `HEADRACE_PLATFORM=plain` switches them off."""
     return sys.platform == "linux" and os.environ.get("HEADRACE_PLATFORM") != "plain"

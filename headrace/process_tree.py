@@ -1,6 +1,7 @@
-"""Programs that end with all that they have started: POSIX has sessions for this, Windows has jobs.
+"""Programs that end together with everything that they started: by sessions on POSIX, by jobs on Windows.
 
-Linux alone can also end what has left its session (`pipeline/hosts/sweeper.py`). Below all packages, as `place` is.
+Only Linux can also end what has left its session (`pipeline/hosts/sweeper.py`). This module lies below all packages, as
+`place` does.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ if sys.platform == "win32":
 
 
 class ProcessTree(subprocess.Popen[bytes]):
-    """A program with all that it starts. Ctrl-C in the terminal is not for it.
+    """A program and everything that it starts. The terminal's Ctrl-C does not reach it.
 
-    It has a session of its own; on Windows a job and a process group of its own, and what is left of it ends with this
-    process.
+    It has its own session, or on Windows its own job and process group. On Windows its remaining processes end with
+    this one.
 
     Args:
         command: the program and its arguments.
-        shows: True if it writes to this process's console. On Windows it has none otherwise, so that Ctrl-Break and a
-            closed console do not reach it either.
-        options: further ones of `Popen`; without others, folder and variables are those with which the run began.
+        shows: True if it writes to this process's console. Otherwise it has no console on Windows, so that Ctrl-Break
+            and a closed console do not reach it either.
+        options: further options of `Popen`; the default folder and variables are those with which the run began.
     """
 
     def __init__(self, command: Sequence[str], *, shows: bool, **options: Any) -> None:
@@ -39,7 +40,7 @@ class ProcessTree(subprocess.Popen[bytes]):
         if sys.platform == "win32":
             self._job = Job()
             hides = 0 if shows else subprocess.CREATE_NO_WINDOW
-            # Suspended until it is in the job: what it starts before that would not be.
+            # Suspended until it is in the job: what it starts earlier would stay outside.
             flags = subprocess.CREATE_NEW_PROCESS_GROUP | CREATE_SUSPENDED | hides
             super().__init__(command, creationflags=flags, **options)
             handle = int(self._handle)  # type: ignore[attr-defined]  # which Popen's own methods use
@@ -49,10 +50,10 @@ class ProcessTree(subprocess.Popen[bytes]):
             super().__init__(command, start_new_session=True, **options)
 
     def kill_all(self) -> None:
-        """Kill the program and what it has started, also after its own end."""
+        """Kill the program and everything that it started, even after its own end."""
         if sys.platform == "win32":
             self._job.end()
-            self.kill()  # it may be in a job that allows no other
+            self.kill()  # its own job may allow no second one
             return
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -63,7 +64,7 @@ if sys.platform == "win32":
 
 
 def end_children_with_this_process() -> None:
-    """On Windows: let what this process starts from now on end with it, in whatever way it ends."""
+    """On Windows: make processes that this one starts from now on end with it, however it ends."""
     if sys.platform == "win32" and not _own:
         _own.append(Job())
         _own[0].hold()
@@ -71,13 +72,13 @@ def end_children_with_this_process() -> None:
 
 
 def end_children() -> None:
-    """On Windows: end what this process has started, before it ends by itself; Wine's server dies of a job's end."""
+    """On Windows: end the processes that this one started, before it exits; Wine's server crashes at a job's end."""
     if sys.platform == "win32" and _own:
         _own.pop().end_others()
 
 
 _LOWEST = 0x4000_0000
-"""Windows' own statuses are above; programs' own are small, and on other systems below 256."""
+"""Windows' own statuses are above; programs' own statuses are small, and below 256 on other systems."""
 _STATUSES = {
     0x4001_0004: "the system ended it, as at a log-off",
     0x8000_0003: "a breakpoint, as at a failed assertion",
@@ -101,7 +102,7 @@ _STATUSES = {
 
 
 def describe_status(status: int) -> str:
-    """Return an exit status that is not negative as people look it up: those of Windows in hexadecimal, with a word."""
+    """Return a non-negative exit status in the form that people look up: Windows' own in hexadecimal, with a reason."""
     if status < _LOWEST:
         return str(status)
     meaning = _STATUSES.get(status)

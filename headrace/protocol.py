@@ -1,8 +1,8 @@
-"""`python -m headrace.protocol`: tests a game that speaks the open protocol, or plays it by random actions.
+"""`python -m headrace.protocol`: tests a game that speaks the open protocol, or plays it with random actions.
 
-    python -m headrace.protocol check builds/game --speed=2      starts the program, and reports
-    python -m headrace.protocol check --transport=websocket      waits for a game, such as a page in a browser
-    python -m headrace.protocol play builds/game                 plays on until Ctrl-C, or the game's end
+        python -m headrace.protocol check builds/game --speed=2      starts the program, and reports
+        python -m headrace.protocol check --transport=websocket      waits for a game, such as a web page
+        python -m headrace.protocol play builds/game                 plays until Ctrl-C, or the game's end
 
 The exit status of `check` is 1 if anything fails.
 """
@@ -29,7 +29,7 @@ _STEPS_OF_A_LINE = 1_000
 
 @speaking
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status."""
+    """Run the command, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m headrace.protocol",
         allow_abbrev=False,
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("program", nargs="*", help="program to start, and its arguments; the options stand before it")
     words, of_program = _split(sys.argv[1:] if arguments is None else arguments)
     args = parser.parse_args(words)
-    watch_this_process()  # so that the program ends with this process, in whatever way
+    watch_this_process()  # so that the program ends with this process, however it ends
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     program = GameProgram(of_program[0], of_program[1:], show_output=True) if of_program else None
     port = args.port if args.port is not None else 0 if program else _PORT
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Our own words, and those of the program: from the second word on that is no option, nor an option's value."""
+    """Split our own words from the program's, which start at the second word that is no option or value of one."""
     begin, value = 1, False
     for word in words[1:]:
         if not value and not word.startswith("-"):

@@ -1,7 +1,7 @@
-"""Where a run began, and with which environment variables; they hold for as long as it lasts.
+"""The folder and the environment variables with which a run began; they hold for the whole run.
 
-Code of users may change both for the whole process, at any moment. So relative paths are taken from that folder, and
-what is started has that folder and those variables. Below all packages, as `place` is.
+Users' code may change both for the whole process at any moment. So relative paths start from that folder, and programs
+start with that folder and those variables. This module lies below all packages, as `place` does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.forks import confine_forks
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a process was started with, or had when a run began in it."""
+    """The folder and variables of a process at its start, or when a run began in it."""
 
     folder: str
     """The working directory, absolute; empty if it has been removed."""
@@ -26,7 +26,7 @@ class Surroundings:
 
     @classmethod
     def present(cls) -> Surroundings:
-        """Those of now."""
+        """Return the current ones."""
         try:
             folder = os.getcwd()
         except OSError:
@@ -38,19 +38,19 @@ _kept: Surroundings | None = None
 
 
 def surroundings() -> Surroundings:
-    """Return those that are kept, else those of now."""
+    """Return the kept surroundings, or else the current ones."""
     return _kept or Surroundings.present()
 
 
 def keep_surroundings() -> None:
-    """Keep those of now for as long as this process lives, unless some are kept; code of users may run from now on."""
+    """Keep the current surroundings until this process ends, unless some are kept; users' code may run from now on."""
     global _kept
     _kept = surroundings()
     confine_forks()
 
 
 def keep_variable(name: str, value: str) -> None:
-    """Set a variable for this process and for what it starts."""
+    """Set a variable for this process and for the programs that it starts."""
     global _kept
     os.environ[name] = value
     if _kept is not None:
@@ -59,7 +59,7 @@ def keep_variable(name: str, value: str) -> None:
 
 @contextmanager
 def kept_surroundings() -> Iterator[None]:
-    """Keep those of now within, unless some are kept."""
+    """Keep the current surroundings within the context, unless some are kept."""
     global _kept
     before = _kept
     keep_surroundings()
@@ -70,9 +70,9 @@ def kept_surroundings() -> Iterator[None]:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected sockets that block, also where `socket.setdefaulttimeout` was called.
+    """Return two connected blocking sockets, even where `socket.setdefaulttimeout` was called.
 
-    A child that takes one over would otherwise find it non-blocking, and a thread that waits at one would be woken.
+    Otherwise a child would inherit a non-blocking socket, and a thread that waits at one would time out.
     """
     pair = socket.socketpair()
     for each in pair:
@@ -81,12 +81,12 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """Return a path as it was meant when the run began."""
+    """Return a path as it was meant when the run began: absolute."""
     return Path(surroundings().folder, path)
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """Return a path as people write it who are in the folder in which the run began."""
+    """Return a path relative to the folder in which the run began, where it lies there."""
     try:
         return str(Path(path).relative_to(surroundings().folder))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What trainers, networks and reward signals of the user's own are made of; imports torch."""
+"""The parts of users' own trainers, networks and reward signals; imports torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unity for scripts: ML-Agents' low-level interface, side channels, and environments for other people's trainers."""
+"""Unity for scripts: ML-Agents' low-level interface, side channels, and environments for other libraries' trainers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _LATE = {
     "UnityParallelEnv": f"{_WRAPPERS}.pettingzoo_env",
     "UnityToGymWrapper": f"{_WRAPPERS}.gymnasium_env",
 }
-"""Homes of what is imported when it is first used, with Gymnasium or PettingZoo."""
+"""Home modules of names that are imported at first use, with Gymnasium or PettingZoo."""
 
 __all__ = [
     "ActionSpec",

@@ -1,6 +1,6 @@
-"""Calls of Windows that Python lacks: jobs, which end a process with all that it has started, and requests to end.
+"""Calls of Windows that Python lacks: jobs, which end a process with all that it started, and requests to end.
 
-To be imported on Windows alone.
+Import this module only on Windows.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _Handler = ctypes.WINFUNCTYPE(_BOOL, _DWORD)
 _set_handler = _declare(_kernel.SetConsoleCtrlHandler, _BOOL, _Handler, _BOOL)
 
 CREATE_SUSPENDED = 0x4
-"""Flag of a new process: it waits for `resume`."""
+"""Flag of a new process: the process waits for `resume`."""
 _PROCESS_IDS, _EXTENDED_LIMITS = 3, 9
 _KILL_ON_JOB_CLOSE = 0x2000
 _PROCESS_TERMINATE = 0x1
 _FOR_EVER = 0xFFFFFFFF
 _EVENT_MODIFY_STATE = 0x2
 _BREAK, _CLOSE, _LOGOFF, _SHUTDOWN = 1, 2, 5, 6
-"""Console events. For the last three the system waits some seconds until the handler returns, and ends the process."""
+"""Console events. After the last three the system waits some seconds for the handler, then ends the process."""
 
 
 class _BasicLimits(ctypes.Structure):
@@ -88,9 +88,9 @@ class _ProcessIds(ctypes.Structure):
 
 
 class Job:
-    """A job: a process in it, and all that this starts from then on, ends when the job's maker ends, in whatever way.
+    """A job: its processes, and all that they start from then on, end when the job's maker ends, however it ends.
 
-    Where the system makes no job, or lets a process that is in another one into no second, `hold` returns False.
+    `hold` returns False where the system makes no job, or refuses a second one for a process.
     """
 
     def __init__(self) -> None:
@@ -100,15 +100,15 @@ class Job:
         self._works = bool(_set_job(self._handle, _EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits)))
 
     def hold(self, process: int | None = None) -> bool:
-        """Put a process, given by its handle, into the job; None for this process."""
+        """Put a process, given by its handle, into the job; None means this process."""
         return self._works and bool(_assign_job(self._handle, _this_process() if process is None else process))
 
     def end(self) -> None:
-        """End all that is in the job."""
+        """End every process in the job."""
         _end_job(self._handle, 1)
 
     def end_others(self) -> None:
-        """End all that is in the job but this process, which the job's end does not end from here on."""
+        """End every process in the job except this one, which the job no longer ends from here on."""
         found = _ProcessIds()
         _query_job(self._handle, _PROCESS_IDS, ctypes.byref(found), ctypes.sizeof(found), None)
         for pid in found.ids[: found.count]:
@@ -122,40 +122,40 @@ class Job:
 
 
 def resume(process: int) -> None:
-    """Let a process that was started with `CREATE_SUSPENDED` run; given by its handle."""
+    """Start a process, given by its handle, that was made with `CREATE_SUSPENDED`."""
     _resume(process)
 
 
 _handlers: list[object] = []
-"""What the system calls must not be collected."""
+"""References to callbacks that the system calls, to keep them from garbage collection."""
 
 
 def on_console_end(ends: Callable[[], object], breaks: Callable[[], object]) -> Callable[[], None]:
-    """Have functions called, in threads of the system, until what is returned is called.
+    """Call functions, in threads of the system, at events of the console; return a function that ends this.
 
     Args:
-        ends: when the console closes, the user logs off or the system shuts down. Its thread is held until this process
-            ends, for which the system waits: 5 seconds for a console. Without that it would end the process at once.
-        breaks: at Ctrl-Break, which has no further effect then.
+        ends: called when the console closes, the user logs off or the system shuts down. Its thread is held until this
+            process ends, for which the system waits: 5 seconds for a console. If it returned, the process would end.
+        breaks: called at Ctrl-Break, which then has no further effect.
     """
     session, held = _DWORD(), threading.Event()
     _session_of(_process_id(), ctypes.byref(session))
 
     def handle(event: int) -> bool:
         if event == _LOGOFF and session.value == 0:
-            return True  # a service, which is told of every user's
+            return True  # a service, which hears every user's log-off
         if event == _BREAK:
             breaks()
             return True
         if event not in (_CLOSE, _LOGOFF, _SHUTDOWN):
-            return False  # Python's own handler makes a signal of Ctrl-C
+            return False  # Python's own handler turns Ctrl-C into a signal
         held.set()
         ends()
         _sleep(_FOR_EVER)
         return True
 
     def leave() -> None:
-        if not held.is_set():  # the system may lock its list meanwhile
+        if not held.is_set():  # the system may hold its list's lock
             _set_handler(handler, False)
 
     handler = _Handler(handle)
@@ -166,7 +166,7 @@ def on_console_end(ends: Callable[[], object], breaks: Callable[[], object]) -> 
 
 @contextmanager
 def requests_heard(name: str, tell: Callable[[], object]) -> Iterator[None]:
-    """Call `tell`, in a thread, each time that another process of this user calls `request` with this name."""
+    """Call `tell`, in a thread, whenever another process of this user calls `request` with this name."""
     event = _create_event(None, False, False, name)
     over = threading.Event()
 
@@ -186,7 +186,7 @@ def requests_heard(name: str, tell: Callable[[], object]) -> Iterator[None]:
 
 
 def request(name: str) -> None:
-    """Have `tell` called in the process that hears requests with this name; no effect if there is none."""
+    """Call `tell` in the process that hears requests with this name; no effect if there is none."""
     event = _open_event(_EVENT_MODIFY_STATE, False, name)
     if event:
         _set_event(event)
