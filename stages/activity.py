@@ -1,7 +1,7 @@
-"""What the stages of this process are doing, marked by their loops; and how long their work takes.
+"""The current work of this process's stages, marked by their loops, and the time that it takes.
 
-Those who watch over stages read the marks. A mark costs a few assignments per item, nothing per step. Readers may be in
-another thread, as the stage in question may hold the event loop. Main gathers the times in `timers.json`.
+Supervision reads the marks. A mark costs a few assignments per item, nothing per step. A reader may be in another
+thread, as the observed stage may block the event loop. Main gathers the times in `timers.json`.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any, Protocol
 
 
 class Operation(Protocol):
-    """Something that a stage does, in words."""
+    """Work of a stage, in words."""
 
     def describe(self) -> str:
-        """Say what, such as `on item 3: TrajectoryBatch of …`."""
+        """Describe the work, such as `on item 3: TrajectoryBatch of …`."""
         ...
 
 
 class Activity:
-    """What one stage is doing.
+    """The current work of one stage.
 
     Attributes:
         stage: its name.
-        operation: what it is doing; None while it waits for an item.
+        operation: its current work; None while it waits for an item.
         operations: number of operations begun.
         waiting: true while it waits for room at its outlet.
         passed: number of results that found room.
         progress: `Stage.progress`.
         results: the asynchronous generator that makes its results, if one does.
-        task: the task that it runs in.
+        task: the task that runs it.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Activity:
 
     @contextmanager
     def running(self, stage: str, progress: Callable[[], int | None]) -> Iterator[None]:
-        """Let the stage be found by its task while it runs."""
+        """Register the stage under its task while it runs."""
         self.stage, self.progress, self.task = stage, progress, asyncio.current_task()
         assert self.task is not None, "a stage runs in a task"
         outer = _RUNNING.get(self.task)
@@ -64,9 +64,9 @@ class Activity:
                 _RUNNING[self.task] = outer
 
     def silent_s(self, now_s: float) -> float:
-        """For how long nothing has come of what it is doing; 0 while it does nothing or waits by right.
+        """Seconds without progress on the current work; 0 while the stage has no work or waits legitimately.
 
-        Looked at about once a second: what came between two looks shows in the counters.
+        Supervision calls this about once a second: the counters show what happened between two calls.
         """
         progress = None if self.operation is None or self.waiting else self.progress()
         seen = None if progress is None else (self.operations, self.passed, progress)
@@ -75,16 +75,16 @@ class Activity:
         return now_s - self._since
 
     def begin_anew(self) -> None:
-        """Count its silence from the next look on."""
+        """Restart the count of silence at the next call of `silent_s`."""
         self._seen = None
 
     def describe(self) -> str:
-        """Name the stage and what it is doing."""
+        """Name the stage and its current work."""
         operation = self.operation
         return f"stage {self.stage}" if operation is None else f"stage {self.stage} {operation.describe()}"
 
     def frames(self) -> list[FrameType]:
-        """The calls in which it waits, the innermost last, while its task does not run."""
+        """The calls in which the stage waits, innermost last, while its task does not run."""
         return [*_awaiting(self.task.get_coro() if self.task is not None else None), *_awaiting(self.results)]
 
 
@@ -92,7 +92,7 @@ _RUNNING: dict[asyncio.Task[Any], Activity] = {}
 
 
 def _nobody(begins: bool) -> None:
-    """Where nobody listens."""
+    """Ignore the notice."""
 
 
 PREPARES: ContextVar[Callable[[bool], None]] = ContextVar("who is told that a host prepares itself")
@@ -101,18 +101,18 @@ PREPARES: ContextVar[Callable[[bool], None]] = ContextVar("who is told that a ho
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """What is done meanwhile is the process's own, such as to import torch: no silence of an environment.
+    """Mark work of the process itself, such as importing torch, which is no silence of an environment.
 
-    It may hold the event loop, as it is told of before it begins.
+    The work may block the event loop, as the notice precedes it.
     """
     tell = PREPARES.get(_nobody)
-    token = PREPARES.set(_nobody)  # what it consists of is no news
+    token = PREPARES.set(_nobody)  # nested work is no news
     tell(True)
     try:
         yield
     finally:
         PREPARES.reset(token)
-        for activity in activities():  # all stages of this process stood still
+        for activity in activities():  # all stages of this process were blocked
             activity.begin_anew()
         tell(False)
 
@@ -128,13 +128,13 @@ def activities() -> list[Activity]:
 
 
 def most_silent(among: list[Activity], now_s: float) -> Activity | None:
-    """The one that has been silent for longest; None if all get on."""
+    """The stage that has been silent for longest; None if all make progress."""
     longest = max(among, key=lambda each: each.silent_s(now_s), default=None)
     return longest if longest is not None and longest.silent_s(now_s) > 0 else None
 
 
 def _awaiting(waiter: object) -> list[FrameType]:
-    """The chain of what awaits what: coroutines, asynchronous generators, and generators that await by hand."""
+    """The chain of awaits: coroutines, asynchronous generators, and generators that await by hand."""
     frames = []
     while waiter is not None:
         kind = next((kind for kind in ("cr", "ag", "gi") if hasattr(waiter, f"{kind}_frame")), None)
@@ -148,52 +148,52 @@ def _awaiting(waiter: object) -> list[FrameType]:
 
 
 ACTING = "acting"
-"""Policies decide, once a tick."""
+"""Policies decide, once per tick."""
 ASKING = "asking"
-"""An actor waits for decisions that are made elsewhere."""
+"""An actor waits for decisions from another process."""
 STEPPING = "stepping"
-"""The environments' share of a tick, waiting for them included."""
+"""The environments' share of a tick, including the wait for them."""
 LEARNING = "learning"
 """An update of a trainer."""
 RECORDING = "recording"
-"""What passes an edge is written into a stream."""
+"""The recorder writes an edge's items into a stream."""
 COMPUTING = "computing"
-"""The event loop's thread has a core, whatever it does."""
+"""The event loop's thread occupies a core, for any work."""
 PUBLISHING = "publishing"
-"""A policy is sent to the actors."""
+"""The publisher sends a policy to the actors."""
 RESTING = "resting"
-"""An actor stands still, whatever it waits for."""
+"""An actor is blocked, for any reason."""
 WAITING = "waiting"
-"""An actor stands still until a learner has learned; with a slash and a behaviour: until this one has."""
+"""An actor is blocked until a learner has learned; with a slash and a behaviour: until this one has."""
 WORKING = "working"
-"""With a slash and a stage: it has an item, or produces some."""
+"""With a slash and a stage: it processes an item, or produces some."""
 BLOCKED = "blocked"
-"""With a slash and a stage: it waits for room at its outlet, or for what it has asked for, as a part of its work."""
+"""With a slash and a stage: it waits for room at its outlet, or for a reply, as a part of its work."""
 
 
 class Timings:
-    """Adds up times since they were last drained.
+    """Sums of times since the last `drain`.
 
     Args:
-        clock: seconds, in this process; None: `time.perf_counter`.
+        clock: the time in seconds, in this process; None means `time.perf_counter`.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._seconds: dict[str, float] = {}
         self._counts: dict[str, int] = {}
         self._lasting: dict[str, float] = {}
-        """What lasts, and from when on it was not counted yet."""
+        """Work in progress, and the start of its part that is not yet counted."""
         self._clock = clock or time.perf_counter
         self._drained = self._clock()
 
     def add(self, name: str, seconds: float) -> None:
-        """Add the time that a piece of work took."""
+        """Add the time of a piece of work."""
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         self._counts[name] = self._counts.get(name, 0) + 1
 
     @contextmanager
     def lasting(self, *names: str) -> Iterator[None]:
-        """Count the time within, of which a part may be drained before it is over; it counts when it is over."""
+        """Count the time within the context; `drain` may take a part before the end, and the count rises at the end."""
         self._lasting.update(dict.fromkeys(names, self._clock()))
         try:
             yield
@@ -203,7 +203,7 @@ class Timings:
                 self.add(name, now - self._lasting.pop(name))
 
     def drain(self) -> tuple[Mapping[str, tuple[float, int]], float]:
-        """Return seconds and count of each kind of work, and the seconds in which it was done; and begin anew."""
+        """Return seconds and count of each kind of work, and the length of the period; then restart."""
         now = self._clock()
         for name, since in self._lasting.items():
             self._seconds[name] = self._seconds.get(name, 0.0) + now - since

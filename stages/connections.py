@@ -1,7 +1,7 @@
-"""The connections of an HTTP server of ours: how many there may be, and for how long one may keep its place in silence.
+"""The connections of our HTTP servers: how many there may be, and how long a silent one may keep its place.
 
-aiohttp's handler of a connection waits for a request, and for a reader of its answer, as long as they take. So each
-stands behind a `_Seat`, which passes on all that happens, and closes what holds its place without need.
+aiohttp's handler waits without limit for a request, and for a reader of its answer. So each handler stands behind a
+`_Seat`, which passes on all events, and closes a connection that holds its place without need.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if sys.platform != "win32":
     import resource
 
 HEADER_S = 5.0
-"""Seconds for the header of a request, from the connection or from its first byte on."""
+"""Seconds for the header of a request, from the connection or from its first byte."""
 READ_S = 30.0
-"""Seconds in which a caller has to take a part of an answer that waits for it."""
+"""Seconds in which a caller must read a part of a pending answer."""
 READ_BYTES = 32 * 1024
-"""The least that it has to take in that time, unless all of it is less."""
+"""The least that the caller must read in that time, unless the whole answer is smaller."""
 REFUSED_S = 0.1
-"""Seconds after which a request that is one too many is refused. Callers ask again at once, and refusals would take the
-time in which others are answered."""
+"""Seconds until an excess request is refused. Callers retry at once, and immediate refusals would take the time in
+which the server answers others."""
 RESERVE = 64
-"""Places beyond all others, for requests that are answered even when these are taken."""
+"""Extra places for requests that the server answers even when all other places are taken."""
 
 
 def _refusal(message: str, more: str = "") -> bytes:
@@ -45,18 +45,18 @@ _NO_ROOM = _refusal("too many requests wait")
 
 
 def allow_open_files(wanted: int) -> None:
-    """Let this process have so many files open, as far as the system lets it."""
+    """Raise this process's limit of open files to `wanted`, as far as the system permits."""
     if sys.platform != "win32":
         limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if resource.RLIM_INFINITY != limit < wanted:
-            with suppress(ValueError, OSError):  # macOS has a further bound
+            with suppress(ValueError, OSError):  # macOS has another bound
                 resource.setrlimit(
                     resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
                 )
 
 
 def within_open_files(wanted: int) -> int:
-    """Return so many connections, or as many as leave two thirds of the files that this process may have open."""
+    """Return `wanted` connections, or as many as leave free two thirds of the files that this process may open."""
     if sys.platform == "win32":
         return wanted
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -65,27 +65,27 @@ def within_open_files(wanted: int) -> int:
 
 @dataclass(frozen=True)
 class Places:
-    """How many connections there may be at a time."""
+    """The bounds of concurrent connections and requests."""
 
     most: int
     """In all."""
     most_of_one: int
-    """From one address (of IPv6: one network)."""
+    """The most connections from one address (in IPv6: one network)."""
     admission: Admission | None = None
-    """Of requests with a body, as far as they arrive in one piece; None: each is admitted."""
+    """Admits requests with a body that arrive in one piece; None admits each."""
 
 
 class Connections:
     """All connections of a server.
 
     A connection needs its place while a request is answered. Where all places are taken, or all of one address, the
-    connection among them that has been without a request for longest makes room for the next. Where none is, the next
-    gets one of the reserve's places, in which only some requests are answered, or else is told 503 and closed.
+    connection that has been idle for longest makes room for the next. If none is idle, the next connection gets a
+    reserve place, which serves only some requests, or a 503 and a close.
 
-    Requests beyond their number are told 503 before anything is done for them, as each would take as long as an answer.
+    Excess requests get a 503 before any work, as each would take as long as an answer.
 
     Args:
-        places: bounds.
+        places: the bounds.
         make: makes the handler of a connection.
         refused: called for each request and connection that is refused unread.
     """
@@ -97,12 +97,12 @@ class Connections:
         self.refused = refused
         self._make = make
         self._by_handler: dict[asyncio.Protocol, _Seat] = {}
-        """In the order in which they came, or were last without a request."""
+        """In order of arrival, or of the end of their last request."""
         self._turned_away: set[asyncio.Transport] = set()
         self.admission = places.admission or Admission(math.inf, time.monotonic)
 
     def __call__(self) -> asyncio.Protocol:
-        """Return what asyncio calls for a connection."""
+        """Return the protocol that asyncio needs for a connection."""
         return _Seat(self, self._make())
 
     @contextmanager
@@ -110,13 +110,13 @@ class Connections:
         """Keep a connection's place while a request is answered.
 
         Args:
-            handler: of the connection, as `make` has made it.
+            handler: the connection's handler, made by `make`.
 
         Yields:
-            True if it has a place of the reserve.
+            True if the connection has a reserve place.
         """
         connection = self._by_handler.get(handler)
-        if connection is None:  # it was lost before its request was read
+        if connection is None:  # the connection was lost before its request was read
             yield False
             return
         connection.begin()
@@ -141,8 +141,8 @@ class Connections:
         return True
 
     def turn_away(self, transport: asyncio.Transport) -> None:
-        """Tell a connection that it has no place, and close it: after a while, as its caller comes again at once."""
-        late = len(self._turned_away) < self._places.most  # each holds a file meanwhile
+        """Refuse a connection a place, and close it after a while, as its caller reconnects at once."""
+        late = len(self._turned_away) < self._places.most  # each holds a file open meanwhile
 
         def close() -> None:
             self._turned_away.discard(transport)
@@ -154,12 +154,12 @@ class Connections:
         asyncio.get_running_loop().call_later(REFUSED_S if late else 0.0, close)
 
     def close(self) -> None:
-        """Close those that were about to be told; the handlers close all others."""
+        """Close the connections with a pending refusal; the handlers close all others."""
         for transport in self._turned_away:
             transport.abort()
 
     def forget(self, connection: _Seat) -> None:
-        """A connection is lost."""
+        """Note that a connection is lost."""
         self._by_handler.pop(connection.handler, None)
 
 
@@ -175,12 +175,12 @@ class _Seat(asyncio.Protocol):
     """One connection.
 
     Args:
-        connections: all of them.
-        handler: is told of all that happens.
+        connections: all connections.
+        handler: receives all events.
 
     Attributes:
-        address: from which it comes.
-        reserved: True in a place of the reserve.
+        address: the peer's address.
+        reserved: True in a reserve place.
     """
 
     def __init__(self, connections: Connections, handler: asyncio.Protocol) -> None:
@@ -192,28 +192,28 @@ class _Seat(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._requests = 0
         self._in_parts = False
-        """True while a part of a request is there, and the request has not begun."""
+        """True while a part of a request has arrived, and its handling has not begun."""
         self._pipelines = False
         self._admitted: float | None = None
         """When a request that came in one piece was admitted; None once it is answered."""
         self._late: asyncio.TimerHandle | None = None
         self._waits_since: float | None = None
-        """When the wait for a request began, which `_late` bounds; None while one is answered."""
+        """When the wait for a request began, which `_late` bounds; None during an answer."""
         self._slow: asyncio.TimerHandle | None = None
         self._refusal: asyncio.TimerHandle | None = None
 
     @property
     def idle(self) -> bool:
-        """True while no request of it is answered, and no answer waits to be read."""
+        """True while the connection has no request in progress and no unread answer."""
         return not (self._requests or self._admitted is not None or self._slow or self._refusal)
 
     def begin(self) -> None:
-        """A request is there, and about to be answered."""
+        """Note that the answer to a request begins."""
         self._requests += 1
         self._waits_since, self._in_parts = None, False
 
     def end(self) -> None:
-        """It is answered, but for what its caller has not read."""
+        """Note that a request is answered, apart from what its caller has not read."""
         self._requests -= 1
         self._release()
 
@@ -223,7 +223,7 @@ class _Seat(asyncio.Protocol):
             self._admitted = None
 
     def drop(self) -> None:
-        """Close it at once; another may take its place."""
+        """Close the connection at once; another may take its place."""
         self._connections.forget(self)
         if self._transport is not None and self.reserved:
             self._transport.write(_NO_PLACE)
@@ -243,11 +243,11 @@ class _Seat(asyncio.Protocol):
         self._await_header()
 
     def data_received(self, data: bytes) -> None:
-        """Pass it on: it may be the beginning of a request; where there are too many, refuse it."""
-        if self._transport is None:  # it has no place
+        """Pass on data, which may begin a request; refuse it where there are too many."""
+        if self._transport is None:  # the connection has no place
             return
         if self._requests:
-            self._pipelines = True  # answers have their order: what is refused here would be answered too early
+            self._pipelines = True  # answers keep their order: a refusal here would come too early
         elif not self._in_parts:
             if not self._pipelines and _is_whole(data):
                 if self._connections.admission.full and not self.reserved:
@@ -273,22 +273,22 @@ class _Seat(asyncio.Protocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool | None:
-        """Pass it on."""
+        """Pass on the end of input."""
         return self.handler.eof_received()
 
     def pause_writing(self) -> None:
-        """Pass it on: the caller has to read before more is sent."""
+        """Pass on the pause: the caller has to read before the handler sends more."""
         self.handler.pause_writing()
         self._await_reader()
 
     def resume_writing(self) -> None:
-        """Pass it on: it has read."""
+        """Pass on that the caller has read."""
         _stop(self._slow)
         self._slow = None
         self.handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Leave the place."""
+        """Free the place."""
         _stop(self._late)
         _stop(self._slow)
         _stop(self._refusal)
@@ -301,7 +301,7 @@ class _Seat(asyncio.Protocol):
 
     def _await_header(self) -> None:
         self._waits_since = self._loop.time()
-        if self._late is None:  # else the one of an earlier request, as most come in time
+        if self._late is None:  # otherwise reuse an earlier timer, as most requests come in time
             self._late = self._loop.call_later(HEADER_S, self._check_header)
 
     def _check_header(self) -> None:
@@ -323,7 +323,7 @@ class _Seat(asyncio.Protocol):
 
 
 def _is_whole(data: bytes) -> bool:
-    """Return True for one request with a body, all of it, on a connection that stays: surely, or else False."""
+    """Return True only for exactly one request with its whole body, on a connection that stays open."""
     head, _, body = data.partition(b"\r\n\r\n")
     head = head.lower()
     parts = head.split(b"\r\ncontent-length:")
@@ -334,7 +334,7 @@ def _is_whole(data: bytes) -> bool:
 
 
 _OTHERWISE = (b"\r\ntransfer-encoding", b"\r\nexpect", b"\r\nupgrade", b"\r\nconnection: close", b" http/1.0")
-"""What makes a request end otherwise than by its length, or a connection by its answer."""
+"""Headers by which a request's end does not follow from its length, or its answer ends the connection."""
 
 
 def _stop(timer: asyncio.TimerHandle | None) -> None:
@@ -343,7 +343,7 @@ def _stop(timer: asyncio.TimerHandle | None) -> None:
 
 
 def _network(peer: Any) -> str:
-    """Return the address of a peer, and of IPv6 its network: whoever has one address of that has them all."""
+    """Return the address of a peer, in IPv6 its network: a caller with one of its addresses has them all."""
     try:
         address = ip_address(peer[0].partition("%")[0])
     except (TypeError, LookupError, ValueError):

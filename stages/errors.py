@@ -1,6 +1,6 @@
-"""The errors of `stages` that its callers distinguish, and descriptions of errors raised by code that is not ours.
+"""The errors of `stages` that callers distinguish, and descriptions of errors from code that is not ours.
 
-A description is one sentence, with the line of the user's own file; the whole traceback is for `--debug`.
+A description is one sentence, with the line in the user's own file; `--debug` shows the whole traceback.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from headrace.place import CODE
 
-if TYPE_CHECKING:  # else all of `config` is imported with it
+if TYPE_CHECKING:  # otherwise this would import all of `config`
     from headrace.config.errors import KeyPath
 
 Who = Callable[[int | None], str]
-"""From a row to who returned it, as errors begin: the environment, its instance, an agent; None: all together.
+"""From a row to the beginning of an error: the environment, its instance, the agent; None means all together.
 
-Who returned what does not fit may be asked again, to find out; so it is called for errors alone."""
+To identify the culprit, the function may repeat calls; so it is only called for errors."""
 
 
 class StageError(Exception):
     """A stage could not do its work; the message names the object and the reason.
 
     Args:
-        message: the message.
-        key: the key of the YAML at fault, if one is: a caller that knows the file puts the place before the message.
+        message: the error's text.
+        key: the YAML key at fault, if any: a caller that knows the file prefixes the message with the place.
     """
 
     def __init__(self, message: object = "", key: KeyPath = ()) -> None:
@@ -43,7 +43,7 @@ class BrokenEnvironmentError(StageError):
 
 
 class EnvironmentEnded(Exception):
-    """An environment has ended in order, so the run ends too; the message names the way."""
+    """An environment has ended in order, so the run ends too; the message says how."""
 
 
 class NotFiniteError(StageError):
@@ -51,12 +51,12 @@ class NotFiniteError(StageError):
 
 
 class LoadError(StageError):
-    """A `module:attribute` named in the YAML could not be imported, or is not of the expected kind."""
+    """A `module:attribute` named in the YAML can't be imported, or is not of the expected kind."""
 
 
 @contextmanager
 def blaming(*key: str | int) -> Iterator[None]:
-    """Set the key of errors that are raised within, unless they have one already."""
+    """Set the key of errors raised within the context, unless they have one."""
     try:
         yield
     except StageError as error:
@@ -65,15 +65,15 @@ def blaming(*key: str | int) -> Iterator[None]:
 
 
 def is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
-    """Return True for what code should not raise: any error, and requests to exit or end that nobody made.
+    """Return True for exceptions that code should not raise: any error, and unrequested exits.
 
-    An error may be no `Exception`, as a panic in Rust is none. A task that was cancelled is meant to end, and so is a
-    coroutine that is closed outside of any task.
+    An error need not be an `Exception`: a panic in Rust is none. A cancelled task is meant to end, and so is a
+    coroutine that is closed outside any task.
     """
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         try:
             task = asyncio.current_task()
-        except RuntimeError:  # there is no event loop
+        except RuntimeError:  # no event loop is running
             return False
         return task is not None and not task.cancelling()
     return error is not None
@@ -82,17 +82,17 @@ def is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
 _LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
 _PACKAGES = _LIBRARIES[1:]
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
-"""In the path of a package, also of one that another Python has installed, which a virtual environment may see."""
+"""Path parts of packages, including those of another Python, which a virtual environment may see."""
 _PLUMBING = re.compile(
     _INSTALLED.pattern + r"(?:numpy|gymnasium|pettingzoo[/\\]utils|jax|pandas|scipy|supersuit|torch)[/\\]"
 )
-"""Packages that environments are made with, whose lines say less than the environment's own."""
+"""Libraries for making environments; their lines say less than the environment's own."""
 
 
 def describe_error(error: BaseException) -> str:
     """Describe an error and its place: `ZeroDivisionError: in my step (at /home/me/duel.py:24, in step)`.
 
-    The place is that of `user_frame`; an error without one is described without a place.
+    The place is that of `user_frame`; without one the description has no place.
     """
     return _with_place(error, user_frame(error))
 
@@ -101,14 +101,14 @@ def describe_fault(error: BaseException) -> str:
     """Describe an error of an environment: as `describe_error`, or with the place in the package that raised it."""
     if user_frame(error) is not None:
         return describe_error(error)
-    # Gymnasium raises a TypeError of a constructor anew, in a line of its own, so the causes are asked as well.
+    # Gymnasium reraises a constructor's TypeError in its own line, so this considers the causes too.
     calls = [[call for call in frames(each) if _is_of_package(call)] for each in _with_causes(error)]
     own = [call for each in calls for call in each[::-1] if not _PLUMBING.search(call.filename)]
     return _with_place(error, next(iter([*own, *calls[0][::-1]]), None))
 
 
 def _with_place(error: BaseException, call: FrameSummary | None) -> str:
-    """The error and the place of a call; with its line, where the error itself says nothing, as of a bare assert."""
+    """The error and the place of a call; with its line if the error has no text, such as a bare assert."""
     if call is None:
         return error_summary(error)
     line = "" if str(error) or not call.line or call.line.startswith("raise") else f": {call.line}"
@@ -120,7 +120,7 @@ def _is_of_package(call: FrameSummary) -> bool:
 
 
 def type_of(value: object) -> str:
-    """A value's type, with its article: `a list`, `an Env`."""
+    """A value's type with its article: `a list`, `an Env`."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
 
@@ -143,18 +143,18 @@ def innermost_of_user(calls: Iterable[FrameSummary]) -> FrameSummary | None:
 
 
 def frames(error: BaseException) -> list[FrameSummary]:
-    """The calls that led to the error, the innermost last, without ours and those that lie in no file."""
+    """The calls that led to the error, innermost last, without ours and those outside files."""
     calls = traceback.extract_tb(error.__traceback__)
     return [call for call in calls if not call.filename.startswith((*CODE, "<"))]
 
 
 def raised_in_user_code(error: BaseException) -> bool:
-    """True if the error, or one of its causes, was raised below code of the user's own: then a traceback helps."""
+    """True if the error, or one of its causes, was raised below users' code: then a traceback helps."""
     return any(user_frame(each) is not None for each in _with_causes(error))
 
 
 def _with_causes(error: BaseException) -> Iterable[BaseException]:
-    """The error and its causes, each once: one that is raised `from` itself is its own."""
+    """The error and its causes, each once: an error raised `from` itself is its own cause."""
     found = dict[int, BaseException]()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in found:

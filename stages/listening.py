@@ -1,4 +1,4 @@
-"""The addresses and the port of a server. Every server of ours takes them from here, so that all obey one rule."""
+"""The addresses and the port of a server. All our servers take them from here, so that one rule holds for all."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ if TYPE_CHECKING:
     import grpc.aio
 
 _ATTEMPTS = 20
-"""To find a port that is free at all addresses, where any will do."""
+"""Tries to find a port that is free at all addresses, where any port will do."""
 _LACKING = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """Errors of an address that this machine does not have, such as `::1` without IPv6."""
 
 
 def find_port(listen: str, port: int) -> tuple[int, list[str]]:
-    """Find out where a server can listen; libraries' own errors have no cause, or are missing if one address is free.
+    """Find out where a server can listen: libraries' own errors name no cause, or are missing if one address is free.
 
     Args:
-        listen: value of a `listen` setting.
-        port: 0 for any that is free.
+        listen: the value of a `listen` setting.
+        port: the port; 0 for any free one.
 
     Returns:
         The port, and the addresses to listen on.
 
     Raises:
-        OSError: if it can't; `strerror` is the reason, EADDRNOTAVAIL means that the setting does not fit this machine.
-        ValueError: if the setting is no `listen` value.
+        OSError: if there is none; `strerror` is the reason, EADDRNOTAVAIL means that the setting does not fit this
+            machine.
+        ValueError: if the setting is not a `listen` value.
     """
     hosts = hosts_of(listen)
-    named = hosts[-1] if len(hosts) > 2 else None  # what the user wrote; the rest a machine may lack
+    named = hosts[-1] if len(hosts) > 2 else None  # the user wrote this one; a machine may lack the rest
     attempts = _ATTEMPTS if port == 0 else 1
     while True:
         attempts -= 1
@@ -48,16 +49,16 @@ def find_port(listen: str, port: int) -> tuple[int, list[str]]:
 
 
 _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
-"""Addresses of documentation (RFC 5737, RFC 3849): nothing is sent there."""
+"""Addresses for documentation (RFC 5737, RFC 3849): no packet goes there."""
 
 
 def outer_host(listen: str) -> str:
-    """Return by what other machines call a server with this `listen` value; empty if none may."""
+    """Return the host by which other machines reach a server with this `listen` value; empty if none may."""
     if not reaches_others(listen):
         return ""
     if len(hosts_of(listen)) > 2:
         return hosts_of(listen)[-1]
-    for family, address in _ELSEWHERE.items():  # from the address by which this machine calls others, if it has one
+    for family, address in _ELSEWHERE.items():  # the source address of this machine's own connections, if any
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as way:
             way.connect((address, 9))
             return str(way.getsockname()[0])
@@ -65,8 +66,8 @@ def outer_host(listen: str) -> str:
 
 
 def add_grpc_port(server: grpc.aio.Server, port: int, hosts: list[str]) -> bool:
-    """Let a server of gRPC listen where `find_port` said; returns False if another program was quicker."""
-    for host in ["::"] if "::" in hosts else hosts:  # gRPC's `::` is every address, those of IPv4 too
+    """Let a gRPC server listen where `find_port` said; returns False if another program was quicker."""
+    for host in ["::"] if "::" in hosts else hosts:  # gRPC's `::` is every address, IPv4 included
         try:
             if not server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"):
                 return False
@@ -98,7 +99,7 @@ def _bound(host: str, port: int) -> socket.socket:
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
     trial = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if sys.platform != "win32":  # there it would allow a port in use; here only a closed one
+        if sys.platform != "win32":  # on Windows it would allow a port in use; here only a closed one
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

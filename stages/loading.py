@@ -1,16 +1,16 @@
-"""Finding what the YAML names as `module:attribute`: stages, trainers, networks, environment factories.
+"""Finds what the YAML names as `module:attribute`: stages, trainers, networks, environment factories.
 
 A user's modules lie next to the YAML, like a script's modules next to the script, or else in the working directory,
 like those of `python -m`. Two rules keep that harmless:
 
-- The module that the YAML names is looked up in these folders first, but for names of the standard library and of
-  modules that are already imported. It is loaded by hand, as its name may be an installed module's as well.
-- The folders stay on `sys.path`, so that a user's module finds its neighbours, also later: before installed packages,
-  as a script does, but behind the standard library, for which a `random.py` in a folder never stands in.
+- The module that the YAML names is looked up in these folders first, except names of the standard library and of
+  modules already imported. It is loaded by hand, as an installed module may have the same name.
+- The folders stay on `sys.path`, so that a user's module finds its neighbours later too: before installed packages, as
+  for a script, but after the standard library, which a folder's `random.py` never replaces.
 
-What no module of the user's or an installed one is may be an earlier name of one of ours (`moved_names`). `find_class`,
-`check_arguments` and `construct` find classes of the user's and make objects of them, with messages that name the key
-of the YAML.
+A name that fits no module of the user and no installed one may be an earlier name of one of ours (`moved_names`).
+`find_class`, `check_arguments` and `construct` find users' classes and make objects of them, with messages that name
+the YAML's key.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from headrace.surroundings import surroundings
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages())
 _OWN_MARK = "__headrace_own__"
-"""Attribute of modules loaded from a folder, their file: another YAML's module may take such a module's place."""
+"""Attribute of modules loaded from a folder, their file: another YAML's module may replace such a module."""
 _NAMES_SHOWN = 12
 
 
 def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
-    """Import what `module:attribute` names.
+    """Import the object that `module:attribute` names.
 
     Args:
         what: `module:attribute`; both sides may have dots (`my_package.stages:Filters.Short`).
-        folder: where the YAML lies, whose modules are importable, and those of the working directory as well; None
-            for installed modules only.
+        folder: the YAML's folder; its modules are importable, and those in the working directory too. None allows
+            only installed modules.
         kind: its role, for messages: `stage`, `trainer`, `environment factory`.
 
     Raises:
-        LoadError: if the text is not of that form, the module can't be found or raises while it is
-            imported, or has no such attribute.
+        LoadError: if the text does not have that form, the module can't be found or raises during its import, or
+            has no such attribute.
     """
     module_name, _, path = what.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")]):
@@ -63,16 +63,16 @@ def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
     try:
         return _follow(module, path, folder, subject)
     except LoadError as error:
-        if module.__name__ != module_name:  # one of ours, by an earlier name; perhaps one of the user's was meant
+        if module.__name__ != module_name:  # an earlier name of ours; the user may mean another module
             raise LoadError(f"{error}; {_not_found(module_name, users_folders(folder))}") from error
         raise
 
 
 def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> Callable[..., Any]:
-    """As `load_attribute`, for something callable.
+    """As `load_attribute`, for a callable.
 
     Raises:
-        LoadError: as there, or if it is not callable; then the message names what was `expected`.
+        LoadError: as there, or if the object is not callable; then the message names what was `expected`.
     """
     found = load_attribute(what, folder, kind)
     if not callable(found):
@@ -110,15 +110,15 @@ def load_plugin(group: str, name: str) -> Any:
 
 
 def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
-    """Import a module: from the folder of the YAML if it is there, else from the working directory if it is there.
+    """Import a module: from the YAML's folder if it is there, else from the working directory if it is there.
 
     Args:
         name: the module, with dots for one inside a package.
-        folder: where the YAML lies, or None.
-        subject: the role and name that are looked for, the beginning of error messages.
+        folder: the YAML's folder, or None.
+        subject: the role and name of the search, the beginning of error messages.
 
     Raises:
-        LoadError: if it can't be found, or raises while it is imported.
+        LoadError: if the module can't be found, or raises during its import.
     """
     folders = users_folders(folder)
     try:
@@ -130,12 +130,12 @@ def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
                 return import_module(today, None, subject)
             raise LoadError(f"{subject}: {_not_found(error.name, folders)}") from error
         raise LoadError(f"{subject}: {_raised(name, error, folders)}") from error
-    except (Exception, SystemExit) as error:  # a script without a main guard may well end in sys.exit
+    except (Exception, SystemExit) as error:  # a script without a main guard may end in sys.exit
         raise LoadError(f"{subject}: {_raised(name, error, folders)}") from error
 
 
 def users_folders(folder: Path | None) -> list[Path]:
-    """The folders of a user's modules, in the order in which they are searched: the YAML's, the working directory."""
+    """The folders of a user's modules, in search order: the YAML's, the working directory."""
     if folder is None:
         return []
     began = surroundings().folder  # empty if it has been removed
@@ -145,7 +145,7 @@ def users_folders(folder: Path | None) -> list[Path]:
 def _import_own(folders: Sequence[Path], top: str) -> None:
     """Put a top-level module of the first folder that has it into `sys.modules`, unless its name is taken."""
     _add_to_path([str(folder) for folder in folders if str(folder) not in sys.path])
-    importlib.invalidate_caches()  # a folder's files may be newer than what Python remembers of it
+    importlib.invalidate_caches()  # a folder's files may be newer than Python's cache
     spec = _spec_in(folders, top)
     if spec is None or spec.loader is None or top == "headrace" or top in sys.stdlib_module_names:
         return
@@ -166,7 +166,7 @@ def _import_own(folders: Sequence[Path], top: str) -> None:
 
 
 def _add_to_path(folders: Sequence[str]) -> None:
-    """Add folders before those of installed packages; that of a checkout of ours goes behind all, and hides nothing."""
+    """Add folders before those of installed packages; that of our checkout goes last, and hides nothing."""
     ours = [path for path in [*sys.path, *folders] if path not in _INSTALLED and _is_root(path)]
     others = [path for path in sys.path if path not in ours]
     at = next((index for index, path in enumerate(others) if path in _INSTALLED), len(others))
@@ -176,12 +176,12 @@ def _add_to_path(folders: Sequence[str]) -> None:
 def _is_root(path: str) -> bool:
     try:
         return os.path.samefile(path or os.curdir, ROOT)
-    except OSError:  # there is no such folder, or the working directory has been removed
+    except OSError:  # the folder does not exist, or the working directory is gone
         return False
 
 
 def _spec_in(folders: Sequence[Path], top: str) -> ModuleSpec | None:
-    """The first module or package of this name in the folders; a mere folder without `__init__.py` is none."""
+    """The first module or package of this name in the folders; a folder without `__init__.py` is none."""
     spec = PathFinder.find_spec(top, [str(folder) for folder in folders])
     return spec if spec is not None and spec.origin is not None else None
 
@@ -195,7 +195,7 @@ def _follow(module: ModuleType, path: str, folder: Path | None, subject: str) ->
         except AttributeError as error:
             hint = _suggestion(part, _public_names(found), "it has") + _hidden(module, folder)
             raise LoadError(f"{subject}: {so_far} has no attribute {part!r}{hint}") from error
-        except Exception as error:  # a lazy module imports what it hands on only now
+        except Exception as error:  # a lazy module imports its attributes only now
             raise LoadError(f"{subject}: {part!r} of {so_far} raised {error_summary(error)}") from error
         so_far = f"{part!r} there"
     return found
@@ -205,8 +205,8 @@ def _public_names(owner: Any) -> list[str]:
     names = list(getattr(owner, "__all__", None) or [name for name in dir(owner) if not name.startswith("_")])
     if not isinstance(owner, ModuleType):
         return names
-    # A module's own names are more likely meant than those it merely imported.
-    there = vars(owner)  # not by attribute: a lazy module would import what it hands on
+    # Users more likely mean a module's own names than those that it imported.
+    there = vars(owner)  # not by attribute: a lazy module would import them all
     own = [name for name in names if getattr(there.get(name), "__module__", None) == owner.__name__]
     return own or names
 
@@ -241,7 +241,7 @@ def _not_found(name: str, folders: Sequence[Path]) -> str:
 def _entries(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
-    except OSError:  # it may not be listed
+    except OSError:  # the folder is not readable
         return []
 
 
@@ -253,11 +253,11 @@ def _raised(name: str, error: BaseException, folders: Sequence[Path]) -> str:
 
 
 def _place(error: BaseException, folders: Sequence[Path]) -> str:
-    """The line of the user's own code where it happened, rather than the library code below it."""
+    """The line in the user's own code where the error happened, rather than the library code below it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f", at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
     calls = [call for call in frames(error) if call.filename != importlib.__file__]
-    beside = folders[:1]  # the working directory may well hold a virtual environment
+    beside = folders[:1]  # the working directory may hold a virtual environment
     own = [call for call in calls if any(Path(call.filename).is_relative_to(folder) for folder in beside)]
     users = user_frame(error)
     for candidates in (own, [users] if users is not None else [], calls):
@@ -273,11 +273,11 @@ def find_class(where: str, use: str, folder: Path | None, group: str | None = No
     Args:
         where: the key in the YAML, the beginning of messages.
         use: `module:Class`, or the name of an entry point.
-        folder: where the YAML lies, whose modules are importable.
-        group: the entry-point group that names without a colon are looked up in.
+        folder: the YAML's folder, whose modules are importable.
+        group: the entry-point group for names without a colon.
 
     Raises:
-        LoadError: if it can't be imported or is no class.
+        LoadError: if it can't be imported or is not a class.
     """
     if group is None or ":" in use:
         found = load_attribute(use, folder, where)
@@ -298,14 +298,14 @@ def check_arguments(
     configured: Mapping[str, Any],
     offered: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The keyword arguments of a call: those configured, and those offered that are parameters by name.
+    """The keyword arguments of a call: the configured ones, and the offered ones that are parameters by name.
 
     Raises:
-        LoadError: if the configured ones are not accepted, or do not suffice.
+        LoadError: if the call does not accept the configured ones, or needs more.
     """
     try:
         signature = inspect.signature(called)
-    except (TypeError, ValueError):  # some classes written in C have none
+    except (TypeError, ValueError):  # some classes written in C have no signature
         return dict(configured)
     arguments = {
         **{name: value for name, value in (offered or {}).items() if name in signature.parameters},

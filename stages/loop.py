@@ -1,7 +1,7 @@
-"""The loop that runs a stage: all waiting, closing, credits and checkpoint barriers of the pipeline are here.
+"""The loop that runs a stage: it does all waiting, closing, credits and checkpoint barriers of the pipeline.
 
-A stage stands between an inlet and an outlet and knows neither; `StageRunner` passes items from the inlet to
-`process`, and puts the results into the outlet. Backpressure is the `await outlet.put`.
+A stage stands between an inlet and an outlet and knows neither; `StageRunner` passes items from the inlet to `process`,
+and puts the results into the outlet. Backpressure is the `await outlet.put`.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from headrace.stages.stage import In, Out, Source, Stage, StageContext, Yielded
 log = logging.getLogger(__name__)
 
 BLOCKING_S = 0.25
-"""A stage that blocks its event loop longer than this is named in a warning."""
+"""A stage that blocks its event loop for longer causes a warning."""
 
 
 class NoOutlet:
-    """The outlet of a stage that yields to no other."""
+    """The outlet of a stage without a consumer."""
 
     async def put(self, item: Any) -> None:
         """Drop the item."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 SAVING = "saving its part of checkpoint"
-"""What a stage does while its state is asked for."""
+"""The operation of a stage during the call of its `state_dict`."""
 
 
 class StageFailure(StageError):
-    """A stage raised. The message names the stage and the item; the cause is chained."""
+    """A stage raised an exception. The message names the stage and the item; the cause is chained."""
 
     def __init__(self, stage: str, doing: str, cause: BaseException) -> None:
         self.stage = stage
         self.doing = doing
         self.cause = cause
-        # Our own errors describe the problem in words; of others the class is half of the description.
+        # Our own errors describe the problem in words; for others the class is half of the description.
         what = f"{cause}" if isinstance(cause, StageError | ConfigError | SpecError) else describe_error(cause)
         super().__init__(f"stage {stage} failed {doing}: {what}")
 
 
 @dataclass(frozen=True)
 class StageHooks:
-    """The loop's calls of its host: credits that ended here, and the stage's part of a checkpoint."""
+    """The loop's calls to its host: credits that ended here, and the stage's part of a checkpoint."""
 
     return_credits: Callable[[str, int, int], None] = lambda behavior, source, amount: None
     """(behaviour name, source, amount): learning-team steps that the stage received and did not pass on."""
@@ -71,12 +71,12 @@ class StageRunner(Generic[In, Out]):
     """Runs one stage between its inlet and its outlet until the inlet ends.
 
     Args:
-        stage: the stage; run once.
+        stage: the stage, which runs once.
         inlet: the queue of its items.
-        outlet: the queue of its results; closed at the end, also after a failure.
+        outlet: the queue of its results; closed at the end, even after a failure.
         context: passed to the stage at its start.
         hooks: called for returned credits and checkpoint parts.
-        behaviors: names of the behaviours it handles; items of others bypass it. None for all.
+        behaviors: names of the behaviours that it handles; items of others bypass it. None for all.
         state: restored before the first item, on a resume.
         ends_barriers: true for the last stage that a checkpoint reaches, which passes no barriers on.
     """
@@ -109,7 +109,7 @@ class StageRunner(Generic[In, Out]):
         """Run the stage to the end of its inlet, or until its outlet is closed by the consumer.
 
         Raises:
-            StageFailure: if the stage raises; its outlet is closed and it is stopped all the same.
+            StageFailure: if the stage raises; its outlet is closed and the stage is stopped all the same.
         """
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
@@ -129,7 +129,7 @@ class StageRunner(Generic[In, Out]):
                 await start_stage(self.stage, self.context, self._state)
             async for item in self._inlet:
                 await self._handle(item)
-                del item  # a batch's slab goes back when its last reference does: don't hold it while waiting
+                del item  # the last reference to a batch holds its slab: don't hold it while waiting
             with _naming(self.context, "while finishing"):
                 await self._emit(self.stage.finish())
         finally:
@@ -155,7 +155,7 @@ class StageRunner(Generic[In, Out]):
             self._hooks.return_credits(item.behavior, item.source, carried - passed)
 
     async def _emit(self, results: Yielded[Out]) -> int:
-        """Put everything yielded into the outlet; return the credits passed on."""
+        """Put all results into the outlet; return the credits passed on."""
         passed = 0
         if results is None:
             return passed
@@ -199,7 +199,7 @@ class StageRunner(Generic[In, Out]):
 
     # Parts that are written at one barrier belong to one moment of the stream (docs/decisions/044).
     async def _pass_barrier(self, barrier: Barrier) -> None:
-        # With several actors the first barrier of a number makes the cut; the others were sent for the same one.
+        # With several actors the first barrier of a number makes the cut; the others belong to the same one.
         if barrier.number > self._barrier_seen:
             self._barrier_seen = barrier.number
             with _naming(self.context, f"{SAVING} {barrier.number}"):
@@ -209,7 +209,7 @@ class StageRunner(Generic[In, Out]):
 
 
 async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageContext) -> None:
-    """Run a source until it is exhausted, was asked to stop, or its outlet was closed; then close the outlet.
+    """Run a source until it is exhausted, is told to stop, or its outlet is closed; then close the outlet.
 
     Raises:
         StageFailure: if the source raises.
@@ -277,7 +277,7 @@ def describe_item(item: object) -> str:
 
 
 class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
-    """Marks what a stage is doing, and turns an exception into a StageFailure that names both."""
+    """Marks a stage's current work, and turns an exception into a StageFailure that names both."""
 
     def __init__(self, context: StageContext, doing: str, number: int = 0, item: object = None) -> None:
         self._context = context
@@ -305,13 +305,13 @@ _END: Any = object()
 
 def _not_yielded(results: object) -> str:
     if inspect.iscoroutine(results):
-        results.close()  # or Python would warn as well that it was never awaited
+        results.close()  # otherwise Python would also warn that it was never awaited
         return "process() is async but yields nothing: use `yield` for each result (or a plain `def` that returns None)"
     return f"process() returned {type_of(results)}: use `yield` for each result, or return None for none at all"
 
 
 class _Timed:
-    """Awaits a coroutine and reports how long each of its uninterrupted stretches took."""
+    """Awaits a coroutine and reports the length of each of its uninterrupted stretches."""
 
     def __init__(self, awaitable: Awaitable[Any], report: Callable[[float], None]) -> None:
         self._awaitable = awaitable
@@ -342,7 +342,7 @@ async def _settle(result: Any) -> None:
 
 
 def _count_steps(context: StageContext, item: object) -> None:
-    """Report the item's steps: main makes the statistic of agent steps per second and stage of them."""
+    """Report the item's steps, from which main makes each stage's statistic of agent steps per second."""
     if isinstance(item, TrajectoryBatch) and item.num_trajectories:
         context.statistics.add("Pipeline", f"Steps/{context.name}", item.num_rows, "sum")
 

@@ -1,4 +1,4 @@
-"""Where modules of ours are today that old configurations, run folders and recordings name by an earlier place."""
+"""Current names of our modules that old configurations, run folders and recordings name by an earlier place."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MOVED = {
         for channel in ("engine", "parameters", "properties", "raw_bytes", "stats")
     },
 }
-"""By the earlier name of a package or module, its name today; a longer one counts before a shorter. Lines stay."""
+"""Earlier name of a package or module → its current name; a longer match wins. Never remove lines."""
 
 
 def name_today(module: str) -> str | None:
-    """The name of a module of ours today, by an earlier one; None for a name that none of ours has had."""
+    """The current name of a module of ours, by an earlier one; None for a name that none of ours has had."""
     inner = ""
     while module:
         if moved := _MOVED.get(module):

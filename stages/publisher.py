@@ -1,4 +1,4 @@
-"""The policy publisher: sends policies to the actors, as the current assignment says.
+"""The policy publisher: sends policies to the actors, as the current assignment requires.
 
 Policy queues keep only the newest item, so publishing never waits.
 """
@@ -18,16 +18,16 @@ class PublisherPort:
     """The publisher's interface to the actors. All calls return at once."""
 
     send: Callable[[PolicyUpdate], None] = lambda update: None
-    """To every actor, into the policy queue of the update's behaviour id."""
+    """Sends an update to every actor, into the policy queue of its behaviour id."""
     assign: Callable[[Assignment], None] = lambda assignment: None
-    """To every actor, on the control channel."""
+    """Sends a message to every actor, on the control channel."""
 
 
 class PolicyPublisher(Stage[PolicyUpdate, None]):
     """Sends the policies that trainers (or the ghost stage) emit to the actors.
 
-    An update for a behaviour name goes to every behaviour id of that name; one for a full behaviour id to that alone.
-    The last one for each id is kept for actors that start later.
+    An update for a behaviour name goes to every behaviour id of that name; one for a full behaviour id goes to that
+    alone. The publisher keeps the last one for each id, for actors that start later.
     """
 
     def __init__(self, port: PublisherPort | None = None) -> None:
@@ -37,13 +37,13 @@ class PolicyPublisher(Stage[PolicyUpdate, None]):
         self.assignment: Assignment | None = None
 
     def add_behavior(self, behavior_id: str) -> None:
-        """Register a behaviour id of which actors have agents."""
+        """Register a behaviour id that actors have announced."""
         ids = self._ids.setdefault(behavior_name(behavior_id), [])
         if behavior_id not in ids:
             ids.append(behavior_id)
 
     def newest_for(self, behavior_id: str) -> list[PolicyUpdate]:
-        """Return the policy last sent, if there was one, for an actor that has agents of this behaviour id only now."""
+        """Return the last policy sent, if any, for an actor that newly has agents of this behaviour id."""
         update = self._newest.get(behavior_id)
         if update is None and behavior_id in self._ids.get(behavior_name(behavior_id), []):
             others = (self._newest.get(other) for other in self._ids[behavior_name(behavior_id)])

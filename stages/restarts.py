@@ -1,4 +1,4 @@
-"""The limits of restarts after crashes, which are ML-Agents' three."""
+"""The three limits of restarts after crashes, as in ML-Agents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class RestartBudget:
     """Counts restarts against a lifetime limit and a rate limit.
 
     Args:
-        lifetime: restarts allowed in all, -1 for any number.
+        lifetime: restarts allowed in total, -1 for any number.
         rate_n: restarts allowed within `period_s`, -1 for any number.
         period_s: length of the sliding window, seconds.
     """
@@ -22,7 +22,7 @@ class RestartBudget:
         self.count = 0
 
     def refusal(self, now_s: float) -> str | None:
-        """The reason against one more restart at this time, for a message; None if it is allowed."""
+        """The reason against another restart at this time, for a message; None if it is allowed."""
         while self._times and now_s - self._times[0] > self._period_s:
             self._times.popleft()
         if 0 <= self._lifetime <= self.count:

@@ -1,7 +1,7 @@
 """Small numbers for agents and pages: a stack of free numbers, and the table from agent ids to slots.
 
-A slot is an agent's place in the per-agent arrays of an assembler. Agents have ids of any size, and come and
-go; slots are dense, and used again. Slot 0 (`NOBODY`) stands for unknown agents.
+A slot is an agent's place in an assembler's per-agent arrays. Agent ids have any size, and agents come and go; slots
+are dense, and are reused. Slot 0 (`NOBODY`) stands for unknown agents.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ Numbers = NDArray[np.int64]
 Element = TypeVar("Element", bound=np.generic)
 
 Where = slice | Numbers
-"""Slots; a slice where they follow each other, since NumPy's slices cost less than index arrays."""
+"""Slots; a slice where they are consecutive, since NumPy's slices cost less than index arrays."""
 
 NOBODY = 0
-# Arrays of no dimension: NumPy takes longer to read a Python value than to write one to a few slots.
+# Arrays without dimensions: NumPy takes longer to read a Python value than to write one to a few slots.
 _NOBODY, _USED, _UNUSED = np.array(NOBODY), np.array(True), np.array(False)
 
 
@@ -34,21 +34,21 @@ class FreeNumbers:
 
     @property
     def in_use(self) -> int:
-        """Count of the numbers in use."""
+        """How many numbers are in use."""
         return self._top
 
     def allocate(self, count: int) -> Numbers:
-        """Remove and return numbers, [count]; there must be as many. A view, to be used before the next `release`."""
+        """Remove and return `count` numbers, which must exist. Returns a view, valid until the next `release`."""
         first, self._top = self._top, self._top + count
         return self._stack[first : self._top]
 
     def release(self, numbers: Numbers) -> None:
-        """Put numbers back that were allocated."""
+        """Put allocated numbers back."""
         self._top -= len(numbers)
         self._stack[self._top : self._top + len(numbers)] = numbers
 
     def extend(self, numbers: Numbers) -> None:
-        """Add new numbers, to be used last."""
+        """Add new numbers below all others."""
         self._stack = np.concatenate((self._stack, numbers))
 
 
@@ -83,13 +83,13 @@ class Slots:
         return self.look_up(agent_ids)[0]
 
     def look_up(self, agent_ids: Numbers) -> tuple[Numbers, Numbers]:
-        """The agents' slots as `find` returns them, [n], and the places of the unknown agents among them, rising."""
+        """The agents' slots as `find` returns them, [n], and the indices of the unknown agents, rising."""
         if self._changed:
             self._sort()
         if not len(self._sorted_ids):
             return np.full(len(agent_ids), NOBODY), np.arange(len(agent_ids))
         at = self._sorted_ids.searchsorted(agent_ids)
-        # `clip` handles ids beyond the greatest one: the id there is not equal to them.
+        # `clip` handles ids above the greatest one: the id found there does not equal them.
         slots = self._sorted_slots.take(at, mode="clip")
         unknown = (self.ids[slots] != agent_ids).nonzero()[0]
         if len(unknown):
@@ -97,7 +97,7 @@ class Slots:
         return slots, unknown
 
     def add(self, agent_ids: Numbers) -> Numbers:
-        """Slots for agents that have none yet, [n]; `total` may have grown."""
+        """Slots for new agents, [n]; `total` may have grown."""
         if len(self._free) < len(agent_ids):
             self._grow(len(agent_ids))
         slots = self._free.allocate(len(agent_ids))
@@ -112,8 +112,8 @@ class Slots:
         self._used[slots] = _UNUSED
         self._changed = True
         if not self._free.in_use:
-            # As in the beginning: slots decide the order in which trajectories are cut, and what follows a
-            # checkpoint of a deterministic run must not depend on the agents before it.
+            # As at the beginning: slots determine the order in which trajectories are cut, and a deterministic run must
+            # not depend, after a checkpoint, on earlier agents.
             self._free = FreeNumbers(np.arange(1, self.total))
 
     def _sort(self) -> None:
@@ -138,7 +138,7 @@ def enlarged(array: NDArray[Element], length: int) -> NDArray[Element]:
 
 
 def as_slice(slots: Numbers) -> Where:
-    """The slots as a slice if they follow each other, else as they are."""
+    """The slots as a slice if they are consecutive, otherwise unchanged."""
     if not len(slots):
         return slots
     first, count = slots.item(0), len(slots)
@@ -148,5 +148,5 @@ def as_slice(slots: Numbers) -> Where:
 
 
 def pick(where: Where, places: Numbers) -> Numbers:
-    """The slots at some places of `where`."""
+    """The slots at some indices of `where`."""
     return places + where.start if isinstance(where, slice) else where[places]

@@ -1,7 +1,7 @@
 """The Stage: one class with one job, typed input and output, and no knowledge of its neighbours.
 
-A stage defines what it does with one item (`process`); all waiting, closing, credits and checkpoints are in the loop
-that runs it, `headrace.stages.loop`. Sources, which have no inlet, define what they yield (`produce`).
+A stage defines what it does with one item (`process`); the loop that runs it, `headrace.stages.loop`, does all waiting,
+closing, credits and checkpoints. Sources, which have no inlet, define what they yield (`produce`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Statistics(Protocol):
             category: behaviour name, or `Pipeline`.
             name: the statistic's name, such as `Policy/Learning Rate`.
             value: the number.
-            how: `mean`, `sum`, `last` or `histogram` (mean, with the distribution beside it) over a summary period.
+            how: `mean`, `sum`, `last` or `histogram` (mean, plus the distribution) over a summary period.
         """
 
     def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
@@ -38,7 +38,7 @@ class Statistics(Protocol):
 
 
 class NoStatistics:
-    """Statistics that go nowhere: a stage alone, in a test or a script."""
+    """Statistics that go nowhere: for a single stage in a test or a script."""
 
     def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
         """Ignore a value."""
@@ -49,7 +49,7 @@ class NoStatistics:
 
 @dataclass(frozen=True)
 class StageContext:
-    """Passed to a stage at its start: its identity, and where it may report and write."""
+    """What a stage receives at its start: its identity, and where it may report and write."""
 
     name: str
     """The stage's name in the graph, unique with `replica`: the key of its part of a checkpoint."""
@@ -57,13 +57,13 @@ class StageContext:
     seed: int = 0
     """Seed of this stage in this replica, derived from the run's seed."""
     run_folder: Path | None = None
-    """`results/<run-id>`, where a stage may write files of its own; None for a stage alone."""
+    """`results/<run-id>`, where a stage may write its own files; None for a stage outside a run."""
     statistics: Statistics = field(default_factory=NoStatistics)
     log: logging.Logger = field(default_factory=lambda: logging.getLogger("headrace.stages"))
     activity: Activity = field(default_factory=Activity)
-    """Marked by the loop that runs the stage."""
+    """The stage's current work, marked by the loop that runs it."""
     timings: Timings = field(default_factory=Timings)
-    """Receives the times of work, of which `timers.json` and what holds a run up are made."""
+    """Receives the times of work, the source of `timers.json` and of the run's bottleneck."""
 
 
 class Stage(Generic[In, Out]):
@@ -73,9 +73,9 @@ class Stage(Generic[In, Out]):
     """
 
     context: StageContext
-    """What the stage was started with, unless the class or its constructor gives the name another meaning."""
+    """The context of the stage's start, unless the class or its constructor uses the name for something else."""
     may_block = False
-    """True for stages whose work is meant to occupy their host (a trainer); others are named when they block."""
+    """True for stages that are meant to occupy their host (a trainer); others cause a warning when they block."""
 
     def start(self, context: StageContext) -> Awaitable[None] | None:
         """Open what the stage needs. May be `async`."""
@@ -85,25 +85,25 @@ class Stage(Generic[In, Out]):
     def keep_context(self, context: StageContext) -> None:
         """Keep the context; the loop that runs the stage calls this before `start`, which a class may override."""
         if not hasattr(type(self), "context") and isinstance(vars(self).get("context", context), StageContext):
-            object.__setattr__(self, "context", context)  # also of a frozen dataclass
+            object.__setattr__(self, "context", context)  # works for a frozen dataclass too
 
     def process(self, item: In) -> Yielded[Out]:
-        """Handle one item: a generator, plain or async, that yields none, one or many items; or None.
+        """Handle one item: a generator, plain or async, that yields any number of items; or None.
 
-        Arrays in `item` must not be changed, and arrays that are kept beyond the call must be copied.
+        Do not change arrays in `item`, and copy those that are kept beyond the call.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a process() method")
 
     def progress(self) -> int | None:
-        """A number that changes while the stage gets on with one item; None while it waits by right, as for a person.
+        """A number that changes while the stage makes progress with one item; None while it waits legitimately.
 
-        Asked about once a second, to find stages that await for ever (`pipeline.supervision`). Only stages whose work
-        on one item takes long, and that await meanwhile, need one.
+        Supervision (`pipeline.supervision`) calls this about once a second, to find stages that await for ever. Only
+        stages that work long on one item, and await meanwhile, need one.
         """
         return 0
 
     def finish(self) -> Yielded[Out]:
-        """Yield what is still held, when the inlet has ended."""
+        """Yield what the stage still holds, when the inlet has ended."""
         return None
 
     def stop(self) -> Awaitable[None] | None:
@@ -122,9 +122,9 @@ class Source(Stage[None, Out]):
     """A stage without an inlet."""
 
     def produce(self) -> AsyncIterator[Out]:
-        """Yield items until the source is exhausted or `request_stop` was called."""
+        """Yield items until the source is exhausted or `request_stop` is called."""
         raise NotImplementedError(f"{type(self).__name__} needs a produce() method")
 
     def request_stop(self) -> None:
-        """Ask `produce` to end soon, so that the pipeline drains."""
+        """Tell `produce` to end soon, so that the pipeline drains."""
         raise NotImplementedError(f"{type(self).__name__} needs a request_stop() method")

@@ -1,4 +1,4 @@
-"""Trainers by `trainer_type`, the same for built-in ones (`headrace.config.trainers`) and for `module:Class`."""
+"""Trainers by `trainer_type`: built-in ones (`headrace.config.trainers`) and `module:Class` alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.stages.loading import load_attribute
 
 
 def trainer_class(trainer_type: str, folder: Path | None, path: KeyPath) -> Any:
-    """Import what a `trainer_type` names; whether it is a trainer is checked where one is made.
+    """Import the object that a `trainer_type` names; the check that it is a trainer comes where one is made.
 
     Args:
         trainer_type: a key of `TRAINERS`, or `module:Class`.
@@ -36,9 +36,9 @@ def trainer_class(trainer_type: str, folder: Path | None, path: KeyPath) -> Any:
 
 
 def trainer_kind(trainer_type: str, folder: Path | None, path: KeyPath) -> TrainerKind:
-    """Return a trainer's static properties: those of the table, or those that the user's class has as attributes.
+    """Return a trainer's static properties: those of the table, or the attributes of the user's class.
 
-    Args and errors are those of `trainer_class`; a LoadError also if the class's `extra_columns` are no names.
+    Args and errors are those of `trainer_class`; a LoadError also if the class's `extra_columns` are not names.
     """
     built_in = TRAINERS.get(trainer_type)
     if built_in is not None:
@@ -64,10 +64,10 @@ def squashes(settings: BehaviorSettings, folder: Path | None, path: KeyPath) -> 
 
 
 def asked_columns(settings: BehaviorSettings, folder: Path | None, path: KeyPath) -> tuple[str, ...]:
-    """Return the names of the decision columns that a behaviour's trainer asks for, always or by these settings.
+    """Return the names of the decision columns that a behaviour's trainer needs, always or with these settings.
 
-    A class of the user's own has its hyperparameters as a plain map. Where it is derived from a trainer with a model of
-    them, as `impala`, its base's keys are read by that.
+    A user's own class receives its hyperparameters as a plain map. If it derives from a trainer with a model of them,
+    such as `impala`, that model reads the base's keys.
 
     Args and errors are those of `trainer_kind`.
     """
@@ -80,7 +80,7 @@ def asked_columns(settings: BehaviorSettings, folder: Path | None, path: KeyPath
             hyperparameters = model.model_validate(
                 {key: value for key, value in hyperparameters.items() if key in model.model_fields}
             )
-        except ValidationError:  # what is wrong, the trainer says when it is made
+        except ValidationError:  # the trainer's constructor reports the mistake
             return always
     return tuple(dict.fromkeys((*always, *hyperparameters.extra_columns())))
 

@@ -1,6 +1,6 @@
-"""The kinds of brains that do not learn: scripts and chance, and what acts by a brain in a learner's place.
+"""The kinds of brains that do not learn, scripts and random choice, and the stand-in that puts one among policies.
 
-They are made by the table of `headrace.config.brains`, and it is checked before a run that they can be made.
+The table of `headrace.config.brains` makes them; a check before the run proves that it can.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from headrace.stages.policy.sampling import policy_actions
 
 
 def make_brain(request: BrainRequest) -> ActingPolicy:
-    """Make what decides, for the behaviour id of a request.
+    """Make a brain for the behaviour id of a request.
 
     Raises:
-        StageError: if it can't be made; a LoadError if what the YAML names is not there.
+        StageError: if the brain can't be made; a LoadError if something that the YAML names does not exist.
     """
     assert request.spec is not None, "brains are made for somebody"
     brain: ActingPolicy = _maker(request)(request)
@@ -36,7 +36,7 @@ def make_brain(request: BrainRequest) -> ActingPolicy:
 
 
 def check_brain(request: BrainRequest) -> list[LoadError]:
-    """Find the mistake for which a brain can't be made, as far as is known without making it."""
+    """Find the mistakes that keep a brain from being made, as far as they show without making it."""
     try:
         _maker(request)(request)
     except LoadError as error:
@@ -52,18 +52,18 @@ def _maker(request: BrainRequest) -> Callable[[BrainRequest], Any]:
 
 
 SCRIPTED = "scripted"
-"""The `use` that stands for the scripted player of the built-in game that is played."""
+"""The `use` that stands for the scripted player of the built-in game in use."""
 
 
 class ScriptBrain(Memoryless):
-    """Asks a script.
+    """A brain that calls a script.
 
     Args:
         script: called with the observations, one array [d, *shape] per observation spec, and with the action masks
-            [d, sum of branches] where the behaviour has such; returns an `ActionBatch`.
-        spec: the behaviour. Of a learned action repeat the script needs to know nothing: it is asked at each
-            environment step, and its masks have no choices for it.
-        name: of the script, for messages.
+                [d, sum of branches] where the behaviour has them; returns an `ActionBatch`.
+            spec: the behaviour. A script may ignore a learned action repeat: it is called at each environment step, and
+                its masks have no choices for the repeat.
+            name: the script's name, for messages.
     """
 
     def __init__(self, script: Callable[..., Any], spec: BehaviorSpec, name: str) -> None:
@@ -79,7 +79,7 @@ class ScriptBrain(Memoryless):
         deterministic: bool = False,
         recall: Recall | None = None,
     ) -> Decision:
-        """Ask for the actions of d agents.
+        """Return the script's actions for d agents.
 
         Raises:
             StageError: if the script raises, or returns anything but actions for these agents.
@@ -117,7 +117,7 @@ def make_script(request: BrainRequest) -> ScriptBrain | None:
     """Make the brain.
 
     Raises:
-        LoadError: if there is no such script, it has no `__call__`, does not take its arguments, or raises.
+        LoadError: if the script does not exist, has no `__call__`, does not take its arguments, or raises.
     """
     spec, where = request.spec, request.where
     with blaming(*request.key):
@@ -138,7 +138,7 @@ def make_script(request: BrainRequest) -> ScriptBrain | None:
 
 
 def _references(request: BrainRequest) -> list[tuple[str, Path | None]]:
-    """Return the `module:Class` of the script, or of each team's, and where the module may lie."""
+    """Return the `module:Class` of the script, or of each team's script, and where its module may lie."""
     if request.use != SCRIPTED:
         return [(request.use, request.folder)]
     if request.game is None or request.game not in SCRIPTED_PLAYERS:
@@ -150,7 +150,7 @@ def _references(request: BrainRequest) -> list[tuple[str, Path | None]]:
 
 
 class UniformBrain(Memoryless):
-    """Draws each continuous action from [-1, 1] and each choice from those that are allowed, all equally likely."""
+    """A brain that draws each continuous action from [-1, 1], and each choice from the allowed ones, uniformly."""
 
     def __init__(self, actions: ActionSpec) -> None:
         self._actions = actions
@@ -170,11 +170,11 @@ class UniformBrain(Memoryless):
 def uniform_actions(
     actions: ActionSpec, count: int, masks: NDArray[np.bool_] | None, random: np.random.Generator
 ) -> ActionBatch:
-    """Draw actions for so many agents."""
+    """Draw uniform actions for `count` agents."""
     continuous = random.uniform(-1, 1, (count, actions.continuous_size)).astype(np.float32)
     scores = random.random((count, actions.mask_size))
     if masks is not None:
-        scores[~masks] = -1.0  # never the highest: of each branch something is allowed
+        scores[~masks] = -1.0  # never the highest: each branch has an allowed choice
     branches = np.split(scores, np.cumsum(actions.discrete_branches)[:-1], axis=1)
     discrete = np.stack([branch.argmax(axis=1) for branch in branches], axis=1) if actions.mask_size else scores
     return ActionBatch(continuous, discrete.astype(np.int32))
@@ -186,14 +186,14 @@ def make_uniform(request: BrainRequest) -> UniformBrain | None:
 
 
 class StandIn:
-    """An `ActingPolicy` that decides by a brain, for agents of a behaviour whose other policies are of some design.
+    """An `ActingPolicy` that decides by a brain, among policies of another design.
 
-    Columns that only a learner's own policy knows (log-probabilities, memories) are zeros: nothing is learned from
-    them, but a stage, a recorder or a student may read the actions.
+    Columns that only a learner's own policy has (log-probabilities, memories) are zeros: no trainer learns from them,
+    but a stage, a recorder or a student may read the actions.
 
     Args:
-        brain: decides.
-        design: of the behaviour's policies.
+        brain: the brain that decides.
+        design: the design of the behaviour's policies.
     """
 
     def __init__(self, brain: ActingPolicy, design: PolicyDesign) -> None:
@@ -213,7 +213,7 @@ class StandIn:
         return self._brain.previous_action_size
 
     def load(self, update: PolicyUpdate) -> None:
-        """Load nothing: a brain does not change."""
+        """Do nothing: a brain does not change."""
 
     def act(
         self,

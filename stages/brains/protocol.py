@@ -1,4 +1,4 @@
-"""What is asked of a brain that does not learn, and what others need to know of one."""
+"""The request for a brain that does not learn, and what other modules need to know of one."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from headrace.stages.policy.protocol import ActingPolicy
 
 @dataclass(frozen=True)
 class BrainRequest:
-    """Which brain is wanted, for whom, and by which key of the YAML."""
+    """Which brain is needed, for which behaviour id, and by which key of the YAML."""
 
     use: str
-    """What names it; see `headrace.config.brains.kind_of`."""
+    """The brain's name; see `headrace.config.brains.kind_of`."""
     given: Mapping[str, Any] = field(default_factory=dict)
-    """The keyword arguments of the YAML."""
+    """The YAML's keyword arguments."""
     key: KeyPath = ()
-    """Where `use` stands, for messages."""
+    """The key of `use`, for messages."""
     given_key: KeyPath = ()
-    """Where the keyword arguments stand."""
+    """The key of the keyword arguments."""
     folder: Path | None = None
-    """That of the YAML, beside which modules and models may lie."""
+    """The YAML's folder, beside which modules and models may lie."""
     game: str | None = None
-    """The built-in game that is played; None for other environments."""
+    """The built-in game in use; None for other environments."""
     seed: int = 0
-    """For code that draws random numbers of its own."""
+    """The seed of code that draws its own random numbers."""
     spec: BehaviorSpec | None = None
-    """The behaviour id; None as long as there is none: then a request is only checked."""
+    """The behaviour id; None before it is known, for a request that is only checked."""
     person: Callable[[BehaviorSpec], ActingPolicy] | None = None
-    """Makes what decides by the keys of a person; None where nobody can play."""
+    """Makes a brain that follows a person's keys; None where no person can play."""
 
     @property
     def where(self) -> str:
@@ -52,7 +52,7 @@ class BrainShare:
 
 
 class Memoryless:
-    """What is the same for all `ActingPolicy`s that have neither weights nor memory: all but `act`."""
+    """What all `ActingPolicy`s without weights and memory share: all but `act`."""
 
     memory_size = 0
     previous_action_size = 0

@@ -1,7 +1,7 @@
-"""Assignments: the policy of each behaviour id, frozen for opponents until they are swapped; and the wait at resume.
+"""Assignments: the policy of each behaviour id, frozen for opponents until the next swap; and the wait at resume.
 
-Self-play goes on when every participant of the saved run is present again. The learning team and the matchups follow
-from all participants, so they must not depend on the order of arrival.
+Self-play continues when every participant of the saved run is present again. All participants determine the learning
+team and the matchups, which therefore don't depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from headrace.stages.plain_state import generator_state, policy_from_state, poli
 class Assignments:
     """The current assignment of a run, and the opponents chosen for the next one.
 
-    Learners always have their newest policy. An opponent keeps the policy that it was assigned, even after its
-    snapshot has left the window or, if it was the newest policy, after a newer one.
+    Learners always have their newest policy. An opponent keeps its assigned policy, even after the snapshot has left
+    the window, or after the trainer has sent a newer policy.
 
     Attributes:
         generation: number of the current assignment, 0 before the first one.
@@ -52,15 +52,15 @@ class Assignments:
             self._chosen[behavior_id] = self._histories[behavior_name(behavior_id)].choose_opponent(self._random)
 
     def forget(self, gone: Collection[str]) -> None:
-        """Drop what was chosen for behaviour ids that are gone."""
+        """Drop the choices for behaviour ids that are gone."""
         self._chosen = {behavior_id: number for behavior_id, number in self._chosen.items() if behavior_id not in gone}
 
     def begin(self, players: Iterable[str], learning_team: int, changed: Iterable[str]) -> Match:
         """Begin a new assignment.
 
         Args:
-            players: the behaviour ids that play, each of which has a policy.
-            learning_team: the team that learns, if not all do.
+            players: the behaviour ids that play; each has a policy.
+            learning_team: the team that learns, unless all do.
             changed: behaviour ids that switch to the policy chosen for them; other opponents keep theirs.
 
         Returns:
@@ -118,7 +118,7 @@ class Assignments:
 log = logging.getLogger(__name__)
 
 POLICY, REPORT = "policy", "report"
-"""The two messages by which each trainer gives its position: its newest policy, and its report."""
+"""The two messages that state a trainer's position: its newest policy, and its report."""
 
 
 class ResumeWait:
@@ -135,7 +135,7 @@ class ResumeWait:
         self._announced: set[str] = set()
 
     def __bool__(self) -> bool:
-        """True while anything is missing."""
+        """True while a message or a behaviour id is missing."""
         return bool(self._messages or self._ids)
 
     def __contains__(self, behavior: str) -> bool:
@@ -159,7 +159,7 @@ class ResumeWait:
         return expected
 
     def all_announced(self) -> frozenset[str]:
-        """Stop waiting for what no environment has announced.
+        """Stop waiting for behaviour ids that no environment has announced.
 
         Returns:
             the behaviour ids that are gone.

@@ -1,16 +1,17 @@
 """The ghost controller: all of a run's self-play logic, without queues, clocks or channels.
 
-It decides which team learns (or that all do), which snapshots the others play with, and which trajectories are learned
-from, and rates games. The ghost stages pass it their items and carry out its decisions.
+It decides which team learns (or that all do), which snapshots the others play, and which trajectories the trainers
+learn from, and it rates games. The ghost stages pass it their items and carry out its decisions.
 
 Teams are team ids. A team may hold several behaviours and a behaviour several teams, so games may be symmetric (one
-behaviour on all teams), asymmetric (another one on each), or something in between. `PolicyHistory` keeps a behaviour's
-snapshots, `Assignments` the policies that play now, `League` past matches and ratings; this module keeps the turns.
+behaviour on all teams), asymmetric (a different one on each), or something in between. `PolicyHistory` keeps a
+behaviour's snapshots, `Assignments` the current policies, `League` past matches and ratings; this module keeps the
+turns.
 
-Semantics are ML-Agents' (trainer steps drive snapshots and team changes, ghost steps drive opponent swaps), with its
-known defects mended: one rating per match, an explicit K, no rating against oneself, each game rated for the policies
-that really played it, a policy of its own for each opponent team, no turns for behaviours that have reached max_steps,
-and everything in the checkpoint.
+Semantics are ML-Agents' (trainer steps drive snapshots and team changes, ghost steps drive opponent swaps), without its
+known defects: one rating per match, an explicit K, no rating against oneself, each game rated for the policies that
+really played it, a separate policy for each opponent team, no turns for behaviours that have reached max_steps, and all
+state in the checkpoint.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ class GhostController:
     Args:
         random: chooses opponents.
         bystanders: behaviour ids without self-play, for a warning; the collection may grow.
-        replayed: True if games come from a recording, whose own self-play decided what is learned from. Nobody plays by
-            the assignments then, so nothing is swapped or rated by them.
+        replayed: True if games come from a recording. Its own self-play decided what trainers learn from, and no agent
+            plays by the new assignments, so they swap and rate nothing.
     """
 
     def __init__(self, random: np.random.Generator, bystanders: Collection[str] = (), replayed: bool = False) -> None:
         self._bystanders = bystanders
         self._replayed = replayed
-        self._last_versions: dict[str, int] = {}  # of trainers that are done, whose last policy has yet to arrive
+        self._last_versions: dict[str, int] = {}  # of finished trainers whose last policy has yet to arrive
         self.histories: dict[str, PolicyHistory] = {}
         """The behaviours' policies and counters, by behaviour name."""
         self._ids: list[str] = []
         self.learning_team = -1
-        """The team whose trajectories are learned from, -1 before the first one is known."""
+        """The team whose trajectories trainers learn from, -1 before the first one is known."""
         self._valid_from = 0
         self._assignments = Assignments(self.histories, random)
         self._league = League(self.histories)
@@ -71,7 +72,7 @@ class GhostController:
 
     @property
     def opponents(self) -> Mapping[str, int]:
-        """The snapshot that each behaviour id that does not learn plays with, -1 for the newest policy."""
+        """The snapshot that each opponent behaviour id plays, -1 for the newest policy."""
         return self._assignments.opponents
 
     def report(self, behavior: str) -> dict[str, Any]:
@@ -89,13 +90,13 @@ class GhostController:
         sampler: OpponentSampler | None = None,
         max_steps: float = math.inf,
     ) -> None:
-        """Add a behaviour with self-play; to be called before its behaviour ids are added.
+        """Add a behaviour with self-play; call this before adding its behaviour ids.
 
         Args:
             behavior: the behaviour name.
             settings: its `self_play` block.
-            sampler: chooses the snapshots that it plays with as an opponent; all are equally likely if None.
-            max_steps: of its trainer.
+            sampler: chooses the snapshots that it plays as an opponent; None makes all equally likely.
+            max_steps: its trainer's.
         """
         history = self.histories[behavior] = PolicyHistory(behavior, settings, sampler or UniformOpponents(), max_steps)
         saved = self._saved.pop(behavior, None)
@@ -103,7 +104,7 @@ class GhostController:
             history.load_state_dict(saved)
 
     def add_behavior(self, behavior_id: str) -> Matchup | None:
-        """Add a behaviour id; returns a matchup if it joins the players, or was the last one that they waited for."""
+        """Add a behaviour id; returns a matchup if it joins the players, or was the last one missing."""
         if self._resume_wait.announce(behavior_id):
             return self._resume_play()
         if behavior_id in self._ids:
@@ -120,10 +121,10 @@ class GhostController:
     def all_announced(self) -> Matchup | None:
         """Stop waiting for behaviour ids that no environment has announced at its start.
 
-        A resumed run goes on without these: they get no turns, and if they appear later, they join like newcomers.
+        A resumed run continues without them: they get no turns, and if they appear later, they join as newcomers.
 
         Returns:
-            a matchup if play waited for nothing else.
+            a matchup if nothing else was missing.
         """
         gone = self._resume_wait.all_announced()
         if not gone:
@@ -139,18 +140,19 @@ class GhostController:
             update: the policy, under its behaviour name.
 
         Returns:
-            the policy, addressed to each of its behaviour ids that learn, and a matchup if assignments change.
+            the policy, addressed to each of its learning behaviour ids, and a matchup if assignments change.
         """
         name = update.behavior_id
         history = self.histories[name]
         if self._resume_wait.receive(name, POLICY):
             assert history.newest is not None, "the saved history has a policy"
             if history.newest.version != update.version:
-                history.add(update)  # otherwise the checkpoint has its effects already
+                history.add(update)  # otherwise the checkpoint already has its effects
             return [], self._resume_play()
         joins = history.newest is None
         history.add(update)
-        # Not by the trainer's report alone: that takes another way, and the turn must not depend on which comes first.
+        # The report alone does not end a turn: it travels separately, and the turn must not depend on which comes
+        # first.
         if update.step >= history.max_steps or update.version >= self._last_versions.get(name, math.inf):
             history.counters.done = True
         self._warn_of_one_team(update)
@@ -167,42 +169,42 @@ class GhostController:
 
         Args:
             behavior: the behaviour name.
-            done: True if it has reached max_steps. A team whose behaviours are all done gets no more turns.
-            version: of its newest policy. A trainer whose last policy has yet to arrive is not done before.
+            done: True if the trainer has reached max_steps. A team whose behaviours are all done gets no more turns.
+            version: the trainer's newest policy. A trainer counts as done once its last policy has arrived.
 
         Returns:
-            a matchup if another team's turn begins, or if a resumed run waited for nothing else.
+            a matchup if another team's turn begins, or if a resumed run missed nothing else.
         """
         history, waited_for = self.histories[behavior], behavior in self._resume_wait
         if done and not waited_for and history.newest is not None and history.newest.version < version:
             self._last_versions[behavior] = version
             return None
         became_done = done and not history.counters.done
-        history.counters.done = done  # False again after a resume with a larger max_steps
+        history.counters.done = done  # False after a resume with a larger max_steps
         if waited_for:
             self._resume_wait.receive(behavior, REPORT)
             return self._resume_play()
         return self._end_turn() if became_done and self.generation and self._can_play() else None
 
     def rewind(self, behavior: str, step: int) -> None:
-        """Take a behaviour back to an earlier step of its trainer, from which that goes on.
+        """Return a behaviour to an earlier step of its trainer, which continues from there.
 
-        Snapshots that were made since stay: they are opponents as good as any.
+        Later snapshots stay: they are valid opponents.
         """
         self._last_versions.pop(behavior, None)
         self.histories[behavior].rewind(step)
 
     def learning_mask(self, batch: TrajectoryBatch) -> NDArray[np.bool_]:
-        """Mask [K] of the trajectories to learn from: those of teams that learn, since the last rotation."""
+        """Mask [K] of the trajectories to learn from: those of learning teams, since the last rotation."""
         columns = batch.trajectories
-        if self._replayed:  # the recorded generations are numbered by assignments of that run
+        if self._replayed:  # the recorded generations count that run's assignments
             return np.asarray(columns["learning"])
         if not self._learns(batch.behavior_id):
             return np.zeros(batch.num_trajectories, np.bool_)
         return np.asarray(columns["learning"] & (columns["generation"] >= self._valid_from))
 
     def count_steps(self, batch: TrajectoryBatch, learned: NDArray[np.bool_]) -> Matchup | None:
-        """Count the steps that are learned from, and the ghost steps.
+        """Count the steps that trainers learn from, and the ghost steps.
 
         Args:
             batch: trajectories.
@@ -228,7 +230,7 @@ class GhostController:
         return self._assign(ghosts)
 
     def rate_games(self, games: Columns) -> list[tuple[str, str, float]]:
-        """Rate games that have ended; returns (behaviour name, statistic, value) for newest policies; see `League`."""
+        """Rate finished games; returns (behaviour name, statistic, value) for newest policies; see `League`."""
         return [] if self._replayed else self._league.rate(games)
 
     def state_dict(self) -> dict[str, Any]:
@@ -246,8 +248,8 @@ class GhostController:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`; histories that are added afterwards get their saved states.
 
-        Nothing is published before all their behaviour ids are announced and all their trainers have sent policy and
-        report, as assignments depend on all of them, and trainers' checkpoints may be a little ahead of this one.
+        Play starts once all their behaviour ids are announced and all their trainers have sent policy and report:
+        assignments depend on all of them, and trainers' checkpoints may be slightly newer than this one.
         """
         self._saved, self._resumed = dict(state["lineages"]), True
         self._ids = [str(behavior_id) for behavior_id in state["ids"]]
@@ -259,7 +261,7 @@ class GhostController:
         self._league.load_state_dict(state["matches"])
 
     def _resume_play(self) -> Matchup | None:
-        """Go on after a resume once nothing is waited for; returns None before."""
+        """Continue after a resume once no participant is missing; returns None before."""
         if not self._can_play():
             return None
         players, known = self._players(), self._league.players(self.generation)
@@ -267,25 +269,25 @@ class GhostController:
         if newcomers or len(known) > len(players):
             return self._join(newcomers)
         ghosts = {behavior_id for behavior_id in players if not self._learns(behavior_id)}
-        if ghosts != self.opponents.keys():  # `learning_teams` was another in the run until here
+        if ghosts != self.opponents.keys():  # `learning_teams` differed in the run until here
             return self._assign(players)
         return self._end_turn() or self._assignments.matchup(players, self.learning_team)
 
     def _can_play(self) -> bool:
-        """True if all participants are present: at the start with a policy, after a resume all that were saved."""
+        """True if all participants are present: at the start with a policy, after a resume all saved ones."""
         if self._resume_wait or not self._players():
             return False
         return self.generation > 0 or len(self._players()) == len(self._ids)
 
     def _turn_is_over(self) -> bool:
-        """True if the learning team has learned for `team_change` steps, or has reached max_steps, and has turns."""
+        """True if the learning team has learned for `team_change` steps or reached max_steps, and turns exist."""
         if all_teams_learn(self.histories):
             return False
         learners = self._learners()
         return any(learner.turn_is_over for learner in learners) or all(learner.counters.done for learner in learners)
 
     def _turn_is_ending(self) -> bool:
-        """True if the learners' next policy ends the turn: opponents that were drawn now would hardly be met."""
+        """True if the learners' next policy ends the turn: opponents drawn now would play hardly any games."""
         enough = any(learner.counters.turn_learned > learner.settings.team_change for learner in self._learners())
         return enough and self._next_team() != self.learning_team
 
@@ -312,7 +314,7 @@ class GhostController:
         return self._assign(players)
 
     def _join(self, newcomers: Iterable[str]) -> Matchup:
-        """Assign policies to newcomers, or after others left; the turn may end with that."""
+        """Assign policies to newcomers, or after others left; this may end the turn."""
         return self._end_turn() or self._assign(newcomers)
 
     def _assign(self, changed: Iterable[str]) -> Matchup:

@@ -1,8 +1,8 @@
-"""The leagues: the ratings that follow from the results of games, of policies that learn and of brains that do not.
+"""The leagues: ratings of policies that learn and of brains that do not, by the results of games.
 
-The matches of past assignments are remembered: a game's result carries the generation of its assignment, which names
-the whole mapping, and what was drawn for opponents that brains may decide for. So each game is rated for those who
-really played it, however late it ends. Where nobody learns, brains play each other, and `BrainLeague` rates them.
+The leagues remember the matches of past assignments. A game's result carries the generation of its assignment, which
+names the whole mapping, and the draws for opponents that brains may play. So each game is rated for its actual players,
+however late it ends. Without learners, brains play each other, and `BrainLeague` rates them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Match:
 
     learning_team: int
     players: Mapping[str, int]
-    """Behaviour id → snapshot, `NEWEST` for the learning team's and for opponents that play with the newest policy."""
+    """Behaviour id → snapshot, `NEWEST` for the learning team's and for opponents with the newest policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +71,16 @@ class League:
             del self._matches[next(iter(self._matches))]
 
     def players(self, generation: int) -> Collection[str]:
-        """The behaviour ids that play under an assignment; none if it is no longer remembered."""
+        """The behaviour ids that play under an assignment; none for a forgotten one."""
         match = self._matches.get(generation)
         return match.players.keys() if match is not None else ()
 
     def rate(self, games: Columns) -> list[tuple[str, str, float]]:
-        """Rate games that have ended, each once.
+        """Rate finished games, each once.
 
         Args:
             games: `columns.GAME_COLUMNS` [G], optionally with each team's result, `game_outcomes` [G, T], and with
-                what was drawn for each team's brains, `game_draws` [G, T].
+                the draws for each team's brains, `game_draws` [G, T].
 
         Returns:
             (behaviour name, statistic, value) for the rating of each newest policy in each rated game.
@@ -153,12 +153,12 @@ class League:
 
 
 def count_result(results: dict[Key, list[int]], key: Key, score: float) -> None:
-    """Count a game among those that were won, drawn and lost."""
+    """Count a game as won, drawn or lost."""
     results.setdefault(key, [0, 0, 0])[0 if score > 0.5 else 2 if score < 0.5 else 1] += 1
 
 
 def _brain(history: PolicyHistory, draw: float) -> str | None:
-    """Return the name of the brain that a draw stands for; None if it left a snapshot to play."""
+    """Return the name of the brain that a draw selects; None if it selects a snapshot."""
     brains = history.settings.brains
     index = drawn([brain.weight for brain in brains], draw) if draw >= 0 else -1
     return brains[index].name if index >= 0 else None
@@ -181,13 +181,13 @@ def _statistics(sides: list[_Side]) -> list[tuple[str, str, float]]:
 
 
 def _on_both(learner: _Side, side: _Side) -> set[str]:
-    """The behaviours whose newest policy plays for both sides: results against itself say nothing about it."""
+    """The behaviours whose newest policy plays on both sides: results against itself say nothing about it."""
     mine = {history.name for history, _ in learner.players}
     return {history.name for history, number in side.players if number == NEWEST and history.name in mine}
 
 
 def score_against(mine: float, theirs: float) -> float:
-    """The score of one of two outcomes beside the other: 1 won, 0.5 drawn, 0 lost."""
+    """The score of one outcome against another: 1 won, 0.5 drawn, 0 lost."""
     return float(np.sign(mine - theirs) + 1) / 2
 
 
@@ -196,9 +196,9 @@ def report(history: PolicyHistory) -> dict[str, Any]:
 
     Returns:
         `snapshots`: each with its rating and its results as an opponent (`won`, `drawn` and `lost` are its own).
-        `brains`: the same of those that do not learn.
+        `brains`: the same for brains that do not learn.
         `results`: the matrix, entry by entry: the learner's results between its snapshot `since` and the next one,
-        against `snapshot` of behaviour `against`; -1 stands for the newest policy, null for `brain`.
+        against `snapshot` of behaviour `against`; -1 stands for the newest policy, null for a `brain`.
     """
     newest = history.records[NEWEST]
     return {
@@ -226,7 +226,7 @@ def report(history: PolicyHistory) -> dict[str, Any]:
 
 
 def results_of(record: Record) -> dict[str, Any]:
-    """The rating of an opponent and its results, from its own side."""
+    """The rating and results of an opponent, from its own side."""
     return {
         "rating": record.rating,
         "skill": skill(record),
@@ -245,13 +245,13 @@ Entrant = tuple[str, str]
 """A behaviour and one of its brains."""
 
 INITIAL_ELO, ELO_K = 1200.0, 16.0
-"""As by default in self-play."""
+"""The default of self-play."""
 
 
 class BrainLeague:
     """Rates the brains of behaviours that do not learn, by the results of their games.
 
-    A game is rated once, from the side of its lowest team; one of brains against themselves is not.
+    It rates a game once, from the side of its lowest team, and skips games of brains against themselves.
     """
 
     def __init__(self) -> None:
@@ -268,7 +268,7 @@ class BrainLeague:
             self._records.setdefault((name, brain.name), Record(INITIAL_ELO))
 
     def rate(self, games: Columns) -> list[tuple[str, str, float]]:
-        """Rate games that have ended; returns (behaviour name, statistic, value) for each who has played."""
+        """Rate finished games; returns (behaviour name, statistic, value) for each brain that played."""
         played: set[Entrant] = set()
         outcomes, draws = games.get("game_outcomes"), games.get(GAME_DRAWS)
         for i in range(len(games.get("game_outcome", ()))):
@@ -284,9 +284,9 @@ class BrainLeague:
         ]
 
     def reports(self) -> dict[str, dict[str, Any]]:
-        """The ratings and results of each behaviour's brains that have played rated games, as plain data for JSON.
+        """The ratings and results of each behaviour's brains with rated games, as plain data for JSON.
 
-        Of `results`, `since` is the place in `brains` of the one that has played, and `brain` whom it met.
+        In `results`, `since` is the index in `brains` of the player, and `brain` its opponent.
         """
         return {name: self._report(name) for name in dict.fromkeys(name for (name, _), _ in self._results)}
 
@@ -314,7 +314,7 @@ class BrainLeague:
     def _rate(
         self, team: int, sides: Mapping[int, list[Entrant]], scores: Mapping[int, float], *, draw_or_win: bool
     ) -> set[Entrant]:
-        """Rate one game; returns who has played in it."""
+        """Rate one game; returns its players."""
         mine = sides[team]
         others = {other: side for other, side in sides.items() if other != team and side != mine}
         if not others:

@@ -1,6 +1,6 @@
-"""What a picture of a league shows, as plain data: matrices over its players, and who descends from whom.
+"""The data of a league's picture, as plain data: matrices over its players, and their descent.
 
-It is made from `LeagueController.report()`; Pillow (`league_plot`) and the live page draw it.
+`LeagueController.report()` is its source; Pillow (`league_plot`) and the live page draw it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Cell = tuple[float, str, str]
-"""Where its colour lies, from 0 (lost) over 0.5 (even) to 1 (won); its text; what more there is to say."""
+"""A value for the colour, from 0 (lost) over 0.5 (even) to 1 (won); its text; further details."""
 
 
 def chart_of(report: Mapping[str, Any], most: int) -> dict[str, Any]:
     """Return the chart of a league's report.
 
     Args:
-        report: of a league with learners.
-        most: players that are shown; of more, neighbours are one.
+        report: the report of a league with learners.
+        most: the most players to show; beyond that, neighbours share a place.
 
     Returns:
         `columns`, the names of players, learners first, then members by learner; `parts`, each with a `title`, the
@@ -71,7 +71,7 @@ def _title(report: Mapping[str, Any]) -> str:
 
 
 def _payoffs(report: Mapping[str, Any], places: Sequence[int], starts: NDArray[np.intp]) -> list[list[Cell | None]]:
-    """The matrix of payoffs; that of several players is their mean, by games."""
+    """The matrix of payoffs; neighbours that share a place have their mean, weighted by games."""
     known = np.array([[value is not None for value in row] for row in report["payoffs"]], bool)
     values = np.array([[value or 0.0 for value in row] for row in report["payoffs"]], np.float64)
     games = np.array(report["games"], np.float64)

@@ -1,6 +1,6 @@
 """Plots of leagues, drawn with Pillow: of self-play, and of several learners (`league_chart`).
 
-Of self-play a row is the time from one snapshot of the learner to the next, downwards; a column is an opponent's
+In self-play a row is the time from one snapshot of the learner to the next, downwards; a column is an opponent's
 snapshot. Blue: mostly won, white: even, orange: mostly lost (colour-blind people can tell them apart), grey: never met.
 """
 
@@ -17,24 +17,24 @@ from PIL import Image, ImageDraw, ImageFont
 from headrace.stages.ghost.league_chart import Cell, chart_of
 
 Opponent = tuple[str, int, int | str]
-"""The behaviour, 0 for its policies and 1 for its brains, and which of them."""
+"""The behaviour, 0 for its policies and 1 for its brains, and which one."""
 
 _WON, _EVEN, _LOST = np.array([33, 102, 172]), np.array([247, 247, 247]), np.array([217, 95, 14])
 _NEVER, _INK, _PAPER = (214, 214, 214), (40, 40, 40), (255, 255, 255)
 _MOST_CELLS: Final = 300
-"""Rows or columns at most; neighbours in longer leagues are summed."""
+"""The most rows or columns; a longer league's neighbours are summed."""
 _MOST_PLAYERS = 60
-"""The same of a league with several learners, whose cells have texts."""
+"""The most in a league with several learners, whose cells have texts."""
 _LARGEST_CELL, _PICTURE = 44, 640
 """Pixels."""
 _TEXT_CELL = 30
-"""Pixels from which on a cell shows its score as text."""
+"""The smallest cell, in pixels, that shows its score as text."""
 _MARGIN, _LINE, _TITLE, _ARCS = 12, 14, 22, 90
 _LINK = (120, 120, 120)
 
 
 def draw_league(report: Mapping[str, Any]) -> bytes:
-    """The picture of a report of a league as a PNG file: of self-play (`league.report`), or of several learners."""
+    """Draw a league's report as a PNG file: of self-play (`league.report`), or of several learners."""
     if "players" in report:
         return _png(_draw_chart(chart_of(report, _MOST_PLAYERS)))
     columns = sorted({_opponent(entry) for entry in report["results"]})
@@ -54,18 +54,18 @@ def draw_league(report: Mapping[str, Any]) -> bytes:
 
 
 def draw_matrix(heading: Sequence[str], names: Sequence[str], counts: NDArray[np.float64]) -> bytes:
-    """The results of everybody [P] against everybody as a PNG file.
+    """Draw the results of all players [P] against each other as a PNG file.
 
     Args:
-        heading: lines above it.
-        names: of rows and columns.
+        heading: lines above the matrix.
+        names: the names of rows and columns.
         counts: [P, P, 3] games that the row's player has won, drawn and lost against the column's.
     """
     return _png(_draw(heading, names, names, counts))
 
 
 def _opponent(entry: Mapping[str, Any]) -> Opponent:
-    """The opponent of an entry; those that do not learn stand behind all snapshots."""
+    """The opponent of an entry; opponents that do not learn follow all snapshots."""
     brain = entry.get("brain")
     return (entry["against"], 0, entry["snapshot"]) if brain is None else (entry["against"], 1, brain)
 
@@ -101,7 +101,7 @@ def _draw_parts(
     labels: Sequence[str],
     descent: Sequence[tuple[int, int]] = (),
 ) -> Image.Image:
-    """Draw matrices below each other that have their columns in common, and arcs from parents to children."""
+    """Draw matrices with common columns below each other, and arcs from parents to children."""
     rows, width = sum(len(names) for _, names, _ in parts), len(labels)
     cell = max(2, min(_LARGEST_CELL, _PICTURE // max(rows, width, 1)))
     font = ImageFont.load_default()
@@ -173,7 +173,7 @@ def _colour(score: float) -> tuple[int, int, int]:
 
 
 def _write_upwards(image: Image.Image, text: str, at: tuple[int, int], font: Any) -> None:
-    """Text that reads upwards, its end at the top centre `at`."""
+    """Write text that reads upwards and ends at the top centre `at`."""
     label = Image.new("RGB", (int(font.getlength(text)) + 2, _LINE), _PAPER)
     ImageDraw.Draw(label).text((label.width, _LINE / 2), text, _INK, font, anchor="rm")
     turned = label.transpose(Image.Transpose.ROTATE_90)

@@ -1,6 +1,6 @@
-"""Opponent samplers, which choose a snapshot to play against; `config/opponents.py` has the table of built-in ones.
+"""Opponent samplers, which choose a snapshot to play against; `config/opponents.py` has the built-in ones' table.
 
-A sampler sees snapshots only: `play_against_latest_model_ratio` decides first if the newest policy plays instead.
+A sampler sees only snapshots: `play_against_latest_model_ratio` decides first whether the newest policy plays instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A snapshot that may be chosen, with its record."""
+    """A snapshot in the window, with its record."""
 
     number: int
     """The snapshot's number, counted from 0; the newest has the highest."""
@@ -30,12 +30,12 @@ class Candidate:
 
     @property
     def beaten(self) -> float:
-        """Probability that the learner beats it: its mean score, smoothed by one more win and one more loss."""
+        """Probability that the learner beats it: its mean score, smoothed by an extra win and an extra loss."""
         return (self.wins + 0.5 * self.draws + 1.0) / (self.games + 2.0)
 
 
 class OpponentSampler(Protocol):
-    """Chooses opponents. Its own attributes are not saved in checkpoints."""
+    """Chooses opponents. Checkpoints do not save its attributes."""
 
     def choose(self, candidates: Sequence[Candidate], random: np.random.Generator) -> int:
         """Choose a snapshot.
@@ -73,7 +73,7 @@ class PrioritisedOpponents:
 
     def choose(self, candidates: Sequence[Candidate], random: np.random.Generator) -> int:
         """Draw a snapshot in proportion to f(p)."""
-        # Logarithms, as a high power makes all weights underflow to 0.
+        # Logarithms, because a high power makes all weights underflow to 0.
         logs = self._power * np.log([1.0 - candidate.beaten for candidate in candidates])
         weights = np.exp(logs - logs.max())
         return candidates[int(random.choice(len(candidates), p=weights / weights.sum()))].number

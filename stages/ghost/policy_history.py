@@ -16,11 +16,11 @@ from headrace.stages.ghost.opponents import Candidate, OpponentSampler
 from headrace.stages.plain_state import policy_from_state, policy_state
 
 NEWEST = -1
-"""The snapshot number that stands for the newest policy."""
+"""The number of the newest policy, in place of a snapshot's."""
 
 
 Player = int | str
-"""What a behaviour plays a game with: the number of a snapshot, `NEWEST`, or the name of a brain."""
+"""A behaviour's player in a game: the number of a snapshot, `NEWEST`, or the name of a brain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Record:
-    """Rating and results of a snapshot or the newest policy, kept after the snapshot has left the window."""
+    """Rating and results of a snapshot or the newest policy; outlives the snapshot's time in the window."""
 
     rating: float
     """Elo points."""
     step: int = 0
-    """Trainer step at which it was made."""
+    """Trainer step of its creation."""
     version: int = 0
     wins: int = 0
     """Games against it that the learner won."""
@@ -46,7 +46,7 @@ class Record:
     losses: int = 0
     """Games against it that the learner lost."""
     mu: float | None = None
-    """With `sigma`, the rating of games between more than two teams; None before the first one."""
+    """With `sigma`, the rating in games between more than two teams; None before the first one."""
     sigma: float | None = None
 
     @property
@@ -71,17 +71,17 @@ class Counters:
     made: int = 0
     """Snapshots."""
     last_save: int = 0
-    """Trainer step of the last one."""
+    """Trainer step of the last snapshot."""
     turn_began: int = 0
-    """Trainer step at which its turn began."""
+    """Trainer step at the start of the turn."""
     ghost_step: int = 0
-    """Steps of its agents that were not learned from."""
+    """Steps of its agents that its trainer did not learn from."""
     turn_steps: int = 0
-    """Steps made as an opponent in this turn."""
+    """Steps as an opponent in this turn."""
     turn_learned: int = 0
-    """Steps made as a learner in this turn, with those that its trainer has received but not yet learned from."""
+    """Steps as a learner in this turn, including those that its trainer has received but not yet learned from."""
     next_swap: int = 0
-    """Steps in a turn after which the next swap is due."""
+    """Steps in a turn at which the next swap is due."""
     done: bool = False
     """True once its trainer has reached max_steps."""
 
@@ -93,15 +93,15 @@ class PolicyHistory:
         name: the behaviour name.
         settings: its `self_play` block.
         sampler: chooses snapshots to play against.
-        max_steps: of its trainer, whose last policy has this many steps.
+        max_steps: its trainer's; the last policy has this many steps.
 
     Attributes:
         newest: the newest policy, None before the first.
         records: by snapshot number, and of the newest policy under `NEWEST`.
-        brains: the same of the brains that it meets learners with, by their names.
+        brains: the records of the brains that learners meet in its place, by name.
         snapshots: the window, oldest first.
-        counters: of its turns.
-        results: (learner's newest snapshot then, opponent's behaviour, what it played with) → games won, drawn, lost.
+        counters: the counters of its turns.
+        results: (learner's newest snapshot then, opponent's behaviour, its player) → games won, drawn, lost.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class PolicyHistory:
             self._save()
 
     def rewind(self, step: int) -> None:
-        """Go back to an earlier step: the newest policy has the rating of the last snapshot until then."""
+        """Go back to an earlier step: the newest policy gets the rating of the last snapshot before it."""
         counters, ratings = self.counters, self.records
         earlier = [record for number, record in ratings.items() if number != NEWEST and record.step <= step]
         before = max(earlier, key=lambda record: record.step, default=Record(self.settings.initial_elo))
@@ -157,26 +157,26 @@ class PolicyHistory:
             counters.turn_began = self.newest.step
 
     def count_ghost_steps(self, steps: int, in_turn: int) -> bool:
-        """Count steps that were not learned from; returns True if its policies as an opponent are due for a swap.
+        """Count steps that no trainer learned from; returns True if its policies as an opponent are due for a swap.
 
         Args:
             steps: all of them.
-            in_turn: those made as an opponent since the last rotation. Only these count for swaps, so late steps of
-                the turn before don't change the number of swaps in a turn.
+            in_turn: those as an opponent since the last rotation. Only these count for swaps, so late steps of the
+                previous turn don't change the number of swaps in a turn.
         """
         counters = self.counters
         counters.ghost_step += steps
         counters.turn_steps += in_turn
         if counters.turn_steps < counters.next_swap:
             return False
-        # Counted from the step at which the swap was due: otherwise large batches would mean fewer swaps in a turn.
+        # Counts from the step at which the swap was due: otherwise large batches would cause fewer swaps in a turn.
         counters.next_swap += self.settings.swap_steps * (
             1 + (counters.turn_steps - counters.next_swap) // self.settings.swap_steps
         )
         return True
 
     def choose_opponent(self, random: np.random.Generator) -> int:
-        """Draw the number of a snapshot to play with against a learner, or `NEWEST`.
+        """Draw the number of a snapshot to play against a learner, or `NEWEST`.
 
         Raises:
             StageError: if the sampler raises, or returns anything but a candidate's number.
@@ -226,10 +226,10 @@ class PolicyHistory:
 
     @property
     def _first_swap(self) -> int:
-        """Steps in a turn after which the first swap is due: half of `swap_steps`.
+        """Steps in a turn until the first swap is due: half of `swap_steps`.
 
-        So no swap falls due just as a turn ends, where it would be useless and a matter of timing, and the formula for
-        x swaps in a turn gives x, even if the last batches come a little early or late.
+        So no swap falls due just as a turn ends, where it would be useless and a matter of timing. The formula for x
+        swaps in a turn gives x, even if the last batches come slightly early or late.
         """
         return (self.settings.swap_steps + 1) // 2
 
@@ -250,5 +250,5 @@ class PolicyHistory:
 
 
 def all_teams_learn(histories: Mapping[str, PolicyHistory]) -> bool:
-    """Return True if all teams learn at once, by their newest policies; all histories of a run say the same."""
+    """Return True if all teams learn at once, with their newest policies; all histories of a run agree on this."""
     return any(history.settings.learning_teams == "all" for history in histories.values())

@@ -18,9 +18,9 @@ from headrace.stages.ghost.policy_history import Record
 log = logging.getLogger(__name__)
 
 SIGMAS = 3.0
-"""The skill shown is the mean less this many standard deviations: a lower bound of the policy's strength."""
+"""The reported skill is the mean less this many standard deviations: a lower bound of the policy's strength."""
 _MOST_ROUNDS, _STEADY = 10_000, 1e-9
-"""Rounds of a fit at most, and the change of the logarithms at which it ends."""
+"""The most rounds of a fit, and the change of the logarithms at which it ends."""
 
 
 def expected_score(rating: float, opponent: float) -> float:
@@ -29,13 +29,13 @@ def expected_score(rating: float, opponent: float) -> float:
 
 
 def points_lost(rating: float, opponents: Sequence[float], outcomes: Sequence[float], k: float) -> list[float]:
-    """The Elo points that each opponent in a game loses to one side, which gains the sum of them.
+    """The Elo points that each opponent in a game loses to one side, which gains their sum.
 
-    A game of more than two sides counts as duels with all opponents, of equal weight, that together are worth one game.
+    A game of more than two sides counts as duels with all opponents; they have equal weights, worth one game in total.
 
     Args:
-        rating: rating of the one side.
-        opponents: ratings of the others.
+        rating: the side's rating.
+        opponents: the ratings of the others.
         outcomes: the side's result against each opponent: 1 won, 0.5 drawn, 0 lost.
         k: the points that a wholly unexpected win moves.
     """
@@ -48,19 +48,19 @@ def points_lost(rating: float, opponents: Sequence[float], outcomes: Sequence[fl
 def fitted_ratings(
     points: NDArray[np.float64], games: NDArray[np.float64], middle: float = 1200.0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The Elo ratings that explain the results of many games best, in whatever order these were played.
+    """The Elo ratings that best explain the results of many games, in any order.
 
-    The maximum-likelihood fit of Bradley and Terry's model by minorisation and maximisation (Hunter 2004, eq. 3). Two
-    games more of each player, one won and one lost, against one of middling strength hold those together who have met
-    nobody, or have won all their games.
+    The maximum-likelihood fit of Bradley and Terry's model by minorisation and maximisation (Hunter 2004, eq. 3). Each
+    player gets two more games, one won and one lost, against a player of average strength: they bound the ratings of
+    players without games, or with wins only.
 
     Args:
         points: [P, P] of the row's player against the column's: 1 for a win, 0.5 for a draw.
-        games: [P, P] how many they played.
+        games: [P, P] the number of their games.
         middle: the mean of the ratings.
 
     Returns:
-        [P] ratings, and [P] half the width of their intervals of 95 %.
+        [P] ratings, and [P] half the width of their 95 % intervals.
     """
     strength = np.ones(len(points))
     won = points.sum(axis=1) + 1.0
@@ -80,7 +80,7 @@ def fitted_ratings(
 
 
 class SkillRating:
-    """Updates the skills in records; without openskill it does nothing, and warns once."""
+    """Updates the skills in records; without openskill it warns once and does nothing."""
 
     def __init__(self) -> None:
         self._model: Any = None
@@ -91,7 +91,7 @@ class SkillRating:
 
         Args:
             teams: the policies that played, by team. One that played several times gets the mean of its new ratings.
-            outcomes: each team's result; more is better, and equal is a draw.
+            outcomes: each team's result; higher is better, and equal is a draw.
 
         Returns:
             False without openskill.

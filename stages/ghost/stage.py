@@ -1,8 +1,8 @@
-"""The ghost stages: trajectories of the learning team pass, all others are counted as ghost steps and dropped.
+"""The ghost stages: they pass the learning team's trajectories, and count all others as ghost steps and drop them.
 
 Self-play has one controller for the whole run. Each behaviour has two stages that share it: `GhostStage` between
-actors and trainer, `GhostPolicies` between trainer and publisher. Neither has a state of its own; the controller's
-state is saved once, by its owner.
+actors and trainer, `GhostPolicies` between trainer and publisher. Neither has its own state; the controller's owner
+saves the controller's state once.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from headrace.stages.stage import Stage, StageContext
 
 
 class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):
-    """Passes on what is learned from, counts ghost steps, rates games and swaps opponents.
+    """Passes on the trajectories to learn from, counts ghost steps, rates games and swaps opponents.
 
     Args:
         controller: shared by all behaviours.
-        publish: called at once with a new matchup.
+        publish: called immediately with each new matchup.
     """
 
     def __init__(self, controller: GhostController, publish: Callable[[Matchup], None]) -> None:
@@ -32,7 +32,7 @@ class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._context = context
 
     def process(self, item: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
-        """Yield the trajectories that are learned from."""
+        """Yield the trajectories to learn from."""
         for behavior, statistic, value in self._controller.rate_games(item.games):
             self._context.statistics.add(behavior, statistic, value)
         keep = self._controller.learning_mask(item)

@@ -1,4 +1,4 @@
-"""The warning about self-play in which one side meets many opponents in a turn and the other few: measured in steps."""
+"""The warning about self-play in which one side meets many opponents in a turn and the other few, counted in steps."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from headrace.stages.ghost.policy_history import PolicyHistory
 log = logging.getLogger(__name__)
 
 TOLERANCE = 1.5
-"""Ratio of the sides' swaps in a turn above which a warning is logged (5 against 4 with the same `swap_steps`)."""
+"""Ratio of the sides' swaps in a turn that causes a warning (5 against 4 with the same `swap_steps`)."""
 UNKNOWN = 1 / 6
-"""Largest share of a side's steps that may be on their way, so that the advice is good."""
+"""Largest share of a side's steps in flight for which the advice is sound."""
 _ROUND = 4
-"""Trajectories of an agent, on average, after which all agents that act at a time have shown themselves."""
+"""Mean number of an agent's trajectories after which all concurrent agents have been seen."""
 _MOST_AGENTS = 4096
 
 
 @dataclass(slots=True)
 class _Pace:
-    """The steps that have come from a behaviour id's agents since the run began, whatever became of them."""
+    """All steps of a behaviour id's agents that have arrived since the run began, learned from or not."""
 
     steps: int = 0
     longest: int = 0
     """Steps of the longest trajectory."""
     agents: int = 0
-    """Agents that act at a time, roughly; 0 before all of them have shown themselves."""
+    """Rough number of concurrent agents; 0 before all of them have been seen."""
     _seen: set[int] = field(default_factory=set)
     _trajectories: int = 0
 
     @property
     def on_their_way(self) -> float:
-        """Steps that agents have made at most, of which nobody knows before their trajectories end."""
+        """The most steps that agents have made in trajectories that have not ended."""
         return self.agents * self.longest if self.agents else math.inf
 
     def count(self, batch: TrajectoryBatch) -> None:
-        """Count a batch with trajectories."""
+        """Count a batch's trajectories."""
         self.steps += batch.num_rows
         self.longest = max(self.longest, int(batch.lengths.max()))
         if (agent_ids := batch.trajectories.get("agent_ids")) is None:
-            return  # of a stage that names no agents, so nobody knows how many steps are on their way
+            return  # a stage without agent ids made it, so the steps in flight are unknown
         self._seen.update(agent_ids.tolist())
         self._trajectories += batch.num_trajectories
         if self._trajectories >= _ROUND * len(self._seen) or len(self._seen) >= _MOST_AGENTS:
@@ -58,10 +58,10 @@ class SwapBalance:
 
     ML-Agents' rule (its documentation of self-play, "Swap Steps"): for x swaps in a turn of the others, a behaviour's
     `swap_steps` are (its agents / their agents) × their `team_change` / x. With teams of unequal size, equal
-    `swap_steps` let one side meet many opponents in a turn and the other few. Of a team with several behaviours the
-    one that makes the largest share of its `team_change` is compared, as it ends the turn.
+    `swap_steps` let one side meet many opponents in a turn and the other few. In a team with several behaviours, the
+    one that makes the largest share of its `team_change` counts, as it ends the turn.
 
-    All steps since the run began are compared, as those of single turns depend on whose trajectories end in them.
+    The comparison takes all steps since the run began: those of single turns depend on whose trajectories end in them.
     """
 
     def __init__(self) -> None:
@@ -75,11 +75,11 @@ class SwapBalance:
             self._paces.setdefault(batch.behavior_id, _Pace()).count(batch)
 
     def check(self, ghosts: Collection[PolicyHistory], learners: Collection[PolicyHistory], learning_team: int) -> None:
-        """Warn, once in a run, if the swaps of two teams are uneven, whatever is on its way.
+        """Warn, once in a run, if the swaps of two teams are uneven, whatever is in flight.
 
         Args:
             ghosts: the behaviours of a team that does not learn now; empty if the team is gone.
-            learners: the learning team's. A behaviour in both teams has one `swap_steps`, so nothing is checked.
+            learners: the learning team's. A behaviour in both teams has one `swap_steps`, so it needs no check.
             learning_team: the team that learns.
         """
         if self.warned or not ghosts or not learners or any(ghost in learners for ghost in ghosts):
@@ -103,7 +103,7 @@ class SwapBalance:
         )
 
     def _fastest(self, team: Iterable[PolicyHistory], plays: Callable[[int], bool]) -> tuple[PolicyHistory, int, float]:
-        """Return the behaviour that makes the largest share of its turn, its steps there, and those on their way."""
+        """Return the behaviour that makes the largest share of its turn, its steps in the turn, and those in flight."""
 
         def steps(history: PolicyHistory) -> tuple[int, float]:
             known = [
