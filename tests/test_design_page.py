@@ -1,4 +1,4 @@
-"""docs/design.md names what is there: each path, and each `module:Name`."""
+"""docs/design.md, the map of the code and the decisions name what is there: each path, each `module:Name`, each page."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-NAMES = sorted(set(re.findall(r"`((?:config|headrace|queues|stages|pipeline)(?:\.\w+)*:\w+)`", PAGE)))
+DOCS = ROOT / "docs"
+PAGES = [DOCS / "design.md", DOCS / "code-map.md", *sorted((DOCS / "decisions").glob("*.md"))]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+NAMES = sorted(set(re.findall(r"`((?:config|headrace|queues|stages|pipeline)(?:\.\w+)*:\w+)`", TEXT)))
 PATHS = sorted(
-    set(re.findall(r"`((?:config|headrace|queues|stages|pipeline|tests|bin|benchmarks)/[\w./{},-]*)`", PAGE))
+    set(re.findall(r"`((?:config|headrace|queues|stages|pipeline|tests|bin|benchmarks)/[\w./{},-]*)`", TEXT))
 )
+LINK = re.compile(r"\]\((?!https?:)([^)\s]*)\)")
 
 
 def each_of(path: str) -> list[str]:
@@ -23,9 +26,19 @@ def each_of(path: str) -> list[str]:
     return ["".join(combination) for combination in itertools.product(*parts)]
 
 
-def test_the_page_names_some():
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as a forge makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_pages_name_some():
     assert len(NAMES) > 20
-    assert len(PATHS) > 20
+    assert len(PATHS) > 80
+
+
+def test_the_page_is_short():
+    assert (DOCS / "design.md").stat().st_size <= 15_000
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -38,3 +51,12 @@ def test_a_name_is_there(name):
 def test_a_path_is_there(path):
     for each in each_of(path):
         assert (ROOT / each).exists(), each
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_its_links_lead_somewhere(page):
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        target, _, anchor = link.partition("#")
+        leads_to = (page.parent / target).resolve() if target else page
+        assert leads_to.exists(), link
+        assert not anchor or anchor in anchors(leads_to), link
