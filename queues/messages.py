@@ -299,7 +299,7 @@ class Matches:
     number: int
     """Rises with each change; trajectories and game results carry it."""
     seats: tuple[int, ...]
-    """The player in the learner's place; the trainer learns nothing from games of a member there."""
+    """The player in the learner's place, by row; the trainer learns nothing from games of a member there."""
     opponents: tuple[int, ...]
     weights: tuple[float, ...]
     """Their sum is 1."""

@@ -62,7 +62,7 @@ class PullOutlet(RoomOutlet[T]):
         self._home = asyncio.get_running_loop()
         self._unfetched: deque[T] = deque()
         self._lock = threading.Lock()
-        """Number of the first item not yet fetched."""
+        """Guards the items that are not yet fetched."""
         self._calls: asyncio.AbstractEventLoop | None = None
         """The event loop in which calls arrive."""
         self._changed = asyncio.Event()

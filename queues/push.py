@@ -117,7 +117,7 @@ class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
         self._early: dict[int, tuple[T | None, asyncio.Future[bool]]] = {}
         """Items that overtook earlier ones, by number."""
         self._unanswered: set[asyncio.Future[bool]] = set()
-        """The event loop in which calls arrive."""
+        """Futures of the event loop in which calls arrive."""
         self._expected = 0
         self._ended = False
 

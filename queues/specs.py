@@ -210,7 +210,7 @@ def _plain(part: ObservationSpec | ActionSpec) -> dict[str, Any]:
 
 
 _MOST_DIGITS = 18
-"""The largest team id, a signed integer of 64 bits elsewhere."""
+"""The most digits of a team id, which is a signed integer of 64 bits elsewhere."""
 
 
 def behavior_name(behavior_id: str) -> str:

@@ -1,7 +1,7 @@
 """The episodes of a behaviour id that count for its score, with their returns, lengths and results.
 
-Which ones count is settled when they begin: counting the first ones to end would favour short ones, which often have
-another return.
+An episode counts or not from its start: counting the first ones to end would favour short ones, whose returns often
+differ.
 """
 
 from __future__ import annotations
@@ -13,42 +13,43 @@ from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.policy.memories import PATIENCE
 
 _LOOK_EVERY = 1000
-"""Ticks between two searches for agents that have vanished."""
+"""Ticks between two searches for vanished agents."""
 _FIRST_SLOTS = 64
 
 
 def equal_shares(total: int, parts: int) -> NDArray[np.int64]:
-    """[parts] whole numbers that add up to the total, as equal as they can be; the larger ones come first."""
+    """[parts] whole numbers whose sum is the total, as equal as possible; larger ones come first."""
     return np.full(parts, total // parts) + (np.arange(parts) < total % parts)
 
 
 class CountedEpisodes:
     """Counts the episodes of one behaviour id: in each instance a fixed share, the first ones to *begin*.
 
-    An episode that never ends does not count: of an instance that broke, another one takes its place; of one that
-    closed for good, one of another instance; of an agent without a row for `PATIENCE` ticks, none.
+    An episode that never ends does not count. A broken instance plays a replacement; other instances play the share of
+    an instance that closed for good; an agent without a row for `PATIENCE` ticks gets no replacement.
 
     Args:
-        shares: [instances] how many.
+        shares: [instances] the number of episodes in each instance.
     """
 
     def __init__(self, shares: NDArray[np.int64]) -> None:
         self.returns: list[float] = []
-        """Undiscounted sums of own and group's rewards."""
+        """Undiscounted sums of the agent's own and its group's rewards."""
         self.lengths: list[int] = []
-        """Decisions of the agent."""
+        """Number of the agent's decisions."""
         self.last_rewards: list[float] = []
-        """Own and group's reward of the last step; NaN for an episode that was cut."""
+        """The agent's own and its group's reward of the last step; NaN for a truncated episode."""
         self.running_in = np.zeros(len(shares), np.int64)
         """[instances] running episodes that count."""
         self.unsettled = np.zeros(len(shares), np.bool_)
-        """[instances] true from the beginning of an episode that counts until `settle`, or one that does not."""
+        """[instances] true from the start of an episode that counts until `settle`, or until one that does not
+        count."""
         self._open = int(shares.sum())
         self._left = shares.copy()
         self._instances = list(range(len(shares)))
-        """Those that have not closed."""
+        """The instances that have not closed."""
         self._slots: dict[int, int] = {}
-        """The place of each agent whose episode runs, in the arrays below."""
+        """The slot of each agent with a running episode, in the arrays below."""
         self._free: list[int] = []
         self._env_ids = np.zeros(0, np.int64)
         self._counts = np.zeros(0, np.bool_)
@@ -56,14 +57,14 @@ class CountedEpisodes:
         self._decisions = np.zeros(0, np.int64)
         self._seen = np.zeros(0, np.int64)
         self._deciding: bytes | None = None
-        """The agents that decided at the last tick, as a rule those of the next one; None if one of them has left."""
+        """The agents that decided at the last tick, usually the same as at the next; None if one of them has left."""
         self._where = np.zeros(0, np.int64)
         """Their slots."""
         self._tick = 0
 
     @property
     def complete(self) -> bool:
-        """True if all that count have ended."""
+        """True if all episodes that count have ended."""
         return not self._open
 
     def settle(self, env_ids: NDArray[np.integer]) -> NDArray[np.bool_]:
@@ -75,11 +76,11 @@ class CountedEpisodes:
     def add(
         self, steps: AgentSteps | None, lost: NDArray[np.int32] | None, closed: NDArray[np.int32] | None = None
     ) -> None:
-        """Add a tick: the rows of the behaviour id, if it has any, and the instances that broke or closed for good."""
+        """Add a tick: the rows of the behaviour id, if any, and the instances that broke or closed for good."""
         self._tick += 1
         if closed is not None:
             self._share_anew({int(env_id) for env_id in closed})
-        if lost is not None:  # before the rows, which are of the episodes that follow
+        if lost is not None:  # before the rows, which belong to the next episodes
             self.forget({int(env_id) for env_id in lost})
         if steps is not None:
             self._add_rows(steps)
@@ -87,7 +88,7 @@ class CountedEpisodes:
             self._forget_vanished()
 
     def forget(self, lost: set[int]) -> None:
-        """Forget the running episodes of instances: others take their places."""
+        """Forget the running episodes of instances, which play replacements."""
         for agent, slot in [*self._slots.items()]:
             env_id = int(self._env_ids[slot])
             if env_id in lost:
@@ -95,7 +96,7 @@ class CountedEpisodes:
         self.unsettled[[*lost]] = False
 
     def _add_rows(self, steps: AgentSteps) -> None:
-        shared = steps.group_rewards  # or the best policy of a group would be that of egoists
+        shared = steps.group_rewards  # otherwise the best policy of a group would be an egoistic one
         rewards = steps.rewards if shared is None else steps.rewards + shared
         counted = rewards if steps.undiscounted is None else steps.undiscounted.sum(axis=1)
         for row in range(steps.ended):
@@ -111,7 +112,7 @@ class CountedEpisodes:
         self._seen[self._where] = self._tick
 
     def _slot_of(self, agent: int, env_id: int) -> int:
-        """Return an agent's slot; its episode begins if it has none."""
+        """Return an agent's slot; an agent without one begins an episode."""
         slot = self._slots.get(agent)
         if slot is not None:
             return slot
@@ -137,7 +138,7 @@ class CountedEpisodes:
             self.last_rewards.append(reward if steps.terminated[row] else np.nan)
 
     def _leave(self, agent: int, slot: int) -> bool:
-        """Give an agent's slot back; returns True if its episode counts."""
+        """Free an agent's slot; returns True if its episode counts."""
         del self._slots[agent]
         self._free.append(slot)
         self._deciding = None
@@ -146,7 +147,7 @@ class CountedEpisodes:
         return counts
 
     def _share_anew(self, closed: set[int]) -> None:
-        """Let the other instances play what these have not; a group without others has ended."""
+        """Move the shares of closed instances to the others; without others, the count is complete."""
         self.forget(closed)
         self._instances = [env_id for env_id in self._instances if env_id not in closed]
         for env_id in closed:

@@ -1,7 +1,7 @@
-"""Players of an evaluation, and opponents: whom an evaluated policy plays against.
+"""Players of an evaluation, and opponents: which players an evaluated policy meets.
 
-A player decides for the agents of one behaviour id, from the rows that ask for a decision. Opponents are the agents of
-other teams; where an environment has one team only, those of other behaviours. A policy's mates always act by their own
+A player decides for the agents of one behaviour id, from the rows that need a decision. Opponents are the agents of
+other teams; where an environment has only one team, those of other behaviours. A policy's mates always act by their own
 newest policies. `headrace.config.opponents` has the table of opponents.
 """
 
@@ -29,19 +29,19 @@ from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.protocol import ActingPolicy
 
 SEED = 20_261
-"""All policies play the same episodes, against the same chance, so that their scores can be compared."""
+"""All policies play the same episodes with the same random numbers, so that their scores are comparable."""
 
 Player = Callable[[AgentSteps], ActionBatch]
-"""The actions of the d agents that ask for a decision."""
+"""The actions of the d agents that need a decision."""
 
 
 class GreedyPlayer:
     """Takes the most likely actions of a policy or a brain, and keeps its agents' memories.
 
     Args:
-        policy: decides; with its weights.
+        policy: the policy or brain, with its weights.
         spec: the behaviour id.
-        seed: of its random numbers.
+        seed: the seed of its random numbers.
     """
 
     deterministic = True
@@ -52,11 +52,11 @@ class GreedyPlayer:
         self._random = np.random.default_rng((*seed, zlib.crc32(spec.behavior_id.encode())))
 
     def load(self, update: PolicyUpdate) -> None:
-        """Act by these weights from the next decision on; memories are kept."""
+        """Act by these weights from the next decision on; memories stay."""
         self._policy.load(update)
 
     def __call__(self, steps: AgentSteps) -> ActionBatch:
-        """Decide for each agent that asks for it."""
+        """Decide for each agent that needs a decision."""
         observations = tuple(o[steps.ended :] for o in steps.observations)
         agent_ids, episode_ids = steps.agent_ids[steps.ended :], steps.episode_ids[steps.ended :]
         recall = None
@@ -71,27 +71,27 @@ class GreedyPlayer:
 
 
 class DrawingPlayer(GreedyPlayer):
-    """Draws its actions, as in training."""
+    """Samples its actions, as in training."""
 
     deterministic = False
 
 
 def uniform_player(spec: BehaviorSpec) -> Player:
-    """A player that acts at random."""
+    """Make a player with random actions."""
     return GreedyPlayer(UniformBrain(spec.actions), spec)
 
 
 _KEY = ("evaluation", "opponents")
 
 PlayPolicy = Callable[[BehaviorSpec, PolicyUpdate | None], Player]
-"""Makes a player by a policy; None for a policy that is not known yet."""
+"""Makes a player that plays a policy; None for a policy that is not known yet."""
 
 
 class EvaluationOpponents(Protocol):
     """Gives the agents of each opponent behaviour id a player."""
 
     everyone_counts: bool
-    """True if the evaluated policy plays for all teams at once; else for one after the other, in games of its own."""
+    """True if the evaluated policy plays for all teams at once; False if for one after the other, in separate games."""
 
     def player(self, spec: BehaviorSpec, newest: PolicyUpdate | None, play: PlayPolicy) -> Player:
         """Make a player for one evaluation.
@@ -99,16 +99,16 @@ class EvaluationOpponents(Protocol):
         Args:
             spec: the behaviour id.
             newest: the newest policy of its behaviour; None if there is none yet.
-            play: makes a player by a policy.
+            play: makes a player that plays a policy.
         """
         ...
 
 
 class SnapshotStore(Protocol):
-    """Keeps the policies that are played against, beyond the end of a run that is resumed."""
+    """Keeps the opponents' policies, beyond the end of a run that is resumed."""
 
     def read(self, behavior: str) -> PolicyUpdate | None:
-        """Return the policy kept for a behaviour name; None if there is none."""
+        """Return the policy of a behaviour name; None if there is none."""
         ...
 
     def keep(self, policy: PolicyUpdate, spec: BehaviorSpec) -> None:
@@ -117,7 +117,7 @@ class SnapshotStore(Protocol):
 
 
 class NewestOpponents:
-    """The newest policies."""
+    """Opponents with the newest policies."""
 
     everyone_counts = True
 
@@ -127,10 +127,10 @@ class NewestOpponents:
 
 
 class SnapshotOpponents:
-    """The policies as they were when they were first played against: the same all along, so scores can be compared.
+    """Opponents with the policies of the first evaluation, which stay the same, so that scores are comparable.
 
     Args:
-        store: keeps them.
+        store: keeps the policies.
     """
 
     everyone_counts = False
@@ -140,7 +140,7 @@ class SnapshotOpponents:
         self._kept: dict[str, PolicyUpdate] = {}
 
     def player(self, spec: BehaviorSpec, newest: PolicyUpdate | None, play: PlayPolicy) -> Player:
-        """Play the snapshot, and make it of the newest policy if there is none."""
+        """Play the snapshot, and make it from the newest policy if there is none."""
         if spec.name not in self._kept:
             kept = self._store.read(spec.name)
             if kept is None and newest is not None:
@@ -153,10 +153,10 @@ class SnapshotOpponents:
 
 
 class BrainOpponents:
-    """A brain that does not learn: one for each behaviour id and evaluation.
+    """Opponents with a brain that does not learn: a new one for each behaviour id and evaluation.
 
     Args:
-        request: which brain.
+        request: the brain.
     """
 
     everyone_counts = False
@@ -168,7 +168,7 @@ class BrainOpponents:
         """Make a brain.
 
         Raises:
-            StageError: if that fails.
+            StageError: if the brain can't be made.
         """
         return GreedyPlayer(make_brain(replace(self._request, spec=spec)), spec)
 
@@ -195,7 +195,7 @@ def make_opponents(config: RunConfig, store: SnapshotStore) -> EvaluationOpponen
 
 
 def check_opponents(config: RunConfig) -> list[LoadError]:
-    """Find the mistake for which the opponents can't be made, as far as is known without making them."""
+    """Find the mistakes that keep the opponents from being made, as far as they show without making them."""
     settings = config.evaluation
     if settings is None or settings.opponents in EVALUATION_OPPONENTS:
         return []
@@ -215,18 +215,18 @@ def _request(config: RunConfig, settings: EvaluationSettings) -> BrainRequest:
 
 
 class Seating:
-    """The players of some games of an evaluation; each is made when its behaviour id is first seen.
+    """The players in some games of an evaluation; each is made when its behaviour id first appears.
 
     Args:
         policy: the evaluated policy, under its behaviour name.
-        own: the behaviour ids that play by it, all of one team or of all teams.
-        specs: of the environments; may grow.
-        newest: the newest policy of each behaviour name, as far as there is one.
-        opponents: play against it.
+        own: the behaviour ids that it plays, all of one team or of all teams.
+        specs: the environments' specs; may grow.
+        newest: the newest policy of each behaviour name, where there is one.
+        opponents: the opponents.
         make_policy: builds an acting policy.
         on_unknown: called with a behaviour name that has no policy yet: its agents act at random.
         brain_of: returns the brain that always decides for a behaviour id, None for one that learns. It decides unless
-            opponents other than the newest policies are asked for.
+            the opponents are other than the newest policies.
     """
 
     def __init__(

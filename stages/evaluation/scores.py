@@ -1,6 +1,6 @@
-"""The scores of policies that are only played: what one actor keeps, and the sum over actors that people read.
+"""The scores of policies in play without training: what one actor counts, and the sum over actors for people.
 
-Of each behaviour and team a number of episodes counts, an equal share of each instance of each actor; see `episodes`.
+A number of episodes counts for each behaviour and team, an equal share of each instance of each actor; see `episodes`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from headrace.stages.environments.protocol import GameResults, StepResult
 from headrace.stages.evaluation.episodes import CountedEpisodes, equal_shares
 
 _WITHOUT_END = 2**62
-"""Episodes that count where nobody has said how many."""
+"""The default number of episodes that count."""
 
 
 class Played(NamedTuple):
-    """Episodes and games of a behaviour id, in the order in which they ended; plain data for messages."""
+    """Episodes and games of a behaviour id, in the order of their ends; plain data for messages."""
 
     returns: Sequence[float]
     lengths: Sequence[int]
@@ -30,17 +30,17 @@ class Played(NamedTuple):
 
 
 class ScoreKeeper:
-    """Keeps the score of what one actor plays.
+    """Keeps the score of one actor's play.
 
-    The result of a game is what the environment declares. Where it declares none, the sign of an episode's last reward
-    is the result, as in self-play's ratings, for behaviours that have such.
+    The environment declares the result of a game. Where it declares none, the sign of an episode's last reward is the
+    result, as in self-play's ratings, for behaviours with self-play.
 
     Args:
-        wanted: episodes of each behaviour id over all actors; None for as many as there are.
+        wanted: episodes of each behaviour id over all actors; None for no limit.
         replica: number of the actor.
-        replicas: how many there are.
+        replicas: number of actors.
         competes: returns True for the name of a behaviour with self-play.
-        on_complete: called once, when all that count have ended.
+        on_complete: called once, when all episodes that count have ended.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ScoreKeeper:
         on_complete: Callable[[], None],
     ) -> None:
         self.complete = False
-        """True if all that count have ended."""
+        """True if all episodes that count have ended."""
         self._wanted = wanted
         self._replica = replica
         self._replicas = replicas
@@ -64,7 +64,7 @@ class ScoreKeeper:
         self._results: dict[str, list[int]] = {}
 
     def begin(self, num_envs: int, result: StepResult) -> None:
-        """Begin with what a reset of all instances returned; what was running before is played anew."""
+        """Begin with the result of a reset of all instances, which replay unfinished episodes."""
         self._num_envs = num_envs
         for counted in self._counted.values():
             counted.forget({*range(num_envs)})
@@ -108,7 +108,7 @@ class ScoreKeeper:
         return equal_shares(self._wanted, self._replicas * self._num_envs)[first : first + self._num_envs]
 
     def _is_complete(self, counted: CountedEpisodes) -> bool:
-        """True also where a game, whose result counts, outlasts its episodes no more."""
+        """True once no game of a counted episode, whose result counts, is still running."""
         return counted.complete and not (self._declares and counted.unsettled.any())
 
     def _add_games(self, games: GameResults) -> None:
@@ -126,17 +126,17 @@ class ScoreKeeper:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of a behaviour id: over its episodes, an agent's each, and its games where teams play each other."""
+    """The score of a behaviour id: over its agents' episodes, and over its games where teams play each other."""
 
     episodes: int
     mean: float
-    """Of the undiscounted returns: the agents' own rewards and their group's."""
+    """Mean undiscounted return: the agents' own rewards and their group's."""
     deviation: float
-    """Their standard deviation, as a population."""
+    """The returns' standard deviation, as a population."""
     lowest: float
     highest: float
     length: float
-    """Mean number of an agent's decisions."""
+    """Mean number of an agent's decisions per episode."""
     shortest: int
     longest: int
     won: int = 0
@@ -146,20 +146,20 @@ class Score:
     rating: float | None = None
     """ELO of the policy at the end of its training, with self-play."""
     returns: tuple[float, ...] = ()
-    """Of each episode, where their number was given beforehand."""
+    """The return of each episode, where their number was fixed in advance."""
     lengths: tuple[int, ...] = ()
 
     @property
     def games(self) -> int:
-        """Games that had a result."""
+        """Games with a result."""
         return self.won + self.drawn + self.lost
 
 
 class ScoreSums:
-    """The score of a behaviour id as it grows: sums, as play may go on for days.
+    """The growing score of a behaviour id, as sums, because play may last for days.
 
     Args:
-        keep: also keep each episode.
+        keep: whether to keep each episode too.
     """
 
     def __init__(self, keep: bool) -> None:
@@ -174,7 +174,7 @@ class ScoreSums:
         self._results = [0, 0, 0]
 
     def add(self, played: Played) -> None:
-        """Add what an actor has played."""
+        """Add an actor's episodes and games."""
         more = ScoreSums(self._keep)
         more._results = [*played.results]
         if len(played.returns):
@@ -247,7 +247,7 @@ def score_table(scores: Mapping[str, Score]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of equal length as lines whose columns stand under each other, the first one to the left."""
+    """Return rows of equal length as lines with aligned columns, the first one to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *others in rows:

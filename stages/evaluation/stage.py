@@ -1,4 +1,4 @@
-"""The evaluation stage: deterministic play of policies on environments of its own, every so many trainer steps."""
+"""The evaluation stage: deterministic play of policies in separate environments, at an interval of trainer steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EvaluationResult:
 
     policy: PolicyUpdate
     spec: BehaviorSpec
-    """Of the first of its behaviour ids."""
+    """The first of its behaviour ids."""
     mean: float
     """Mean undiscounted return, own and group's rewards."""
     deviation: float
@@ -36,28 +36,28 @@ class EvaluationResult:
     """Mean number of decisions of an episode."""
     episodes: int
     best: bool
-    """True if better than all of its behaviour before it."""
+    """True if better than all earlier scores of its behaviour."""
     shortest: int
     """Decisions of the shortest episode."""
     longest: int
-    """Those of the longest."""
+    """Decisions of the longest episode."""
 
 
 class EvaluationStage(Stage[PolicyUpdate, None]):
     """Receives policies, plays those that are `every` steps past the last one played, and reports their scores.
 
-    There is one evaluation for each behaviour name, and one after the other uses the same environments. Who plays
-    against a policy, and for how many teams it plays, is up to `opponents`. At the
-    end the last policies are played, if they were not.
+    There is one evaluation for each behaviour name, and they take turns in the same environments. `opponents` determine
+    which players a policy meets, and for how many teams it plays. At the end the stage plays the last policies, if it
+    has not yet.
 
     Args:
         make_group: builds the environments.
         make_policy: builds an acting policy.
-        opponents: play against the policies.
+        opponents: the policies' opponents.
         every: trainer steps between two evaluations of a behaviour.
         episodes: episodes per evaluation.
-        report: called with each result; returns False if a best policy could not be kept, which then is not the best.
-        best: the best scores so far by behaviour name, of a resumed run.
+        report: called with each result; returns False if a best policy could not be saved, which then is not the best.
+        best: the best scores so far by behaviour name, in a resumed run.
         before_reset: called before the environments are reset, with the seed.
         brain_of: returns the brain that always decides for a behaviour id, None for one that learns.
     """
@@ -103,11 +103,11 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         return self._group.close() if self._group is not None else None
 
     def progress(self) -> int | None:
-        """Count ticks; None if the group itself says what is late."""
+        """Count ticks; None if the group itself reports what is late."""
         return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._ticks
 
     async def process(self, item: PolicyUpdate) -> AsyncIterator[None]:
-        """Play the policy, which stands under its behaviour name, if an evaluation is due."""
+        """Play the policy, which comes under its behaviour name, if an evaluation is due."""
         name = item.behavior_id
         self._newest[name] = item.copy()
         if item.step >= self._due.get(name, self._every):
@@ -116,7 +116,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         yield
 
     async def finish(self) -> AsyncIterator[None]:
-        """Play the last policies that were not played: of a short run there is a best one, too."""
+        """Play the last policies that are not yet played, so that a short run has a best one too."""
         for name, policy in self._newest.items():
             if policy.version and policy.step != self._played.get(name):
                 await self._evaluate(name)
@@ -156,7 +156,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         group, name = self._group, policy.behavior_id
         assert group is not None, "the stage was not started"
         result = await self._reset(group)
-        while not (ids := self._ids_of(name, group)):  # not there from the start
+        while not (ids := self._ids_of(name, group)):  # an id may appear after the start
             actions = {i: uniform_player(group.behavior_specs[i])(steps) for i, steps in result.steps.items()}
             result = await self._step(group, actions)
         ids.sort(key=lambda i: (behavior_team(i), i))
@@ -177,7 +177,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         return [*counted.values()], group.behavior_specs[ids[0]]
 
     def _ids_of(self, name: str, group: EnvironmentGroup) -> list[str]:
-        """The ids of a behaviour but for those that a brain always decides for."""
+        """The ids of a behaviour, except those for which a brain always decides."""
         specs = group.behavior_specs.items()
         return [i for i, spec in specs if behavior_name(i) == name and self._brain_of(spec) is None]
 
@@ -194,7 +194,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
     async def _play_side(
         self, group: EnvironmentGroup, policy: PolicyUpdate, counted: Mapping[str, CountedEpisodes], result: StepResult
     ) -> None:
-        """Play until all episodes that count have ended; the policy plays for the behaviour ids of these."""
+        """Play until all counted episodes have ended; the policy plays for their behaviour ids."""
         seating = Seating(
             policy,
             counted,

@@ -1,6 +1,6 @@
-"""A tournament: everybody plays everybody on one group of environments, and sides are swapped.
+"""A tournament: every entrant plays every other in one group of environments, on both sides.
 
-Which games of a pair count is settled when they begin, as with episodes: of each instance the first ones.
+As with episodes, which games of a pair count is fixed at their start: the first ones of each instance.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.stages.evaluation.episodes import equal_shares
 from headrace.stages.evaluation.opponents import Player
 
 MakePlayer = Callable[[int, BehaviorSpec, Sequence[int]], Player]
-"""Makes what entrant number so and so decides by for a behaviour id, with this seed for its random numbers."""
+"""Makes the player of an entrant, by number, for a behaviour id, with a seed for its random numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class PairResult:
 
 @dataclass(slots=True)
 class Tournament:
-    """Everybody against everybody.
+    """Games of every entrant against every other.
 
     Args:
-        group: the environments, of two teams that declare the results of their games.
-        entrants: how many there are.
-        games: of each pair; half of them, and the odd one, with the earlier entrant on the lower team.
+        group: the environments, with two teams and declared results of games.
+        entrants: number of entrants.
+        games: games of each pair; in half of them, and the odd one, the earlier entrant is on the lower team.
         make: makes players.
-        seed: the environments begin with it for each pair and side, so all play from the same starts.
+        seed: the environments' seed for each pair and side, so that all play from the same starts.
         before_reset: called before the environments are reset, with the seed.
         report: called with the result of each pair and side.
-        stop: ends it, with the games of the pair that plays.
+        stop: ends the tournament after the current pair's games.
     """
 
     group: EnvironmentGroup
@@ -61,10 +61,10 @@ class Tournament:
     _started: StepResult | None = field(default=None, init=False)
 
     async def start(self) -> None:
-        """Reset the environments, and check that two teams play in them.
+        """Reset the environments, and check that they have two teams.
 
         Raises:
-            StageError: if not.
+            StageError: if they don't.
         """
         self._started = await self._reset()
         ids = sorted(self.group.behavior_specs)
@@ -75,7 +75,7 @@ class Tournament:
         """Play all pairs.
 
         Raises:
-            StageError: if the environment ends games without saying who has won.
+            StageError: if the environment ends games without a winner or a draw.
         """
         assert self._started is not None, "it was not started"
         for first, second in itertools.combinations(range(self.entrants), 2):
@@ -109,24 +109,24 @@ class Tournament:
 
 
 class CountedGames:
-    """Counts the results of games, of each instance the first ones.
+    """Counts the results of games, the first ones of each instance.
 
-    A game that is cut short, such as by a time limit, is drawn.
+    A game that is cut short, for example by a time limit, is drawn.
 
     Args:
-        shares: [instances] how many.
+        shares: [instances] the number of games in each instance.
     """
 
     def __init__(self, shares: NDArray[np.int64]) -> None:
         self.results = [0, 0, 0]
-        """Won by the lower team, drawn, lost."""
+        """Games that the lower team won, drew and lost."""
         self._left = shares.copy()
         self._playing = np.zeros(len(shares), np.int64)
         """[instances] agents that decided at the last tick."""
 
     @property
     def complete(self) -> bool:
-        """True if all that count have ended."""
+        """True if all games that count have ended."""
         return not self._left.any()
 
     def add(self, result: StepResult, lower: int) -> None:
@@ -164,7 +164,7 @@ class CountedGames:
 
 
 def matrix(results: Sequence[PairResult], entrants: int) -> NDArray[np.int64]:
-    """[P, P, 3] the games that the row's entrant has won, drawn and lost against the column's."""
+    """[P, P, 3] the games that the row's entrant won, drew and lost against the column's."""
     counts = np.zeros((entrants, entrants, 3), np.int64)
     for each in results:
         counts[each.first, each.second] += (each.won, each.drawn, each.lost)

@@ -1,4 +1,4 @@
-"""Demonstrations: what a person plays, as a stream that cloning learns from."""
+"""Demonstrations: a person's play, as a stream for imitation learning."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from headrace.stages.agent.processor import AgentProcessor
 from headrace.stages.environments.protocol import AgentSteps
 
 EDGE = "agent_processor"
-"""The edge whose recordings these are like."""
+"""The edge whose recordings have the same format."""
 _LONGEST = 64
-"""Steps of a trajectory, which are lost if the process is killed; readers join the pieces of an episode."""
+"""Steps of a trajectory, which a killed process loses; readers join the pieces of an episode."""
 
 
 class Demonstration:
-    """The steps of one agent that a person plays, written as they are made.
+    """The steps of one agent that a person plays, written as they happen.
 
     Args:
-        path: the stream file, which is not there yet.
+        path: the stream file, which must not exist.
         spec: the agent's behaviour.
         run_id: for the header.
-        config: of the run, as plain data, for the header.
+        config: the run's configuration as plain data, for the header.
 
     Raises:
         StreamError: if the file can't be made.
     """
 
     def __init__(self, path: Path, spec: BehaviorSpec, run_id: str, config: Mapping[str, Any]) -> None:
-        # A demonstration is of an agent alone, and each of its actions is what the person pressed then.
+        # A demonstration holds one agent without mates, and each action is what the person pressed then.
         self._spec = replace(spec, grouped=False, action_repeat=None)
         self._processor = AgentProcessor(lambda name: _LONGEST)
-        # As the environment receives them: so says `squashed`.
+        # `squashed` states that actions have the environment's form.
         header = StreamHeader.of(run_id, time.time(), (EDGE,), (self._spec,), config, squashed=[spec.name])
         self._writer = StreamWriter(path, header)
         self._tick = 0
@@ -53,15 +53,15 @@ class Demonstration:
         return self._writer.path
 
     def add(self, steps: AgentSteps, actions: ActionBatch, agent: int) -> None:
-        """Add what happened to the agent at a tick, and what was decided for it.
+        """Add what happened to the agent at a tick, and the decision for it.
 
         Args:
             steps: the rows of its behaviour id.
-            actions: those of all rows that decide.
-            agent: its id.
+            actions: the actions of all rows that decide.
+            agent: the agent's id.
 
         Raises:
-            StreamError: if the disk refuses it.
+            StreamError: if the disk refuses the step.
         """
         rows = np.flatnonzero(steps.agent_ids == agent)
         if not len(rows):
@@ -99,12 +99,12 @@ class Demonstration:
             self._writer.write(EDGE, batch, time.monotonic())
 
     def cut(self) -> None:
-        """End the trajectory here: what comes next is somebody else's play."""
+        """End the trajectory here: another player makes the next steps."""
         for batch in self._processor.close_all():
             self._writer.write(EDGE, batch, time.monotonic())
 
     def close(self) -> None:
-        """Write what is left, and the index."""
+        """Write the remaining steps, and the index."""
         try:
             self.cut()
         finally:

@@ -1,4 +1,4 @@
-"""Film: the pictures of one instance of a group, taken while it is stepped."""
+"""Film: pictures of one instance of a group, taken during its steps."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from headrace.stages.errors import StageError
 from headrace.stages.games.scene import Display, Drawn
 
 USUAL_FPS = 30.0
-"""Of environments that don't say."""
+"""The default pace, for environments that state none."""
 _QUALITY = 88
-"""Of JPEG: pictures of games have flat colours, whose edges it would blur at less."""
+"""Quality of JPEG: a lower one blurs the edges of flat colours, which games' pictures have."""
 _MOST_WAITING = 64
-"""Pictures of a step at most."""
+"""The most pictures of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a game looks like at one moment: shapes, or an image."""
+    """The look of a game at one moment: shapes, or an image."""
 
     shapes: list[Any] | None = None
     image: bytes = b""
     """JPEG."""
     pixels: NDArray[np.uint8] | None = None
-    """The image itself, RGB [height, width, 3], where it is wanted as it is."""
+    """The image itself, RGB [height, width, 3], for uncompressed films."""
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, by behaviour id."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Rendering(Protocol):
 
 
 class WatchedGroup:
-    """A group that is watched while it is stepped: what passes through it is as it was.
+    """A group that is observed during its steps; all calls and results pass through unchanged.
 
     Args:
         group: the group; it is closed with this one.
@@ -71,7 +71,7 @@ class WatchedGroup:
     def _then(
         self, result: StepResult | Awaitable[StepResult], follow: Callable[[StepResult], None]
     ) -> StepResult | Awaitable[StepResult]:
-        """Return a result, and have it followed by something once it is there."""
+        """Return a result, and make a call once it is there."""
         if inspect.isawaitable(result):
             return self._later(result, follow)
         self.behavior_specs = self._group.behavior_specs
@@ -85,11 +85,11 @@ class WatchedGroup:
 
 
 class FilmedGroup(WatchedGroup):
-    """A group of which each environment step is filmed; whatever wraps it may hold actions for several.
+    """A group that films each environment step; its wrappers may hold an action for several.
 
     Args:
-        group: one that is `Drawn` or `Rendering`; it is closed with this one.
-        raw: give images as they are, not as JPEG.
+        group: a `Drawn` or `Rendering` one; it is closed with this one.
+        raw: whether images stay as they are, instead of JPEG.
     """
 
     def __init__(self, group: EnvironmentGroup, raw: bool = False) -> None:
@@ -108,13 +108,13 @@ class FilmedGroup(WatchedGroup):
 
     @property
     def sides(self) -> Mapping[str, str]:
-        """What people call sides: by behaviour id, its name, or an agent."""
+        """People's names of sides, by behaviour id: the id's own, or an agent's."""
         stated = getattr(self._group, "metadata", {}).get("sides")
         return self.display.sides if self.display is not None else stated if isinstance(stated, Mapping) else {}
 
     @property
     def agents(self) -> Mapping[str, Sequence[str]]:
-        """By behaviour id, the agents that it plays now; empty where agents have no names."""
+        """The agents of each behaviour id now; empty where agents have no names."""
         agents = getattr(self._group, "agents", None)
         return agents if isinstance(agents, Mapping) else {}
 
@@ -130,7 +130,7 @@ class FilmedGroup(WatchedGroup):
         return self._then(self._group.reset(seed), self._expose)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
-        """Step, and take a picture, unless the group lets take them within."""
+        """Step, and take a picture, unless the group takes them during the step."""
         return self._then(self._group.step(actions), self._expose if self.display is None else _pass_on)
 
     def take(self) -> list[Picture]:
@@ -139,7 +139,7 @@ class FilmedGroup(WatchedGroup):
         return taken
 
     def now(self) -> Picture:
-        """Return a picture of what is there now."""
+        """Return a picture of the present state."""
         if self.display is None:
             image = self._group.render(0)
             return Picture(pixels=np.array(image)) if self._raw else Picture(image=encode(image))
@@ -152,7 +152,7 @@ class FilmedGroup(WatchedGroup):
 
 
 def _pass_on(_: StepResult) -> None:
-    """Pictures are taken within the step."""
+    """Do nothing: the step has taken the pictures."""
 
 
 def frames_per_second(group: Any) -> float:
@@ -170,13 +170,13 @@ def encode(image: NDArray[np.uint8]) -> bytes:
     return buffer.getvalue()
 
 
-# Pictures of what an agent observes, for environments that draw nothing: Atari's vectorised implementation is one.
+# Pictures from an agent's observations, for environments that draw nothing, such as Atari's own vectorised one.
 
 _IMAGE_RANK = 3
 
 
 class ObservationPictures(WatchedGroup):
-    """A group of one instance whose picture is the newest image that an agent observes.
+    """A group of one instance whose picture is the newest image among an agent's observations.
 
     Args:
         group: the group; it is closed with this one.
@@ -189,18 +189,18 @@ class ObservationPictures(WatchedGroup):
             self.metadata = group.metadata
 
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
-        """Reset, and look."""
+        """Reset, and keep the newest image."""
         return self._then(self._group.reset(seed), self._look)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
-        """Step, and look."""
+        """Step, and keep the newest image."""
         return self._then(self._group.step(actions), self._look)
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
-        """Return what was observed last, as an RGB image [height, width, 3].
+        """Return the newest observed image, as RGB [height, width, 3].
 
         Raises:
-            StageError: if nothing that is observed is an image.
+            StageError: if no observation is an image.
         """
         if self._seen is None:
             raise StageError("the environment draws nothing, and observes no image that could be shown instead")
@@ -210,20 +210,20 @@ class ObservationPictures(WatchedGroup):
         for behavior_id, steps in result.steps.items():
             for spec, observed in zip(self.behavior_specs[behavior_id].observations, steps.observations, strict=True):
                 if len(spec.shape) == _IMAGE_RANK and len(observed):
-                    self._seen = to_rgb(observed[-1], spec)  # the last rows are of running episodes
+                    self._seen = to_rgb(observed[-1], spec)  # the last rows belong to running episodes
                     return
 
 
 def to_rgb(image: NDArray[np.generic], spec: ObservationSpec) -> NDArray[np.uint8]:
-    """Return an observed image as RGB [height, width, 3]; of another number of channels the last one, in grey.
+    """Return an observed image as RGB [height, width, 3]; with an unusual number of channels, the last one in grey.
 
     Args:
-        image: of the spec's shape; floats are 0 to 1.
-        spec: says where its channels are.
+        image: has the spec's shape; floats are 0 to 1.
+        spec: states where the channels are.
     """
     pixels = image if spec.channels_last else np.moveaxis(image, 0, 2)
     if pixels.shape[2] != 3:
         pixels = pixels[:, :, -1:].repeat(3, axis=2)
     if np.issubdtype(pixels.dtype, np.floating):
         pixels = (pixels * 255).clip(0, 255)
-    return np.array(pixels, np.uint8, order="C")  # a copy: the environment goes on with its own
+    return np.array(pixels, np.uint8, order="C")  # a copy: the environment reuses its own array

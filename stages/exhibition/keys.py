@@ -1,4 +1,4 @@
-"""Keys: which of them a person holds, and what they mean as an action of an agent."""
+"""Keys: which ones a person holds, and what they mean as an agent's action."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _TOGETHER = "+"
 def keys_of(
     spec: BehaviorSpec, configured: Mapping[str, KeyMapSettings], usual: Mapping[str, KeyMapSettings]
 ) -> KeyMapSettings:
-    """Return the keys of a behaviour id: the YAML's for the id, or for its name, the game's own, or arrows and digits.
+    """Return the keys of a behaviour id: the YAML's for the id or its name, the game's own, or arrows and digits.
 
     Args:
         spec: the behaviour id.
         configured: `environment.keys`.
-        usual: the game's own, by behaviour id.
+        usual: the game's own keys, by behaviour id.
 
     Raises:
-        StageError: if the YAML's don't fit the behaviour's actions.
+        StageError: if the YAML's keys don't fit the behaviour's actions.
     """
     for key in (spec.behavior_id, spec.name):
         if key in configured:
@@ -41,16 +41,16 @@ def keys_of(
 
 
 def choosable(spec: BehaviorSpec) -> ActionSpec:
-    """Return the actions that a person decides on: of a learned action repeat a person needs to know nothing."""
+    """Return the actions that a person controls: all but a learned action repeat."""
     actions = spec.actions
     learned = spec.action_repeat == "learned"
     return ActionSpec(actions.continuous_size, actions.discrete_branches[:-1] if learned else actions.discrete_branches)
 
 
 def default_keys(actions: ActionSpec, masked: bool = False) -> KeyMapSettings:
-    """Return arrows for continuous actions, arrows for a choice between two, digits for one among more.
+    """Return arrows for continuous actions, arrows for a choice between two, digits for a choice among more.
 
-    Where masks say which choices are legal, it is a board most often: the game waits, if each choice has a key.
+    An environment with masks is usually a board game: the game waits, if each choice has a key.
     """
     press: dict[str, KeySettings] = {}
     for index, pair in enumerate(_ARROWS[: actions.continuous_size]):
@@ -64,7 +64,7 @@ def default_keys(actions: ActionSpec, masked: bool = False) -> KeyMapSettings:
 
 
 def buttons(keys: KeyMapSettings) -> list[list[str]]:
-    """Return the keys by what they do, a list for each button of a page; those that do nothing alone have one each."""
+    """Return the keys by effect, a list for each button of a page; keys without an effect alone get one each."""
     found: dict[KeySettings, list[str]] = {}
     for key, does in keys.press.items():
         if len(key) == 1 or _TOGETHER not in key:
@@ -74,10 +74,10 @@ def buttons(keys: KeyMapSettings) -> list[list[str]]:
 
 
 def check_keys(keys: KeyMapSettings, actions: ActionSpec, where: str, path: tuple[str, ...] = ()) -> None:
-    """Check that keys name actions that there are.
+    """Check that keys name existing actions.
 
     Raises:
-        StageError: if they don't.
+        StageError: if a key does not.
     """
     branches = actions.discrete_branches
     for key, does in keys.press.items():
@@ -96,13 +96,13 @@ def check_keys(keys: KeyMapSettings, actions: ActionSpec, where: str, path: tupl
 def action_of(
     keys: KeyMapSettings, pressed: Collection[str], spec: BehaviorSpec, allowed: NDArray[np.bool_] | None
 ) -> ActionBatch | None:
-    """Return the action of one agent; None if the game waits for a key and none that may be pressed is.
+    """Return the action of one agent; None if the game waits for a key and no permitted one is pressed.
 
     Args:
         keys: the agent's keys.
-        pressed: those that are pressed.
+        pressed: the pressed keys.
         spec: the agent's behaviour.
-        allowed: [sum of branches] its action mask; None: everything.
+        allowed: [sum of branches] its action mask; None permits everything.
     """
     actions = spec.actions
     continuous = np.zeros((1, actions.continuous_size), np.float32)
@@ -124,7 +124,7 @@ def action_of(
     continuous[0, bounded] = continuous[0, bounded].clip(-1, 1)
     if allowed is not None:
         for branch, choices in enumerate(actions.discrete_branches):
-            if not _may(actions, branch, int(discrete[0, branch]), allowed):  # to rest is forbidden here
+            if not _may(actions, branch, int(discrete[0, branch]), allowed):  # the mask forbids rest here
                 discrete[0, branch] = next(c for c in range(choices) if _may(actions, branch, c, allowed))
     return ActionBatch(continuous, discrete)
 
@@ -133,12 +133,12 @@ def _may(actions: ActionSpec, branch: int, choice: int, allowed: NDArray[np.bool
     return allowed is None or bool(allowed[sum(actions.discrete_branches[:branch]) + choice])
 
 
-# Hands: which keys a person holds, as far as is known: messages come late, twice, or no more.
+# Hands: the keys that a person holds, as far as known: messages may be late, duplicated or lost.
 
 LATE_S = 1.5
-"""Seconds without a message after which no key counts as pressed any more; the page sends several a second."""
+"""Seconds without a message until no key counts as pressed; the page sends several messages a second."""
 AWAY_S = 5.0
-"""Seconds without a message after which the person has gone, and the policy plays on."""
+"""Seconds without a message until the person counts as gone, and the policy takes over."""
 MOST_KEYS = 16
 
 
@@ -159,10 +159,10 @@ class HeldKeys:
         self._heard = clock()
 
     def hear(self, number: int, held: Collection[str]) -> None:
-        """Take a message.
+        """Receive a message.
 
         Args:
-            number: rising with each message of a person; one that is not newer than the last one is left out.
+            number: rises with each message of a person; one that is not newer than the last one is ignored.
             held: all keys that are held now.
         """
         if number <= self._number:
@@ -180,20 +180,20 @@ class HeldKeys:
 
     @property
     def late(self) -> bool:
-        """True if no key counts, as nothing has been heard for a while."""
+        """True if no key counts, because no message has arrived for a while."""
         return self._clock() - self._heard >= LATE_S
 
     @property
     def pressed(self) -> frozenset[str]:
-        """The keys that count: those that are held, and those that were tapped since the last decision."""
+        """The keys that count: those held now, and those tapped since the last decision."""
         return frozenset() if self.late else self._held | self._tapped
 
     @property
     def tapped(self) -> frozenset[str]:
-        """Of these only those that were newly pressed since the last decision."""
+        """The subset that was newly pressed since the last decision."""
         return frozenset(self._tapped) if self.pressed else frozenset()
 
     def decided(self) -> None:
-        """A decision was made of them: a tap counts once."""
+        """Note that a decision has used the keys: a tap counts once."""
         self._tapped.clear()
         self.changed.clear()

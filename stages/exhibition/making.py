@@ -1,7 +1,7 @@
-"""Makes the one instance of a run's environments that is shown: filmed, on the page, or in a window of its own.
+"""Makes the one instance of a run's environments that people see: in a film, on the page, or in its own window.
 
-Whatever trains is shown, or refused by name: `why_not_shown` says so before anything is made, `make_shown_group` where
-only the environment itself can tell.
+Every run that trains is shown, or refused by name: `why_not_shown` refuses before anything is made,
+`make_shown_group` where only the environment itself can tell.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from headrace.surroundings import absolute
 
 
 def why_not_shown(config: RunConfig) -> str:
-    """Return why a run's environments can't be shown on a page, nor filmed; empty if they may."""
+    """Return why a run's environments can't be shown on a page or filmed; empty if they can."""
     return config.environment_kind.not_shown
 
 
 def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[EnvironmentGroup, FilmedGroup]:
-    """Make one instance that is filmed: the group to be stepped, and the film.
+    """Make one instance with a film: the group to step, and the film.
 
     Args:
-        request: for the environments.
-        raw: film images as they are, not as JPEG.
+        request: the environments.
+        raw: whether images stay as they are, instead of JPEG.
 
     Raises:
         StageError: if the environments can't be shown.
-        BrokenEnvironmentError: if making it failed.
+        BrokenEnvironmentError: if the environment fails while it is made.
     """
     if refused := why_not_shown(request.config):
         raise StageError(refused)
@@ -65,11 +65,11 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
         group.close()
     except StageError as error:
         if not _may_act_vectorised(request.config):
-            if renders(request.config) and "render_mode" in str(error):  # for which nobody asked
+            if renders(request.config) and "render_mode" in str(error):  # which the user did not configure
                 words = f"it can't be shown: pictures need render_mode: {PICTURES}, with which {error}"
                 raise type(error)(words) from error
             raise
-    # Vectorised implementations draw nothing as a rule, and policies of this one can't play single environments.
+    # Vectorised implementations usually draw nothing, and policies of this one can't play single environments.
     return make_group(as_it_acts, lambda group: film(ObservationPictures(group))), filmed[-1]
 
 
@@ -83,7 +83,7 @@ def _played_in(made: EnvironmentRequest | EnvironmentGroup) -> list[tuple[Any, .
 
 
 def _may_act_vectorised(config: RunConfig) -> bool:
-    """Return True if a run may act in an environment's own vectorised implementation. The id is registered by now."""
+    """Return True if a run may act in an environment's own vectorised implementation; its id is registered by now."""
     settings = config.environment
     if settings is None or settings.kind != "gymnasium" or settings.id is None:
         return False
@@ -110,7 +110,7 @@ def for_one_window(config: RunConfig) -> RunConfig:
     """Return the configuration with one actor and one instance, which opens a window.
 
     Raises:
-        StageError: if its environments have none.
+        StageError: if its environments have no window.
     """
     if config.builtin_game is not None:
         raise StageError(
@@ -132,7 +132,7 @@ def for_one_window(config: RunConfig) -> RunConfig:
 
 
 def _drawing(config: RunConfig, plain: dict[str, Any], render_mode: str) -> RunConfig:
-    """The configuration of plain data whose environments are single ones, with the render mode if they take one."""
+    """Return the configuration with single environments, which get the render mode if they take one."""
     section: dict[str, Any] = plain["environment"]
     options: dict[str, Any] = {**section.get("options", {})}
     if section["kind"] == "gymnasium" and section.get("id"):
@@ -144,13 +144,13 @@ def _drawing(config: RunConfig, plain: dict[str, Any], render_mode: str) -> RunC
 
 
 _STACKED = re.compile(r"ALE/.*-v\d+")
-"""Ids that are vectorised by themselves, and observed otherwise then: `module:` stands before some."""
+"""Ids with their own vectorised implementation, which observes differently; some have a prefix `module:`."""
 _SINGLE_ONLY = {"obs_type", "mode", "difficulty", "sound_obs"}
-"""Their options that only single environments have."""
+"""Options that only single environments have."""
 
 
 def _plays_stacked_frames(config: RunConfig) -> bool:
-    """Return True for Atari as it is vectorised by itself: the one whose single instances are unlike it."""
+    """Return True for Atari's own vectorised implementation, whose single instances observe differently."""
     settings = config.environment
     if settings is None or not _STACKED.fullmatch((settings.id or "").rpartition(":")[2]):
         return False
@@ -162,7 +162,7 @@ def _plays_stacked_frames(config: RunConfig) -> bool:
 def for_one_film(config: RunConfig) -> RunConfig:
     """Return the configuration with one actor and one instance, which `make_shown_group` can film.
 
-    The folder of the films is absolute: where the actor runs, another one may be the present folder.
+    The folder of the films is absolute, because the actor may run in another folder.
 
     Raises:
         StageError: if its environments give no pictures.

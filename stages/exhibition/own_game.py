@@ -1,6 +1,6 @@
-"""The run's own game: its only instance at a pace at which persons can play in it, which waits for them.
+"""The run's own game: its only instance, at a pace for people, who may play and for whom it waits.
 
-Seats are the places of persons in it; a brain at each decides by what its person presses.
+A seat is a person's place in the game; its brain decides by the keys that the person presses.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from headrace.stages.exhibition.projector import Projector, Shown
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 
 Masks = NDArray[np.bool_] | None
-"""[d, sum of branches] action masks; None where nothing is masked."""
+"""[d, sum of branches] action masks; None without masks."""
 
 
 class Seats:
-    """Who sits at which behaviour id, and what these persons press.
+    """The persons at the behaviour ids, and the keys that they press.
 
     Args:
-        is_seat: says of a behaviour id whether a person decides for it.
-        keys: gives the keys of a behaviour id.
+        is_seat: returns whether a person decides for a behaviour id.
+        keys: returns the keys of a behaviour id.
         clock: seconds on a monotonic clock.
     """
 
@@ -45,39 +45,39 @@ class Seats:
     ) -> None:
         self.is_seat = is_seat
         self.paused = False
-        """True while persons want the game to stand still."""
+        """True while a person pauses the game."""
         self.speed = 1.0
-        """1: the game's own pace."""
+        """1 is the game's own pace."""
         self.changed = asyncio.Event()
-        """Set whenever there is a reason to look again; whoever looks clears it."""
+        """Set when the state may have changed; each waiter clears it before its check."""
         self._keys = keys
         self._clock = clock
         self._hands: dict[str, HeldKeys] = {}
 
     def direct(self, taken: Collection[str], paused: bool, speed: float) -> None:
-        """Let persons sit at these behaviour ids alone."""
+        """Set the behaviour ids where persons sit, the pause and the speed."""
         self._hands = {each: self._hands.get(each) or HeldKeys(self._clock) for each in taken}
         self.paused, self.speed = paused, speed
         self.changed.set()
 
     def hear(self, behavior_id: str, number: int, held: Collection[str]) -> None:
-        """Take which keys a person holds; see `HeldKeys.hear`."""
+        """Receive the keys that a person holds; see `HeldKeys.hear`."""
         if behavior_id in self._hands:
             self._hands[behavior_id].hear(number, held)
             self.changed.set()
 
     def decided(self) -> None:
-        """The game goes on with what was decided: a tap counts once."""
+        """Note that the game has used the decisions: a tap counts once."""
         for hands in self._hands.values():
             hands.decided()
 
     def empty(self, specs: Iterable[BehaviorSpec]) -> list[str]:
-        """Return the behaviour ids whose person is not there: nobody sits there, or nothing is heard any more."""
+        """Return the behaviour ids with an absent person: the seat is free, or messages have stopped."""
         ids = [spec.behavior_id for spec in specs if self.is_seat(spec)]
         return [each for each in ids if each not in self._hands or self._hands[each].late]
 
     def undecided(self, specs: Mapping[str, BehaviorSpec], steps: Mapping[str, AgentSteps]) -> str:
-        """Return the behaviour id for whose person's key the game waits; empty if it waits for none."""
+        """Return the behaviour id whose person must press a key; empty if there is none."""
         for behavior_id, rows in steps.items():
             spec = specs[behavior_id]
             if self.is_seat(spec) and (keys := self._keys(spec)).wait:
@@ -87,10 +87,10 @@ class Seats:
         return ""
 
     def actions(self, spec: BehaviorSpec, masks: Masks, count: int) -> ActionBatch:
-        """Return what is pressed as the actions of so many agents; at rest where nothing is that counts."""
+        """Return the pressed keys as the actions of `count` agents; rest where no key counts."""
         keys = self._keys(spec)
         rows = [*self._decided(keys, spec, masks, count)]
-        if None in rows:  # a game that waits goes on without its person, who has just gone
+        if None in rows:  # a waiting game continues without its person, who has just gone
             rows = [*self._decided(keys.model_copy(update={"wait": False}), spec, masks, count)]
         decided = [each for each in rows if each is not None]
         if not decided:
@@ -102,7 +102,7 @@ class Seats:
         )
 
     def sit(self, spec: BehaviorSpec) -> PersonBrain:
-        """Return what decides for a behaviour id."""
+        """Return the brain of a behaviour id."""
         return PersonBrain(self, spec)
 
     def _decided(
@@ -124,7 +124,7 @@ class PersonBrain(Memoryless):
     """Decides for all agents of a behaviour id by the keys that its person presses.
 
     Args:
-        seats: know these.
+        seats: the keys' source.
         spec: the behaviour id.
     """
 
@@ -148,7 +148,7 @@ def make_player(request: BrainRequest) -> ActingPolicy | None:
     """Make the brain, where there are seats.
 
     Raises:
-        StageError: if there are none.
+        StageError: if there are no seats.
     """
     if request.spec is None:
         return None
@@ -163,17 +163,17 @@ KEY = "key"
 
 
 class OwnGame:
-    """A group that holds its rows back until all persons are there who have to decide on them.
+    """A group that withholds its rows until all persons who must decide on them are present.
 
-    Meanwhile its ticks are empty: there is one whenever `Seats.changed` is set, so that the actor follows what it is
-    told while it waits for persons, as it does between any two ticks.
+    Meanwhile its ticks are empty: there is one whenever `Seats.changed` is set, so that the actor handles messages
+    while it waits for persons, as it does between any two ticks.
 
     Args:
         group: one instance, to be stepped; closed with this one.
-        film: gives its pictures.
-        seats: know who is there.
+        film: the source of its pictures.
+        seats: the persons.
         show: called with each picture.
-        tell: called when it begins to wait, or goes on: why it waits (`paused`, `key` or behaviour ids), or nothing.
+        tell: called when the wait begins or ends, with its reason (`paused`, `key` or behaviour ids), or nothing.
         clock: seconds on a monotonic clock.
         sleep: waits.
     """
@@ -192,7 +192,7 @@ class OwnGame:
         self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
         self.projector = Projector(film, show, clock, self._wait)
         self.has_deadlines = False
-        """True while it waits, for persons or for the next picture's time: nobody is silent then."""
+        """True while it waits, for persons or for the next picture's time: this is no silence of the environment."""
         self._group = group
         self._film = film
         self._seats = seats
@@ -206,7 +206,7 @@ class OwnGame:
             self.set_parameters = group.set_parameters
 
     async def reset(self, seed: int | None = None) -> StepResult:
-        """Reset; what there is to decide on comes with the first step, as persons may have to come."""
+        """Reset; the first step returns the rows to decide on, as persons may be absent."""
         result = await settled(self._group.reset(seed))
         self.behavior_specs = self._group.behavior_specs
         self._film.take()
@@ -215,7 +215,7 @@ class OwnGame:
         return replace(result, steps={})
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Step at the game's own pace; or wait until there is something new, and maybe give what was held back."""
+        """Step at the game's own pace; or wait for a change, after which the withheld rows may follow."""
         if self._kept is None:
             self._seats.decided()
             before = self._film.score
@@ -228,7 +228,7 @@ class OwnGame:
         return kept
 
     def request_stop(self) -> None:
-        """Wait no longer for anything: the run ends."""
+        """End all waits: the run ends."""
         self._ending = True
         self._seats.changed.set()
 
@@ -237,14 +237,14 @@ class OwnGame:
         return self._group.close()
 
     async def _may_go_on(self, kept: StepResult) -> bool:
-        """Return whether all are there who have to decide; if not, once there is something new."""
+        """Return whether all persons who must decide are present; if not, return after a change."""
         self.projector.speed = self._seats.speed
         absent, about = self._absent(), ""
         if not absent and self._fresh:
             self._fresh = False
             self.projector.begin()
             await self.projector.count_down()
-            self._seats.decided()  # what was tapped meanwhile was meant for the game before
+            self._seats.decided()  # taps during the wait were meant for the game before
             absent = self._absent()
         if not absent:
             about = self._seats.undecided(self.behavior_specs, kept.steps)

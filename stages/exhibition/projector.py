@@ -1,6 +1,6 @@
-"""The projector: shows the pictures of a game, each at its time, and lets points and ends be looked at.
+"""The projector: shows the pictures of a game, each at its time, and pauses at points and ends.
 
-`Standings` tell how the games that were shown have ended.
+`Standings` count how the shown games ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.stages.exhibition.film import FilmedGroup, Picture
 
 
 class Standings:
-    """How the games that were shown have ended."""
+    """How the shown games ended."""
 
     def __init__(self) -> None:
         self.wins: dict[str, int] = {}
@@ -28,7 +28,7 @@ class Standings:
         self._running: dict[int, float] = {}
 
     def add(self, result: StepResult, ids: Mapping[str, Any]) -> tuple[bool, str]:
-        """Add a tick; returns whether a game or an episode has ended, and the winner if there is one."""
+        """Add a tick; returns whether a game or an episode has ended, and the winner, if any."""
         over = False
         for behavior_id, steps in result.steps.items():
             ended = []
@@ -60,34 +60,34 @@ class Standings:
 
 
 FASTEST_S = 0.019
-"""Seconds between two pictures at least; at a higher pace some are left out."""
+"""The least number of seconds between two pictures; a higher pace skips some."""
 COUNT_DOWN = 3
 COUNT_S = 0.6
-"""Seconds of each number that is counted down when a person's game begins."""
+"""Seconds per number of the countdown to a person's game."""
 ROUND_S = 0.9
-"""Seconds for which a point is looked at; persons need as long again to get ready."""
+"""Seconds of pause at a point; persons get as long again to prepare."""
 GAME_S = 2.0
-"""Seconds for which the end of a game is looked at."""
+"""Seconds of pause at the end of a game."""
 _LATE_S = 0.3
-"""Whoever is later than that goes on from here, and does not hurry."""
+"""Seconds of lateness after which the schedule restarts instead of catching up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A picture, and what is said about it."""
+    """A picture and its note."""
 
     picture: Picture
     note: str = ""
-    """`3`, `2`, `1`, `point`, `won`, `drawn`, `over`, `key` (waits for one) or nothing."""
+    """`3`, `2`, `1`, `point`, `won`, `drawn`, `over`, `key` (waits for one) or empty."""
     about: str = ""
     """The behaviour id that the note is about."""
 
 
 class Projector:
-    """Shows one game at its own pace: a step has passed when its last picture was seen for its time.
+    """Shows one game at its own pace: a step lasts until its last picture was visible for its time.
 
     Args:
-        film: gives the pictures.
+        film: the source of pictures.
         show: called with each picture.
         clock: seconds on a monotonic clock.
         sleep: waits.
@@ -101,7 +101,7 @@ class Projector:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.speed = 1.0
-        """1: the game's own pace."""
+        """1 is the game's own pace."""
         self.standings = Standings()
         self._film = film
         self._show = show
@@ -111,18 +111,18 @@ class Projector:
         self._shown_at = -1.0
 
     def begin(self) -> None:
-        """Reckon from now on: what came before was no part of the game."""
+        """Restart the schedule now: earlier time was no part of the game."""
         self._due = self._clock()
 
     async def follow(
         self, before: Mapping[str, int], result: StepResult, specs: Mapping[str, BehaviorSpec], persons: bool
     ) -> bool:
-        """Show what has happened in a step.
+        """Show the pictures of a step.
 
         Args:
             before: the score before it.
-            result: of the step.
-            specs: those of all behaviours.
+            result: the step's result.
+            specs: the specs of all behaviours.
             persons: True if persons play, who need more time between games.
 
         Returns:
@@ -145,7 +145,7 @@ class Projector:
             await self._rest(self._film.now(), COUNT_S, str(left))
 
     async def put(self, note: str = "", about: str = "") -> None:
-        """Show what is there now, in no time."""
+        """Show the present state, without waiting."""
         await self._put(Shown(self._film.now(), note, about))
 
     async def _roll(self) -> Picture:

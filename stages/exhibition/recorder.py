@@ -1,6 +1,6 @@
-"""Records the games of one instance while they are played: a film of each, in a file of its own.
+"""Records the games of one instance during play: a film of each, in its own file.
 
-Films are mp4 (H.264) by PyAV, the extra `video`; without it GIFs by Pillow, which are short and small.
+Films are mp4 (H.264) by PyAV, the extra `video`; without it, short and small GIFs by Pillow.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ Pixels = NDArray[np.uint8]
 """An RGB image [height, width, 3]."""
 
 GIF_S = 20.0
-"""Seconds of a film that a GIF has: it holds all of its pictures until it is written."""
+"""Seconds of film in a GIF, which is in memory until it is written."""
 GIF_FPS = 25.0
-"""Pictures per second of a GIF at most; browsers show few more."""
+"""The most pictures per second of a GIF; browsers show few more."""
 GIF_WIDTH = 400
 """Pixels."""
 _LOOKED_AT = 16
-"""Pictures that a GIF's colours are chosen from."""
+"""Number of pictures that determine a GIF's colours."""
 _CODECS = ("libx264", "libopenh264", "mpeg4")
-"""Of mp4, the best first; builds of ffmpeg for distributions may lack those of H.264."""
+"""Codecs of mp4, best first; distributions' builds of ffmpeg may lack those of H.264."""
 _UNFINISHED = ".part"
 
 
 class VideoFile(Protocol):
-    """A film that is being made; the file of its name is there once it is closed."""
+    """A film in progress; its file exists once it is closed."""
 
     path: Path
 
@@ -59,21 +59,21 @@ class VideoFile(Protocol):
 
 
 def open_video(path: Path, fps: float) -> VideoFile:
-    """Begin a film, as mp4 where the extra `video` is installed, else as GIF.
+    """Begin a film, as mp4 with the extra `video`, otherwise as GIF.
 
     Args:
-        path: of the file, without the suffix.
+        path: the file without its suffix.
         fps: pictures per second.
 
     Raises:
-        OSError: if it can't be written.
+        OSError: if the file can't be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     return Mp4File(path, fps) if makes_mp4() else GifFile(path, fps)
 
 
 def makes_mp4() -> bool:
-    """True if PyAV is there."""
+    """True if PyAV is installed."""
     return find_spec("av") is not None
 
 
@@ -81,7 +81,7 @@ class Mp4File:
     """A film as mp4.
 
     Args:
-        path: of the file, without the suffix.
+        path: the file without its suffix.
         fps: pictures per second.
     """
 
@@ -94,11 +94,11 @@ class Mp4File:
         codec = next(each for each in _CODECS if each in av.codecs_available)
         self._container: Any = av.open(str(self._unfinished), "w", format="mp4")
         self._stream: Any = self._container.add_stream(codec, rate=Fraction(fps).limit_denominator(1000))
-        self._stream.pix_fmt = "yuv420p"  # the one that all browsers show
+        self._stream.pix_fmt = "yuv420p"  # the only format that all browsers show
         self._size: tuple[int, int] | None = None
 
     def add(self, image: Pixels) -> None:
-        """Add a picture; one of another size than the first is made as large as it."""
+        """Add a picture; one of another size than the first is scaled to it."""
         if self._size is None:
             self._size = image.shape[1] + image.shape[1] % 2, image.shape[0] + image.shape[0] % 2
             self._stream.width, self._stream.height = self._size
@@ -107,7 +107,7 @@ class Mp4File:
         self._put(self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24"))
 
     def close(self) -> None:
-        """Finish the file; a film without pictures leaves none."""
+        """Finish the file; a film without pictures leaves no file."""
         if self._size is not None:
             self._put(None)
         self._container.close()
@@ -125,7 +125,7 @@ class GifFile:
     """A film as GIF: its first seconds.
 
     Args:
-        path: of the file, without the suffix.
+        path: the file without its suffix.
         fps: pictures per second.
     """
 
@@ -137,10 +137,10 @@ class GifFile:
         self._added = 0
         self._size = (0, 0)
         self._pictures: list[bytes] = []
-        """RGB, compressed: pictures of games have flat colours."""
+        """RGB, compressed: games' pictures have flat colours."""
 
     def add(self, image: Pixels) -> None:
-        """Add a picture, if it is one of those that are kept."""
+        """Add a picture, if the film keeps it."""
         if self._added % self._every == 0 and len(self._pictures) < self._most:
             picture = Image.fromarray(image)
             if not self._pictures:
@@ -152,10 +152,10 @@ class GifFile:
         self._added += 1
 
     def close(self) -> None:
-        """Write the file; a film without pictures leaves none."""
+        """Write the file; a film without pictures leaves no file."""
         if not self._pictures:
             return
-        # One palette, of pictures throughout, and no dithering: what does not move stays equal, and costs nothing.
+        # One palette, from pictures throughout, and no dithering: static parts stay equal, and take no space.
         places = np.linspace(0, len(self._pictures) - 1, min(_LOOKED_AT, len(self._pictures))).astype(int)
         seen = [self._picture(self._pictures[place]) for place in places]
         palette = Image.fromarray(np.concatenate([np.asarray(each) for each in seen])).quantize(255)
@@ -174,13 +174,13 @@ log = logging.getLogger(__name__)
 
 
 class GameRecorder:
-    """Makes environments whose games are filmed, each in a file of its own.
+    """Makes environments that film each game to its own file.
 
     Args:
-        request: for the environments.
-        folder: where films are put.
-        name: what their names begin with.
-        most: games that are filmed; None for all.
+        request: the environments.
+        folder: the films' folder.
+        name: the prefix of the films' names.
+        most: the most games to film; None for all.
     """
 
     def __init__(self, request: EnvironmentRequest, folder: Path, name: str, most: int | None) -> None:
@@ -191,11 +191,11 @@ class GameRecorder:
         self._games = 0
 
     def make(self) -> EnvironmentGroup:
-        """Make them; called again when they have broken.
+        """Make the environments; called again after they break.
 
         Raises:
-            StageError: if they can't be filmed.
-            BrokenEnvironmentError: if making them failed.
+            StageError: if the environments can't be filmed.
+            BrokenEnvironmentError: if an environment fails while it is made.
         """
         if not self._games and not makes_mp4():
             log.info("Films are GIFs of the first %.0f s: for whole ones as mp4, pip install 'headrace[video]'.", GIF_S)
@@ -214,12 +214,12 @@ class GameRecorder:
 
 
 class RecordedGroup(WatchedGroup):
-    """A group of one instance whose games are written to files.
+    """A group of one instance that writes its games to files.
 
     Args:
         group: the group; it is closed with this one.
         film: its pictures.
-        open_file: begins the film of a game at so many pictures per second; returns None for a game without one.
+        open_file: begins a game's film at a number of pictures per second; returns None for a game without one.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class RecordedGroup(WatchedGroup):
         return self._then(self._group.reset(seed), self._begin)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
-        """Step, and add the pictures to the film; with the end of a game another one begins."""
+        """Step, and add the pictures to the film; the end of a game begins another one."""
         return self._then(self._group.step(actions), self._go_on)
 
     def close(self) -> Awaitable[None] | None:
@@ -261,7 +261,7 @@ class RecordedGroup(WatchedGroup):
         if not over:
             self._add(pictures)
             return
-        self._add(pictures[:-1])  # the last one is of the next game, which begins in the same tick
+        self._add(pictures[:-1])  # the last one shows the next game, which begins in the same tick
         self._finish()
         self._file = self._open_file(1 / self._film.frame_s)
         self._add(pictures[-1:])

@@ -1,7 +1,7 @@
-"""The show: steps one instance at the game's own pace, and shows a picture of each moment; and its cast, who plays.
+"""The show: steps one instance at the game's own pace, and shows a picture of each moment; and its cast of players.
 
-A part is played by the newest policy, a snapshot, a scripted player or at random; a person may take over one of its
-agents. The part's own player goes on with the others, and with that one when the person has gone.
+The newest policy, a snapshot, a scripted player or random choice plays a part; a person may take over one of its
+agents. The part's own player keeps playing the others, and that agent too when the person has gone.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from headrace.stages.exhibition.projector import Projector, Shown, Standings
 
 NEWEST = "newest"
 _MISSED = 100
-"""Decisions of its mates after which an agent that does not come back is left for another one."""
+"""Decisions of its mates after which the person gets another agent in place of a vanished one."""
 
 
 class Players(Protocol):
-    """Those who may play."""
+    """The available players."""
 
     def choices(self, spec: BehaviorSpec) -> Sequence[str]:
-        """The names of those who may play for a behaviour id; `newest` comes first."""
+        """The names of the available players for a behaviour id; `newest` comes first."""
         ...
 
     def make(self, spec: BehaviorSpec, name: str) -> Player | None:
@@ -44,20 +44,20 @@ class Players(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Casting:
-    """What is asked for one behaviour id."""
+    """The chosen player for one behaviour id."""
 
     player: str = NEWEST
-    """Its name among the choices."""
+    """The player's name among the choices."""
     person: bool = False
-    """True if a person takes over an agent of it."""
+    """True if a person takes over one of its agents."""
 
 
 class Cast:
-    """Who plays.
+    """The players of all behaviour ids.
 
     Args:
-        players: those who may play.
-        keys: gives the keys of a behaviour id.
+        players: the available players.
+        keys: returns the keys of a behaviour id.
         clock: seconds on a monotonic clock.
     """
 
@@ -71,7 +71,7 @@ class Cast:
         self._keys = keys
         self._clock = clock
         self.trouble = ""
-        """Why the player that was asked for last does not play."""
+        """Why the last chosen player does not play."""
         self._parts: dict[str, Casting] = {}
         self._players: dict[str, tuple[str, Player]] = {}
         self._persons: dict[str, Person] = {}
@@ -96,18 +96,18 @@ class Cast:
         return None if person is None else person.hands
 
     def person(self, behavior_id: str) -> Person | None:
-        """Return the person who plays for a behaviour id; None if there is none, or has gone."""
+        """Return the person who plays for a behaviour id; None if there is none, or the person has gone."""
         person = self._persons.get(behavior_id)
         return person if person is not None and person.hands.there else None
 
     @property
     def seats(self) -> list[str]:
-        """The behaviour ids for which persons play, there or not."""
+        """The behaviour ids for which persons play, present or not."""
         return [*self._persons]
 
     @property
     def persons(self) -> list[str]:
-        """The behaviour ids for which a person plays who is there."""
+        """The behaviour ids for which a person plays and is present."""
         return [behavior_id for behavior_id in self._persons if self.person(behavior_id) is not None]
 
     def decide(self, spec: BehaviorSpec, steps: AgentSteps) -> ActionBatch | None:
@@ -127,9 +127,9 @@ class Cast:
             keys = self._keys(spec)
             theirs = action_of(keys, person.hands.tapped if keys.wait else person.hands.pressed, spec, allowed)
             if theirs is None:
-                return None  # nobody else is asked either: players with memory are asked once
+                return None  # call no other player either: one with memory must be called once
             person.hands.decided()
-        rest = self._player(spec)(steps)  # also for a single agent: a policy with memory has to see what happens
+        rest = self._player(spec)(steps)  # for a single agent too: a policy with memory needs each observation
         if theirs is None or row is None:
             return rest
         continuous, discrete = rest.continuous.copy(), rest.discrete.copy()
@@ -143,10 +143,10 @@ class Cast:
             return player
         try:
             player = self._choose_from.make(spec, wanted)
-        except StageError as error:  # such as an exported policy that the run has removed meanwhile
+        except StageError as error:  # such as an exported policy that the run has since removed
             self.trouble = f"{error}; {spec.behavior_id} acts at random"
             player = uniform_player(spec)
-        if player is None:  # nothing is learned yet; asked again at the next decision
+        if player is None:  # no policy exists yet; try again at the next decision
             return uniform_player(spec)
         self._players[spec.behavior_id] = wanted, player
         return player
@@ -156,17 +156,17 @@ class Person:
     """A person who plays one agent.
 
     Args:
-        hands: what the person presses.
+        hands: the keys that the person presses.
     """
 
     def __init__(self, hands: HeldKeys) -> None:
         self.hands = hands
         self.agent: int | None = None
-        """The agent; None until one of the behaviour id is asked."""
+        """The agent's id; None until one of the behaviour id needs a decision."""
         self._missed = 0
 
     def row(self, agents: list[int]) -> int | None:
-        """Return the row of the person's agent among those that are asked; None if it is not."""
+        """Return the row of the person's agent among those that need a decision; None without one."""
         if self.agent is None and agents:
             self.agent = min(agents)
         if self.agent in agents:
@@ -179,18 +179,18 @@ class Person:
 
 
 _WAIT_S = 0.1
-"""Between two looks at whether a person has gone, while the game waits for a key."""
+"""Seconds between two checks whether a person has gone, while the game waits for a key."""
 
 
 class Show:
-    """Plays one instance for those who watch, until it is cancelled.
+    """Plays one instance for viewers, until it is cancelled.
 
     Args:
         group: one instance, to be stepped.
-        film: gives its pictures.
+        film: the source of its pictures.
         cast: decides.
         show: called with each picture.
-        played: called with each tick's rows and the actions decided on them.
+        played: called with each tick's rows and their actions.
         clock: seconds on a monotonic clock.
         sleep: waits.
     """
@@ -216,7 +216,7 @@ class Show:
         self._restart = False
 
     def pace(self, speed: float, paused: bool) -> None:
-        """Go on so many times as fast as the game's own pace, or stand still."""
+        """Set the speed, as a multiple of the game's own pace, and the pause."""
         self._projector.speed = speed
         (self._running.clear if paused else self._running.set)()
 
@@ -226,7 +226,7 @@ class Show:
         return self._projector.standings
 
     def restart(self) -> None:
-        """Begin a new game, and count from 0 : 0: somebody else plays."""
+        """Begin a new game at 0 : 0: the players have changed."""
         self._restart = True
 
     async def run(self, seed: int) -> None:
@@ -252,7 +252,7 @@ class Show:
                 await self._begin_game()
 
     async def _decide(self, result: StepResult) -> dict[str, ActionBatch]:
-        """Ask all that have to decide; waits while a person has to, in a game that waits."""
+        """Get all decisions; waits for a person who must decide, in a game that waits."""
         specs = self._group.behavior_specs
         order = sorted(result.steps, key=lambda behavior_id: self._cast.person(behavior_id) is None)
         actions: dict[str, ActionBatch] = {}
@@ -277,7 +277,7 @@ class Show:
         for behavior_id in self._cast.persons:
             hands = self._cast.hands(behavior_id)
             if hands is not None:
-                hands.decided()  # what was tapped meanwhile was meant for the game before
+                hands.decided()  # taps during the wait were meant for the game before
 
     async def _wait(self, seconds: float) -> None:
         await self._sleep(seconds)

@@ -13,15 +13,15 @@ from headrace.stages.games.scene import Display, Shape
 
 WIDTH = 600
 _OVERSAMPLING = 2
-"""Images are drawn so much larger, and then reduced, which smooths edges."""
+"""Factor by which images are drawn larger and then reduced, which smooths edges."""
 
 
 class SceneImages:
-    """Draws the scenes of a game, each before what does not change.
+    """Draws the scenes of a game, each in front of the fixed parts.
 
     Args:
-        display: what does not change.
-        width: of an image in pixels, unless it would be higher than that.
+        display: the fixed parts.
+        width: width of an image in pixels; smaller if the image would be higher than that.
     """
 
     def __init__(self, display: Display, width: int = WIDTH) -> None:
@@ -62,7 +62,7 @@ class SceneImages:
     ) -> None:
         ((left, top), (right, bottom)) = self._points([(x - rx, y + ry), (x + rx, y - ry)])
         inked = round(max(1.0, width * self._scale)) if line and width else 0
-        if inked:  # a line lies half outside of its edge, Pillow's all inside
+        if inked:  # a line lies half outside its edge, Pillow's wholly inside
             left, top, right, bottom = left - inked / 2, top - inked / 2, right + inked / 2, bottom + inked / 2
         pen.ellipse((left, top, right, bottom), _colour(fill), _colour(line) if inked else None, inked)
 

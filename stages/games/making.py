@@ -1,4 +1,4 @@
-"""The table of built-in games, and how one is made from the `environment` section."""
+"""The table of built-in games, and the maker of one from the `environment` section."""
 
 from __future__ import annotations
 

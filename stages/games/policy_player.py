@@ -12,15 +12,15 @@ from headrace.stages.policy.protocol import ActingPolicy
 
 
 class PolicyPlayer:
-    """Acts by a policy, with random numbers of its own.
+    """Acts by a policy, with its own random numbers.
 
-    The memories of a recurrent policy are kept by row: the same row is the same agent, until `forget` is called.
+    It keeps the memories of a recurrent policy by row: a row is the same agent until `forget` is called.
 
     Args:
         policy: the policy.
         actions: the actions of its behaviour.
-        seed: of the random numbers.
-        deterministic: True to take the most likely actions instead of drawing them.
+        seed: the seed of the random numbers.
+        deterministic: True to take the most likely actions instead of sampling.
     """
 
     def __init__(self, policy: ActingPolicy, actions: ActionSpec, seed: int, deterministic: bool = False) -> None:

@@ -1,8 +1,8 @@
-"""Rock, paper, scissors with stakes, as an environment group: the smallest game in which no strategy is best.
+"""Rock, paper, scissors with stakes, as an environment group: the smallest game without a best strategy.
 
-Both teams choose at once, a tick is a game, and who wins gets the stake of what it has won with; the other one loses as
-much. In equilibrium rock is played as often as the stake of scissors says, paper as that of rock, and scissors as that
-of paper (`equilibrium`). Whoever follows the last opponent alone goes round in circles (docs/league.md).
+Both teams choose at once, and a tick is a game. The winner gets the stake of the winning choice, and the loser loses as
+much. In equilibrium the stake of scissors sets the share of rock, the stake of rock that of paper, and the stake of
+paper that of scissors (`equilibrium`). A best response to only the last opponent cycles for ever (docs/league.md).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ STAKES = (1.0, 2.0, 3.0)
 
 
 def payoffs(stakes: Sequence[float] = STAKES) -> NDArray[np.float64]:
-    """Return what each choice [3] gets against each other one [3]: rock, paper, scissors."""
+    """Return the payoff of each choice [3] against each other one [3]: rock, paper, scissors."""
     rock, paper, scissors = stakes
     return np.array([[0, -paper, rock], [paper, 0, -scissors], [-rock, scissors, 0]])
 
 
 def equilibrium(stakes: Sequence[float] = STAKES) -> NDArray[np.float64]:
-    """Return the strategy [3] that loses nothing to any other."""
+    """Return the strategy [3] that loses to no other."""
     rock, paper, scissors = stakes
     return np.array([scissors, rock, paper]) / sum(stakes)
 
@@ -35,9 +35,9 @@ class RockPaperScissorsGroup:
     """`num_envs` pairs of players.
 
     Args:
-        num_envs: pairs.
+        num_envs: number of pairs.
         behavior: behaviour name; the ids are `<behavior>?team=0` and `<behavior>?team=1`.
-        stakes: of winning with rock, paper and scissors.
+        stakes: the stakes of winning with rock, paper and scissors.
 
     Raises:
         ValueError: if there is no pair, or a stake is not above 0.
@@ -71,7 +71,7 @@ class RockPaperScissorsGroup:
         return self._result(np.stack([won, -won]))
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there are no resources."""
 
     def _result(self, rewards: NDArray[np.float32]) -> StepResult:
         """Return the rows of both teams: the endings of all games [2, n], if they were played, then the new games."""

@@ -1,6 +1,6 @@
-"""Scenes: what a built-in game looks like, as a few shapes in its own units, which whoever shows it draws in any size.
+"""Scenes: the look of a built-in game, as a few shapes in the game's own units, to be drawn in any size.
 
-A shape is a list of plain data, so that it can be sent as it is. Points are x, y with y upwards; colours are as in CSS.
+A shape is a list of plain data, ready to be sent. Points are x, y with y upwards; colours are as in CSS.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ def stroke(points: Points, line: str, width: float) -> Shape:
 
 
 def _cut(number: float) -> float:
-    """A thousandth of a unit is less than a pixel."""
+    """Round to a thousandth of a unit, which is less than a pixel."""
     return round(float(number), 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a game looks like at one moment."""
+    """The look of a game at one moment."""
 
     shapes: list[Shape]
-    """From the back to the front, before the backdrop."""
+    """The moving shapes, from back to front, in front of the backdrop."""
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, by behaviour id; empty for a game without points."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """By behaviour id: the top of its first agent, the one that a person plays; empty where nobody has a place."""
+    """By behaviour id: the top of its first agent, the one that a person plays; empty where agents have no place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """What does not change of a game on a screen."""
+    """The fixed parts of a game on a screen."""
 
     frame_s: float
     """Seconds between two scenes, at the game's own pace."""
     view: tuple[float, float, float, float]
-    """Left, bottom, width and height of what is seen."""
+    """Left, bottom, width and height of the visible area."""
     sky: tuple[str, str]
     """Colours of the background, at its top and bottom."""
     backdrop: list[Shape]
-    """What stands behind all scenes."""
+    """The shapes behind all scenes."""
     sides: Mapping[str, str]
-    """What people call the agents of each behaviour id."""
+    """People's names for the agents of each behaviour id."""
     keys: Mapping[str, KeyMapSettings]
     """By behaviour id: the keys of a person who plays for it."""
     aim: str = ""
@@ -72,15 +72,15 @@ class Drawn(Protocol):
     """A group that draws itself as scenes."""
 
     on_tick: Any
-    """Called with nothing after each tick that is worth a scene, if it is not None."""
+    """If not None, called without arguments after each tick that deserves a scene."""
 
     @property
     def display(self) -> Display:
-        """What does not change."""
+        """The fixed parts."""
         ...
 
     def scene(self, env_id: int = 0) -> Scene:
-        """What one instance looks like now."""
+        """The present look of one instance."""
         ...
 
 

@@ -2,10 +2,10 @@
 
 A game is an episode of both teams: 1 for the winner, -1 for the loser, 0 for both where the board is full. The teams
 take turns at moving first: team t begins game e of board i where i + e is even for t = 0, odd for t = 1. Games may
-begin with moves that are drawn at random, which are no decisions.
+begin with random moves, which are no decisions.
 
 Observations, actions and masks are those of PettingZoo's `classic/connect_four-v3`, so policies can change between
-the two; this one plays some fifty times as many moves in a second.
+the two; this implementation plays some fifty times as many moves in a second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.stages.games.connect_four import scene as screen
 from headrace.stages.games.scene import Display, Scene
 
 ACTIONS = ActionSpec(discrete_branches=(rules.COLUMNS,), masked=True)
-"""The column that a stone is dropped into; full ones are masked."""
+"""The column for a stone; full ones are masked."""
 OBSERVATION = ObservationSpec("observation", (2 * rules.PLACES,), "int8")
 
 _TEAMS = (0, 1)
@@ -34,11 +34,11 @@ class ConnectFourGroup:
     """`num_envs` boards of connect four.
 
     Args:
-        num_envs: boards.
+        num_envs: number of boards.
         behavior: behaviour name; the ids are `<behavior>?team=0` and `<behavior>?team=1`.
-        opening_moves: maximum number of random moves at a game's start; the number is drawn for each game, from 0 on.
-            A game that would be over by then begins with the empty board. Self-play from the empty board alone soon
-            knows its own few openings, and little beside them.
+        opening_moves: the most random moves at a game's start; each game draws its number, from 0 on. A game that the
+            opening would end begins with the empty board. Self-play from the empty board alone soon masters its few
+            openings, and little else.
 
     Raises:
         ValueError: if there is no board, or an option is out of its range.
@@ -54,7 +54,7 @@ class ConnectFourGroup:
             )
         self.num_envs = num_envs
         self.on_tick: Callable[[], None] | None = None
-        """Called after each move, before a board on which the game is over is cleared."""
+        """Called after each move, before the board of a finished game is cleared."""
         self.behavior_ids = tuple(f"{behavior}?team={team}" for team in _TEAMS)
         self.behavior_specs: Mapping[str, BehaviorSpec] = {
             behavior_id: BehaviorSpec(behavior_id, (OBSERVATION,), ACTIONS) for behavior_id in self.behavior_ids
@@ -70,14 +70,14 @@ class ConnectFourGroup:
 
     @property
     def to_move(self) -> NDArray[np.int64]:
-        """[C] the team that is to move."""
+        """[C] the team that moves next."""
         return (self._boards + self._episodes + self._moves) % 2
 
     def reset(self, seed: int | None = None) -> StepResult:
         """Begin a new game on every board.
 
         Args:
-            seed: decides all openings; None: random numbers continue.
+            seed: determines all openings; None continues the random numbers.
         """
         if seed is not None:
             self._random = np.random.default_rng(seed)
@@ -91,7 +91,7 @@ class ConnectFourGroup:
         """Drop one stone on every board.
 
         Args:
-            actions: by behaviour id, one row per board on which that team is to move.
+            actions: by behaviour id, one row per board on which that team moves next.
 
         Raises:
             StageError: if a column is full.
@@ -118,15 +118,15 @@ class ConnectFourGroup:
 
     @property
     def display(self) -> Display:
-        """What does not change of a board on a screen."""
+        """The fixed parts of a board on a screen."""
         return screen.display(self.behavior_ids)
 
     def scene(self, env_id: int = 0) -> Scene:
-        """Return what one board looks like now, as shapes."""
+        """Return the present look of one board, as shapes."""
         return screen.scene(self.stones[:1, env_id], self.stones[1:, env_id])
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there are no resources."""
 
     def _begin(self, boards: NDArray[np.int32]) -> None:
         """Begin new games on some boards, with their openings."""
@@ -146,7 +146,7 @@ class ConnectFourGroup:
         self._moves[boards] = 0
 
     def _drop(self, boards: NDArray[np.int32], columns: NDArray[np.signedinteger]) -> None:
-        """Drop a stone of the team that is to move, on each of some boards."""
+        """Drop a stone of the team that moves next, on each of some boards."""
         self.stones[self.to_move[boards], boards] |= rules.drop(columns, self.heights[boards])
         self.heights[boards, columns] += 1
         self._moves[boards] += 1
@@ -161,7 +161,7 @@ class ConnectFourGroup:
         rewards: NDArray[np.float32],
         lengths: NDArray[np.int32],
     ) -> StepResult:
-        """Return the rows of both teams: the endings of boards `ended` [e], then the boards where the team is to move.
+        """Return the rows of both teams: the endings of boards `ended` [e], then the boards where the team moves next.
 
         Args:
             ended: [e] boards whose game is over; they have restarted.

@@ -1,8 +1,8 @@
 """The rules of connect four, on many boards at once: stones as bits of one number per player and board.
 
-A column has seven bits, the lowest is its lowest place, and the seventh always stays empty: so no row of four runs
-over a column's end. (The usual layout of connect-four programs; with it, a shift and an "and" look at all places at
-once.) Nothing here knows of episodes, teams or rewards.
+A column has seven bits, the lowest is its lowest place, and the seventh always stays empty: so no row of four extends
+past a column's end. (This is the usual layout of connect-four programs: a shift and an "and" test all places at once.)
+This module knows no episodes, teams or rewards.
 
 Axis letters: C boards.
 """
@@ -31,7 +31,7 @@ _BOTTOM: Final = np.arange(COLUMNS, dtype=np.uint64) * np.uint64(_STRIDE)
 _BIT_OF_PLACE: Final = np.array(
     [_STRIDE * column + row for row in reversed(range(ROWS)) for column in range(COLUMNS)], np.uint64
 )
-"""[42] the bits in the order in which a board is read: row by row from the top, each from the left."""
+"""[42] the bits in reading order: row by row from the top, each from the left."""
 
 
 def four_in_a_row(stones: Stones) -> NDArray[np.bool_]:
@@ -60,7 +60,7 @@ def free(heights: NDArray[np.int8]) -> NDArray[np.bool_]:
 
 
 def winning_columns(stones: Stones, heights: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Return [C, 7] true for columns in which one more of these stones [C] would win at once."""
+    """Return [C, 7] true for columns in which one more of these stones [C] wins at once."""
     return four_in_a_row(stones[:, None] | drops(heights)) & free(heights)
 
 

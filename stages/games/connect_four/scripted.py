@@ -10,7 +10,7 @@ from headrace.stages.games.connect_four import rules
 
 
 class RandomPlayer:
-    """Drops its stone into any column that is not full, each with equal chance."""
+    """Drops its stone into any column that is not full, with equal probability."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -21,9 +21,9 @@ class RandomPlayer:
 
 
 class TacticalPlayer:
-    """Wins where it can in one move, else hinders the other from doing so, else moves at random.
+    """Wins in one move where it can, otherwise blocks such a move of the other player, otherwise moves at random.
 
-    Where there are several such columns, it takes any of them.
+    Among several such columns it chooses at random.
     """
 
     def __init__(self, seed: int) -> None:
@@ -38,6 +38,6 @@ class TacticalPlayer:
 
 
 def _any_of(columns: NDArray[np.bool_], random: np.random.Generator) -> ActionBatch:
-    """Draw one of the marked columns [d, 7] per row, with equal chance."""
+    """Draw one of the marked columns [d, 7] per row, with equal probability."""
     chosen = np.where(columns, random.random(columns.shape), -1.0).argmax(axis=1)
     return ActionBatch(np.zeros((len(columns), 0), np.float32), chosen[:, None].astype(np.int32))

@@ -1,10 +1,10 @@
 """Pursuit as an environment group: two pursuers against one evader, in hundreds of arenas at once.
 
-A game is an episode of all three. It is over when a pursuer catches the evader, or the time is up: then the evader
+A game is an episode of all three. It ends when a pursuer catches the evader, or when the time is up: then the evader
 wins. That is the game's own rule and all agents see the time left, so the episode is terminated, never truncated. The
 final reward has the sign of the result, as ML-Agents' self-play expects.
 
-The two sides are behaviours of their own, with teams of unequal size: the smallest asymmetric game.
+The two sides are separate behaviours, with teams of unequal size: the smallest asymmetric game.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ class PursuitGroup:
     """`num_envs` arenas with two pursuers and an evader each.
 
     Args:
-        num_envs: arenas.
+        num_envs: number of arenas.
         time_limit_s: seconds that the evader has to survive.
         pursuer: behaviour name of the pursuers, team 0.
         evader: behaviour name of the evader, team 1.
         evader_speed: top speed of the evader in m/s, unless it is an environment parameter.
-        catch_distance: distance between the middles of a pursuer and the evader, in metres, at which it is caught.
+        catch_distance: distance between the centres of a pursuer and the evader, in metres, at which it is caught.
 
     Raises:
         ValueError: if an option is out of its range.
     """
 
     on_tick: Callable[[], None] | None = None
-    """Called after each tick of motion, so that a screen has more pictures than decisions."""
+    """Called after each tick of motion, so that a film has more pictures than decisions."""
 
     def __init__(
         self,
@@ -119,14 +119,14 @@ class PursuitGroup:
         self._catch_distance = catch_distance
         self._top_speeds: Floats = np.tile(SPEEDS[:, None], (num_envs, 1, 1))
         self._top_speeds[:, EVADER] = evader_speed
-        """[C, 3, 1] in the running games."""
+        """[C, 3, 1] top speeds in the running games."""
         self._parameters: EpisodeParameters | None = None
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Draw parameters at the beginning of each game.
+        """Draw parameters at the start of each game.
 
         Raises:
-            StageError: if one is not among `PARAMETERS`.
+            StageError: if a parameter is not among `PARAMETERS`.
         """
         check_parameter_names(parameters, PARAMETERS, "Pursuit")
         self._parameters = parameters
@@ -142,7 +142,7 @@ class PursuitGroup:
         return self._result(none, None, np.zeros(0, np.bool_), np.zeros(self.num_envs, np.float32), None)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Move all agents by their decisions; games that are over restart.
+        """Move all agents by their decisions; finished games restart.
 
         Args:
             actions: by behaviour id; two rows per arena for the pursuers, one for the evader.
@@ -164,17 +164,17 @@ class PursuitGroup:
 
     @property
     def display(self) -> Display:
-        """What does not change of an arena on a screen."""
+        """The fixed parts of an arena on a screen."""
         return screen.display(self.pursuer_id, self.evader_id)
 
     def scene(self, env_id: int = 0) -> Scene:
-        """Return what one arena looks like now, as shapes."""
+        """Return the present look of one arena, as shapes."""
         places, speeds = self.arenas.places[env_id], self.arenas.speeds[env_id]
         left = float(self._time_left(self._env_ids)[env_id])
         return screen.scene((self.pursuer_id, self.evader_id), places, speeds, left, self._catch_distance)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there are no resources."""
 
     def _begin_games(self, arenas: NDArray[np.int32]) -> None:
         self.arenas.place(arenas, self._random)
@@ -215,9 +215,9 @@ class PursuitGroup:
 
         Args:
             ended: [e] arenas whose game is over; they have restarted.
-            final: last observations of pursuers and evaders there; None if no game is over.
+            final: the last observations of pursuers and evaders there; None if no game is over.
             fallen: [e] true where the evader was caught.
-            rewards: [C] of the decision rows.
+            rewards: [C] rewards of the decision rows.
             game_seconds: [e] lengths of these games.
         """
         result = (STEP_REWARD + np.where(fallen, -RESULT_REWARD, RESULT_REWARD)).astype(np.float32)

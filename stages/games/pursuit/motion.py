@@ -1,7 +1,7 @@
 """Many arenas at once: constants, the agents' places and speeds, one tick of their motion, and what agents observe.
 
-Pure mechanics: nothing here knows of games or rewards. Lengths are in metres, times in seconds. The constants were
-tuned so that the scripted players of both sides win about half of their games, and skill decides the rest. Agents pass
+Pure mechanics: this module knows no games or rewards. Lengths are in metres, times in seconds. The constants are tuned
+so that the scripted players of both sides win about half of their games, and skill decides the rest. Agents pass
 through each other. Axis letters: C arenas; the agents' axis has the pursuers first and the evader last.
 
 An agent sees its own place and speed, the others' places relative to its own and their speeds, and the time left. A
@@ -27,27 +27,27 @@ PURSUER_TEAM: Final = 0
 EVADER_TEAM: Final = 1
 
 HALF_WIDTH: Final = 1.0
-"""The arena is a square; its middle is the origin."""
+"""Half the side of the arena, a square around the origin."""
 TICK_S: Final = 0.04
-"""Length of a tick of motion; nobody moves farther in it than a catch reaches."""
+"""Length of a tick of motion; no agent moves farther in it than a catch reaches."""
 TICKS_PER_DECISION: Final = 3
 
 PURSUER_SPEED: Final = 0.5
 EVADER_SPEED: Final = 1.0
 ACCELERATION: Final = 6.0
 CATCH_DISTANCE: Final = 0.07
-"""Between the middles of a pursuer and the evader."""
+"""Between the centres of a pursuer and the evader."""
 
 FASTEST: Final = CATCH_DISTANCE / TICK_S
 """Highest speed at which an agent moves no farther in a tick than a catch reaches."""
 
 START_WITHIN: Final = 0.35
-"""The evader starts in the middle: both coordinates are at most so far from 0. Pursuers start at the walls."""
+"""The evader starts near the centre: this bounds both coordinates. Pursuers start at the walls."""
 
 STEP_REWARD: Final = 0.005
-"""Reward of the evader for each decision, and cost of each pursuer."""
+"""The evader's reward for each decision, and each pursuer's cost."""
 RESULT_REWARD: Final = 1.0
-"""Reward of the winners at a game's end, and cost of the losers."""
+"""The winners' reward at a game's end, and the losers' cost."""
 
 
 SPEEDS: Floats = np.array([PURSUER_SPEED] * PURSUERS + [EVADER_SPEED], np.float32)
@@ -71,11 +71,11 @@ class Arenas:
 
     @classmethod
     def empty(cls, arenas: int) -> Arenas:
-        """Return arenas with all agents in the middle, at rest."""
+        """Return arenas with all agents at the centre, at rest."""
         return cls(np.zeros((arenas, AGENTS, 2), np.float32), np.zeros((arenas, AGENTS, 2), np.float32))
 
     def place(self, arenas: NDArray[np.signedinteger], random: np.random.Generator) -> None:
-        """Put all agents at their starts: the evader near the middle, each pursuer anywhere at a wall."""
+        """Put all agents at their starts: the evader near the centre, each pursuer anywhere at a wall."""
         count = len(arenas)
         draws = random.random((count, AGENTS, 2), dtype=np.float32)
         places = (2 * draws - 1) * np.float32(HALF_WIDTH)
@@ -94,7 +94,7 @@ def advance(arenas: Arenas, wanted: Floats) -> None:
 
     Args:
         arenas: changed in place.
-        wanted: [C, 3, 2] the velocity that each agent aims at.
+        wanted: [C, 3, 2] the target velocity of each agent.
     """
     speeds, places = arenas.speeds, arenas.places
     change = wanted - speeds
@@ -122,7 +122,7 @@ def observe(arenas: Arenas, time_left: Floats) -> tuple[Floats, Floats]:
 
     Args:
         arenas: the arenas.
-        time_left: [C] share of the game's time that is left.
+        time_left: [C] remaining share of the game's time.
     """
     state = np.concatenate([arenas.places, arenas.speeds], axis=2)
     count = len(state)

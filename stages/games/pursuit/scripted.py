@@ -1,7 +1,7 @@
 """A scripted player for each side. They see what policies see, keep no state, and draw no random numbers.
 
-The nearer pursuer runs at the evader; the farther one runs to where it cuts off the flight. The evader considers places
-all over the arena and heads for the one on whose way it is farthest ahead of the pursuers.
+The nearer pursuer runs at the evader; the farther one cuts off the flight. The evader considers places all over the
+arena and heads for the one on whose way it is farthest ahead of the pursuers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.stages.games.pursuit.motion import (
 )
 
 _LEAD: Final = 0.6
-"""Share of the time to the evader over which a pursuer believes in the evader's present speed."""
+"""Share of the time to the evader for which a pursuer extrapolates the evader's speed."""
 _FLANK: Final = 0.35
 """Distance beyond the evader at which the farther pursuer aims, as a share of the mate's distance from it."""
 _GRID: Final = 7
@@ -74,12 +74,12 @@ class ScriptedEvader:
 
 
 def _size(way: Floats) -> Floats:
-    """Return the lengths [...] of ways [..., 2]."""
+    """Return the lengths [...] of vectors [..., 2]."""
     return np.asarray(np.sqrt(np.square(way).sum(axis=-1)), np.float32)
 
 
 def _towards(way: Floats) -> ActionBatch:
-    """Return the direction nearest to each way [d, 2]."""
+    """Return the action whose direction is nearest to each vector [d, 2]."""
     return _choices((way @ DIRECTIONS[1:].T).argmax(axis=1) + 1)
 
 

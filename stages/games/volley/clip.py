@@ -17,13 +17,13 @@ from headrace.stages.games.volley.physics import TICK_S
 from headrace.stages.games.volley.scene import LIVELY_COLOURS
 
 Player = Callable[[tuple[Array, ...]], ActionBatch]
-"""Observations of an agent per row to one action per row."""
+"""From observations of an agent per row to one action per row."""
 
 _TICKS_PER_FRAME = 2
 """25 pictures a second."""
 _COLOURS = 96
 _SWATCH_SHARE = 0.02
-"""Share of a picture's pixels for which each lively colour counts when the palette is chosen."""
+"""Share of a picture's pixels that each lively colour gets when the palette is chosen."""
 
 
 def write_clip(
@@ -38,11 +38,11 @@ def write_clip(
 
     Args:
         path: the GIF to write.
-        group: its other courts are played as well, but not seen: one court is enough.
-        players: on the left (team 0) and on the right.
+        group: its other courts are played too, but not visible: one court is enough.
+        players: the players on the left (team 0) and on the right.
         seconds: length of the film.
-        width: of the picture in pixels; it is half as high.
-        seed: for the group's reset; without one, every clip shows other serves.
+        width: width of the picture in pixels; it is half as high.
+        seed: for the group's reset; without one, each clip shows different serves.
     """
     film: list[Image.Image] = []
     images = SceneImages(group.display, width)
@@ -72,7 +72,7 @@ def write_clip(
 
 
 def _write_gif(path: Path, film: list[Image.Image]) -> None:
-    """Write frames with one palette and no dithering, so that what does not move stays equal and costs nothing."""
+    """Write frames with one palette and no dithering, so that static parts stay equal and take no space."""
     palette = _palette(film[0])
     frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in film]
     frame_ms = round(1000 * TICK_S * _TICKS_PER_FRAME)
@@ -80,7 +80,7 @@ def _write_gif(path: Path, film: list[Image.Image]) -> None:
 
 
 def _palette(frame: Image.Image) -> Image.Image:
-    """Choose colours; small lively areas are weighted up, or the sky would get nearly all colours."""
+    """Choose colours; small lively areas get more weight, or the sky would take nearly all colours."""
     pixels = np.asarray(frame).reshape(-1, 3)
     lively = np.array([ImageColor.getrgb(colour) for colour in LIVELY_COLOURS], np.uint8)
     swatches = np.repeat(lively, int(len(pixels) * _SWATCH_SHARE), axis=0)

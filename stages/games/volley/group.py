@@ -1,8 +1,8 @@
 """Volley as an environment group: points, matches and serves on top of `physics`, in the pipeline's columns.
 
-A match is an episode: the first to `points_to_win` points wins it. When the time is up, the leader wins the running
-rally and the match; with equal points the match is truncated as a draw. So the final reward always has the sign of the
-result, as ML-Agents' self-play expects.
+A match is an episode: the first team with `points_to_win` points wins it. When the time is up, the leader wins the
+running rally and the match; with equal points the match is truncated as a draw. So the final reward always has the sign
+of the result, as ML-Agents' self-play expects.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class VolleyGroup:
     """`num_envs` courts of one-against-one volleyball, stepped together.
 
     Args:
-        num_envs: courts.
+        num_envs: number of courts.
         points_to_win: points that win a match.
-        time_limit_s: seconds of play after which a match is decided by points, or cut short as a draw.
+        time_limit_s: seconds of play after which points decide a match, or it is truncated as a draw.
         frame_skip: physics ticks (of 0.02 s) per decision.
         behavior: behaviour name; the ids are `<behavior>?team=0` and `<behavior>?team=1`.
 
@@ -106,15 +106,15 @@ class VolleyGroup:
         self._images: SceneImages | None = None
         self._parameters: EpisodeParameters | None = None
         self._ball_gravity: Floats | float = BALL_GRAVITY
-        """For all running matches, or [C] for each."""
+        """The ball's gravity: one value for all running matches, or [C]."""
         self._serve_speed: Floats | None = None
-        """[C] highest speed in the running matches; None: that of the rules."""
+        """[C] highest speed of a serve in the running matches; None means the rules' own."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Draw parameters at the beginning of each match.
+        """Draw parameters at the start of each match.
 
         Raises:
-            StageError: if one is not among `PARAMETERS`.
+            StageError: if a parameter is not among `PARAMETERS`.
         """
         check_parameter_names(parameters, PARAMETERS, "Volley")
         self._parameters = parameters
@@ -160,27 +160,27 @@ class VolleyGroup:
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """Return an RGB image [300, 600, 3] of one court."""
-        from headrace.stages.games.drawing import SceneImages  # Pillow only where pictures are made
+        from headrace.stages.games.drawing import SceneImages  # import Pillow only to draw
 
         if self._images is None:
             self._images = SceneImages(self.display)
         return self._images.image(self.shapes_with_score(env_id))
 
     def shapes_with_score(self, env_id: int) -> list[Shape]:
-        """Return what one court looks like now, with the score as lamps."""
+        """Return the present look of one court, with the score as lamps."""
         return [*self.scene(env_id).shapes, *screen.lamps(self.score[:, env_id], self.points_to_win)]
 
     @property
     def display(self) -> Display:
-        """What does not change of a court on a screen."""
+        """The fixed parts of a court on a screen."""
         return screen.display(self.behavior_ids, self.points_to_win)
 
     def scene(self, env_id: int = 0) -> Scene:
-        """Return what one court looks like now, as shapes."""
+        """Return the present look of one court, as shapes."""
         return screen.scene(self.courts, self.score, self.behavior_ids, env_id)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there are no resources."""
 
     def _play(self, actions: Mapping[str, ActionBatch]) -> NDArray[np.int8]:
         """Advance the courts; return [C] the side where the ball first touched the ground, as `advance` does."""

@@ -1,16 +1,16 @@
 """Many courts at once: constants, the state of players and balls, one tick of their motion, and what players observe.
 
-Pure mechanics: nothing here knows of points, serves or episodes (see `group`), or draws random numbers. Lengths are in
-metres, times in seconds. The constants were tuned for short games that skill decides; docs/volley.md describes the
+Pure mechanics: this module knows no points, serves or episodes (see `group`), and draws no random numbers. Lengths are
+in metres, times in seconds. The constants are tuned for short games that skill decides; docs/volley.md describes the
 effect of each change. Axis letters: C courts; the players' arrays have a team axis of 2 before it.
 
-The two sides are symmetric to the last bit. Each player's state is kept in the player's own frame, in which the
-net is at x = 0, the own half has x < 0, and forward is +x; the frame of team 0 is also the ball's. Mirroring a
-court swaps the team axis and negates the ball's x, and every expression below is built so that floating-point
-rounding commutes with that.
+The two sides are symmetric to the last bit. Each player's state is kept in the player's own frame, in which the net is
+at x = 0, the own half has x < 0, and forward is +x; the frame of team 0 is also the ball's. Mirroring a court swaps the
+team axis and negates the ball's x, and every expression below is built so that floating-point rounding commutes with
+that.
 
 An observation is twelve numbers in the player's own frame, the same on both sides of the net. `CourtView` inverts their
-scaling for scripted players, which see the same as a trained policy.
+scaling for scripted players, which see the same numbers as a trained policy.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ BALL_GRAVITY: Final = 6.5
 BALL_MAX_SPEED: Final = 6.5
 """Below (BALL_RADIUS + NET_RADIUS) / TICK_S, so that the ball can't tunnel through the net."""
 BALL_MIN_REBOUND: Final = 3.6
-"""A player is springy: the ball leaves it at this speed at least, so that nobody carries the ball."""
+"""Least speed at which the ball leaves a player, who is springy, so that no player can carry the ball."""
 
 PLAYER_RESTITUTION: Final = 0.95
 WALL_RESTITUTION: Final = 0.85
 NET_RESTITUTION: Final = 0.6
 FLOOR_RESTITUTION: Final = 0.5
-"""Only to be looked at: the rally is over."""
+"""Only for the picture: the rally is over."""
 
 HOME: Final = 1.5
 """Distance from the net at which a player awaits the serve."""
 SERVE_HEIGHT: Final = 2.0
 SERVE_SPEED: Final = (0.7, 2.1)
-"""Range of the serve's horizontal speed; it starts above the net, towards the side that receives."""
+"""Range of the serve's horizontal speed; it starts above the net, towards the receiving side."""
 SERVE_RISE: Final = (0.4, 1.8)
 """Range of the serve's upward speed."""
 
@@ -94,7 +94,7 @@ def advance(
         courts: changed in place.
         move: [2, C] -1 back, 0 stay, 1 forward, each in the player's own frame.
         jump: [2, C] true to jump if the player stands on the ground.
-        ball_gravity: for all courts, or [C] for each; metres per second squared.
+        ball_gravity: one value for all courts, or [C]; metres per second squared.
 
     Returns:
         [C] 0 while the ball is in the air, -1 where it touched the ground in team 0's half, 1 in team 1's.
@@ -218,7 +218,7 @@ def observe(courts: Courts) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class CourtView:
-    """Observations [d, 12] of d players back in metres and seconds, each [4, d]: x, y, vx, vy."""
+    """Observations [d, 12] of d players, back in metres and seconds, each [4, d]: x, y, vx, vy."""
 
     own: Floats
     ball: Floats

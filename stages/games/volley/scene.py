@@ -35,7 +35,7 @@ _BACK, _STAY, _FORWARD = 0, 1, 2
 
 
 def display(behavior_ids: tuple[str, str], points_to_win: int) -> Display:
-    """Return what does not change. The player on the right walks forward to the left."""
+    """Return the fixed parts. The player on the right walks forward to the left."""
     moves = ((_BACK, _FORWARD), (_FORWARD, _BACK))
     keys = {
         behavior_id: choices(
@@ -62,7 +62,7 @@ def display(behavior_ids: tuple[str, str], points_to_win: int) -> Display:
 
 
 def scene(courts: Courts, score: NDArray[np.int32], behavior_ids: tuple[str, str], env_id: int) -> Scene:
-    """Return what a court looks like now."""
+    """Return the present look of a court."""
     ball_x, ball_y = (float(courts.ball[row, env_id]) for row in (X, Y))
     stands = [(float(courts.players[X, team, env_id]) * (1 - 2 * team), team) for team in (0, 1)]
     shapes = [_shadow(ball_x, ball_y - BALL_RADIUS, BALL_RADIUS)]

@@ -1,9 +1,9 @@
 """A scripted opponent with the limits of a human one.
 
-It sees what a policy sees and keeps no state between decisions. It runs to where the ball will come down, and jumps at
-a ball within reach. It does not aim, and its predictions are imperfect: it reacts to a ball only once that has crossed
-the net, expects 70 % of the remaining flight (so that it is late for fast and for far balls), and considers rebounds
-from the wall behind it only.
+It sees what a policy sees and keeps no state between decisions. It runs to where the ball will land, and jumps at a
+ball within reach. It does not aim, and its predictions are imperfect: it reacts to a ball only after that has crossed
+the net, expects 70 % of the remaining flight (so that it is late for fast and for far balls), and considers only
+rebounds from the wall behind it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from headrace.stages.games.volley.physics import (
 )
 
 _CONTACT_HEIGHT: Final = 0.85
-"""Height of the ball's centre at which it expects to meet the ball, in metres."""
+"""Height of the ball's centre at which it expects to hit the ball, in metres."""
 _FORESIGHT: Final = 0.7
 """Share of the remaining flight that it expects."""
 _BEHIND: Final = 0.17
 """Distance behind the ball at which it stands, so that the ball goes forward."""
 _STEADY: Final = 0.08
-"""A target nearer than this is not walked to."""
+"""It does not walk to a nearer target."""
 _JUMP_REACH: Final = (0.4, 0.75, 1.3)
-"""It jumps at a sinking ball that is nearer than this sideways, and between these heights; metres."""
+"""It jumps at a falling ball within this sideways distance, and between these heights; metres."""
 
 _BACK, _STAY, _FORWARD = 0, 1, 2
 
