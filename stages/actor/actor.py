@@ -1,8 +1,8 @@
 """The actor: environment stage and agent processor in one task, as the source of trajectories.
 
-It steps, collects, and stands still when flow control requires it. Its host passes policies, assignments, environment
-parameters, credits and commands to it from outside its task; they take effect between two ticks. It knows no queue and
-no channel.
+The actor steps environments, collects trajectories, and stands still when flow control requires it. Its host passes
+policies, assignments, environment parameters, credits and commands to it from outside its task; they take effect
+between two ticks. The actor knows neither queues nor channels.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ Item = TrajectoryBatch | Barrier
 
 @dataclass(frozen=True)
 class ActorPort:
-    """The actor's calls of its host. All return at once."""
+    """The actor's calls to its host. All return at once."""
 
     announce: Callable[[BehaviorSpec], None] = lambda spec: None
-    """A behaviour id was seen for the first time."""
+    """The environments have announced a new behaviour id."""
     ended: Callable[[str], None] = lambda reason: None
-    """The environments have ended in order, for this reason: what was made is emitted, and then no more comes."""
+    """The environments have ended in order, for this reason: the actor emits what it holds, and then nothing more."""
     stopped: Callable[[], None] = lambda: None
-    """The last item was taken, after a stop was requested; what is left is to close the environments."""
+    """The host has taken the last item after a requested stop; the actor has only to close the environments."""
 
 
 class _Work(NamedTuple):
-    """The parts of an action: the first may return items to emit, the second is awaited after they have left."""
+    """The two halves of an action: the first may return items to emit; the second is awaited after they have left."""
 
     emit: Callable[[], Iterable[Item] | None] | None
     wait: Callable[[], Awaitable[None]] | None
     consult: Callable[[], Awaitable[bool]] | None = None
-    """Awaited before both; if it returns False, nothing is done and the state is judged anew."""
+    """Awaited before both; if it returns False, neither runs, and the guards of the state are tested again."""
 
 
 class Actor(Source[Item]):
@@ -60,11 +60,11 @@ class Actor(Source[Item]):
         environment: the environment stage; started and stopped by the actor.
         processor: the agent processor.
         gate: flow control.
-        port: its calls of the host.
-        restarts: limits of rebuilding a broken environment.
+        port: the actor's calls to the host.
+        restarts: the limits on rebuilding a broken environment.
         resets_at_checkpoints: close half-made trajectories and reset the environments at each checkpoint, with a seed
             derived from the run's seed and the checkpoint's number, so that a resumed run equals an uninterrupted one.
-        resumed_at: number of the checkpoint that the run resumes from, -1 for a fresh run.
+        resumed_at: the checkpoint number that the run resumes from, -1 for a fresh run.
         clock: seconds, for the restart limits.
     """
 
@@ -97,23 +97,23 @@ class Actor(Source[Item]):
         self._stopping = self._changed = self._held = False
         self._checkpoint: int | None = None
         self._adopted: dict[str, int] = {}
-        # While decisions are made elsewhere: what comes meanwhile, to be taken in after them.
+        # While another process decides: what arrives meanwhile, to be applied after its answer.
         self._consulting = False
         self._deferred: list[Callable[[], None]] = []
         self._known: set[str] = set()
-        # Behaviours that it stands still for, until their learners have learned.
+        # Behaviours for which the actor stands still until their learners have learned.
         self._lacking: dict[str, None] = {}
-        # Behaviours that had agents when credits were last asked for at a checkpoint.
+        # Behaviours that had agents when the actor last requested credits at a checkpoint.
         self._players: tuple[str, ...] = ()
 
     @property
     def acting(self) -> Mapping[str, tuple[int, int]]:
-        """(steps, version) by behaviour name: learning steps after so many are by that version or newer ones."""
+        """(steps, version) by behaviour name: learning steps after the first `steps` are by that version or newer."""
         return self._account.acting
 
     @property
     def source(self) -> int:
-        """The incarnation of the actor, as it is now: see `renew`."""
+        """The present incarnation of the actor; see `renew`."""
         return self._processor.source
 
     def receive_policy(self, update: PolicyUpdate) -> None:
@@ -124,7 +124,7 @@ class Actor(Source[Item]):
         self._environment.update(update)
         if update.snapshot < 0 and update.behavior_id in self._environment.specs:
             self._adopted[update.behavior_id] = update.version
-            if len(self._lacking) > 1:  # it is the others that are waited for
+            if len(self._lacking) > 1:  # the actor still waits for other behaviours
                 self._lacking.pop(behavior_name(update.behavior_id), None)
         self._changed = True
         self._wake.set()
@@ -138,7 +138,7 @@ class Actor(Source[Item]):
         self._wake.set()
 
     def receive_parameters(self, parameters: EnvironmentParameters) -> None:
-        """Pass these to the environments, before the start or between two ticks."""
+        """Pass these parameters to the environments, before the start or between two ticks."""
         self._resets.receive_parameters(parameters)
         self._wake.set()
 
@@ -148,7 +148,7 @@ class Actor(Source[Item]):
         self._wake.set()
 
     def renew(self, source: int) -> None:
-        """Go on as another source: its credits are counted anew, and those of steps that it holds are spent there."""
+        """Go on as another source, which counts credits from 0 and pays for the steps that the actor holds."""
         self._account.renew(source)
         self._wake.set()
 
@@ -163,7 +163,7 @@ class Actor(Source[Item]):
         self._give_up()
 
     def request_stop(self) -> None:
-        """Stop stepping; held trajectories are emitted and the source ends (after a checkpoint that was requested)."""
+        """Stop stepping: emit all held trajectories and end the source (after a checkpoint requested earlier)."""
         self._stopping = True
         self._environment.request_stop()
         self._give_up()
@@ -186,7 +186,7 @@ class Actor(Source[Item]):
         await settled(self._environment.stop())
 
     def progress(self) -> int | None:
-        """Count ticks; None while it waits for its host, or for environments that have deadlines of their own."""
+        """Count ticks; None while the actor waits for its host, or for environments with their own deadlines."""
         return None if self._asleep else self._environment.progress()
 
     async def produce(self) -> AsyncIterator[Item]:
@@ -243,23 +243,23 @@ class Actor(Source[Item]):
         }
 
     def _obeys(self) -> bool:
-        """True if commands are followed now: deterministic runs follow them only where they stand still."""
+        """True if the actor follows commands now: in deterministic runs, only where it stands still."""
         if not self._resets_at_checkpoints or self._state in STANDS_STILL:
             return True
         return not self._account.bounded()
 
     def _credits_missing(self) -> bool:
-        """True if credits are used up, or a grant came before the policy that it was made for; or if it is held."""
+        """True if the actor is held, has used up its credits, or has a grant whose policy has not arrived yet."""
         missing = self._account.missing(self._players if self._state is State.CHECKPOINT else self._account.deciding())
         return missing or (self._held and self._obeys())
 
     async def _consult(self) -> bool:
-        """Have the decisions made that are made elsewhere; False if a command comes first, or there is no answer.
+        """Get the decisions that another process makes; False if a command comes first, or no answer comes.
 
-        What is asked is decided under the policies and the assignment of this moment: newer ones wait until then.
+        The policies and the assignment of this moment decide: newer ones wait until the answer is there.
         """
         if self._state is State.WAITING and not self._changed:
-            return True  # the decisions that it has are still by the newest policies
+            return True  # the open decisions are still by the newest policies
         self._consulting = self._asleep = True
         try:
             with self._context.timings.lasting(ASKING):
@@ -267,27 +267,27 @@ class Actor(Source[Item]):
         except NoDecisionError:
             self._catch_up()
             if self._state is not State.WAITING:
-                self._state = State.DECIDING  # where commands are followed; what was decided before a reset is gone
+                self._state = State.DECIDING  # commands are followed there; the decisions before a reset are gone
             await self._sleep()
             return False
         self._asleep = False
         return True
 
     def _catch_up(self) -> None:
-        """Take in what came while decisions were made elsewhere."""
+        """Apply what arrived while another process decided."""
         self._consulting = False
         deferred, self._deferred = self._deferred, []
         for receive in deferred:
             receive()
 
     def _give_up(self) -> None:
-        """Let a command be followed soon, also while decisions are made elsewhere."""
+        """Let a command be followed soon, even while another process decides."""
         if self._environment.oracle is not None:
             self._environment.oracle.give_up()
         self._wake.set()
 
     def _decide(self) -> Iterable[TrajectoryBatch]:
-        # A policy that arrives while a batch waits for room has not decided this tick.
+        # A policy that arrives while a batch waits for room has not made this tick's decisions.
         adopted, self._adopted = self._adopted, {}
         self._changed = False
         versions = self._account.newest_versions() if adopted else {}
@@ -298,26 +298,26 @@ class Actor(Source[Item]):
         for step in steps:
             self._processor.add(step)
         self._catch_up()
-        # Trajectories that an older policy began are emitted: until this actor acts by a version it is granted no
-        # credits for the next one, so the trainer can't be ahead by more than its window.
+        # Emit the trajectories that an older policy began: until this actor acts by a version, the ledger grants it no
+        # credits for the next one, so the trainer can't run ahead by more than its window.
         for behavior_id, version in adopted.items():
             yield from self._processor.cut_older_than(behavior_id, version - 1)
         self._account.note_versions(versions, {})
 
     def _decide_again(self) -> None:
-        """Replace decisions of older policies, before the first step after a wait."""
+        """Replace the decisions of older policies, before the first step after a wait."""
         if self._changed:
             for step in self._environment.decide_again():
                 self._processor.replace_decisions(step)
             self._adopted.clear()
-            known = self._account.needed_versions()  # nothing is left of older grants
+            known = self._account.needed_versions()  # older grants are spent
             self._account.note_versions(self._account.newest_versions(), known)
             self._catch_up()
 
     def _before_step(self) -> Iterable[TrajectoryBatch]:
-        # Not before it is known that the actor goes on: one that stands still emits these with all else, in one batch.
+        # Only once the actor is known to go on: one that stands still emits these with everything else, in one batch.
         yield from self._processor.emit_full()
-        if not self._resets_at_checkpoints:  # there, when an answer comes must not show
+        if not self._resets_at_checkpoints:  # with resets, the time of an answer must have no effect
             self._account.look_ahead()
 
     async def _advance(self) -> None:
@@ -336,12 +336,12 @@ class Actor(Source[Item]):
         await asyncio.sleep(0)  # let policies, credits and commands in
 
     def _stand_still(self) -> Iterable[TrajectoryBatch]:
-        self._lacking = dict.fromkeys(self._account.lacking())  # before all is given back
+        self._lacking = dict.fromkeys(self._account.lacking())  # before the credits are returned
         yield from self._processor.flush()
         self._account.ask_anew()
 
     def _close(self) -> Iterable[TrajectoryBatch]:
-        """Emit all that was made, and give back what it leaves to other actors."""
+        """Emit all held trajectories, and return unused credits for other actors."""
         yield from self._processor.close_all()
         self._account.give_back()
 
@@ -364,8 +364,8 @@ class Actor(Source[Item]):
         yield Barrier(number, self._processor.source)
 
     def _close_at_checkpoint(self) -> Iterable[Item]:
-        # As a resumed run does: reset with fresh credits, which are granted when all stages have saved their parts,
-        # and so under the policies and the assignment that follow from everything before the barrier.
+        # As a resumed run starts: reset with fresh credits. The ledger grants them once all stages have saved their
+        # parts, so under the policies and the assignment that follow from everything before the barrier.
         number = self._begin_checkpoint()
         self._resets.reach_checkpoint(number)
         self._players = self._account.deciding() or self._players
@@ -376,7 +376,7 @@ class Actor(Source[Item]):
         yield Barrier(number, self._processor.source)
 
     def _begin_checkpoint(self) -> int:
-        """Return the checkpoint's number; another one may be requested while this one's items wait for room."""
+        """Return the checkpoint's number; the host may request another one while this one's items wait for room."""
         number, self._checkpoint = self._checkpoint, None
         assert number is not None
         return number

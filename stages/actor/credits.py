@@ -1,6 +1,6 @@
-"""The actor's side of flow control: the gate has its caps and requests more, the account counts steps against them.
+"""The actor's side of flow control: the gate holds its caps and requests more; the account counts steps against them.
 
-The account knows which behaviours need credits, what they used, and which policies act; the gate knows caps alone.
+The account knows which behaviours need credits, what they have used, and which policies act; the gate knows only caps.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from headrace.stages.environments.stage import EnvironmentStage
 
 
 class CreditGate:
-    """Caps on learning steps by behaviour name. Pure: the host sends its requests and passes it the grants.
+    """Caps on learning steps by behaviour name. Pure: the host sends the gate's requests and passes grants to it.
 
-    Everywhere, `used` counts the steps emitted or held so far, by behaviour name, and `alive` names the behaviours that
-    have agents here now: only these can close the gate.
+    In all methods, `used` counts the steps emitted or held so far, by behaviour name, and `alive` names the behaviours
+    that have agents here now: only these can close the gate.
 
     Args:
         request: called with (number of the request, used, wanted behaviours, behaviours whose credits are returned).
@@ -38,18 +38,18 @@ class CreditGate:
         return [name for name in alive if used.get(name, 0) >= self._caps.get(name, 0)]
 
     def bounds(self, alive: Collection[str]) -> bool:
-        """True if the gate will close again some time; behaviours may be without a cap."""
+        """True if the gate will close again at some time; a behaviour without a cap never closes it."""
         return any(self._caps.get(name, 0) < FREE for name in alive)
 
     def look_ahead(self, used: Mapping[str, int], alive: Collection[str], news: bool = False) -> None:
-        """Ask for more while some are left, so that in the steady state the answer comes before they are used up.
+        """Request more credits while some are left, so that in the steady state the answer comes before they run out.
 
         Credits of behaviours that have no agents here any more are returned, as other actors may need them.
 
         Args:
             used: see the class.
             alive: see the class.
-            news: tell the ledger in any case, as this actor acts by a newer policy: others may wait for that.
+            news: send a request in any case, as this actor acts by a newer policy, for which other actors may wait.
         """
         if len(alive) < len(self._caps):
             idle = [name for name, cap in self._caps.items() if name not in alive and cap > used.get(name, 0)]
@@ -67,13 +67,13 @@ class CreditGate:
 
     # An actor that waits holds nothing, or all others could wait for what it holds (docs/decisions/020).
     def wait(self, used: Mapping[str, int], alive: Collection[str]) -> None:
-        """Request credits for an actor that stands still: it has emitted all it held, and returns the unused ones."""
+        """Request credits for an actor that stands still: it has emitted all it held, and returns unused credits."""
         self._requested = True
-        # Nothing is left of any cap, so all behaviours that have agents here are wanted, not only the closed ones.
+        # This empties every cap, so all behaviours that have agents here need credits, not only the closed ones.
         self._give_back(used, sorted(alive), list(self._caps))
 
     def renew(self, used: Mapping[str, int]) -> None:
-        """Give back all that is left, and begin without any credits, as another source."""
+        """Return all unused credits, and begin without any, as another source."""
         self._give_back(used, (), list(self._caps))
         for table in (self._caps, self._request_at, self._versions, self._given_back_at):
             table.clear()
@@ -105,7 +105,7 @@ class CreditGate:
         if wants:
             self._last_request = self._number
         for name in wants:
-            # Requested credits may be granted after they were returned, so they can be returned from now on.
+            # The ledger may grant credits after the gate has returned them: it can return them once requested.
             self._caps.setdefault(name, 0)
 
 
@@ -118,7 +118,7 @@ class CreditAccount:
         gate: flow control.
 
     Attributes:
-        acting: (steps, version) by name: a behaviour's learning steps after so many are by that version or newer ones.
+        acting: (steps, version) by name: learning steps after the first `steps` are by that version or newer ones.
     """
 
     def __init__(self, environment: EnvironmentStage, processor: AgentProcessor, gate: CreditGate) -> None:
@@ -135,11 +135,11 @@ class CreditAccount:
         self.acting: dict[str, tuple[int, int]] = {}
 
     def adopt_behaviors(self) -> None:
-        """Count for all behaviours that the environments have by now."""
+        """Start counting for behaviours that the environments have announced since the last call."""
         self._names = tuple(dict.fromkeys(behavior_name(i) for i in self._environment.specs))
 
     def renew(self, source: int) -> None:
-        """Go on as another source: its credits are counted anew, and those of steps that are held are spent there."""
+        """Go on as another source, which counts credits from 0 and pays for the steps that the actor holds."""
         self._gate.renew({name: int(self._processor.emitted(name)) for name in self._names})
         self._processor.renew(source)
         self.acting.clear()
@@ -147,11 +147,11 @@ class CreditAccount:
 
     # Decisions open at the end of a turn are beyond all caps, so their steps are a ghost's (docs/decisions/021).
     def end_turn(self) -> None:
-        """End learning from the decisions of the turn before, if another team's turn has begun.
+        """End learning from the decisions of the previous turn, if another team's turn has begun.
 
-        The gate does not hold back behaviours that learn no more, and returns their credits: steps that they then
-        completed as learners would be beyond all caps, more of them with each turn. Each tick's decisions are taken
-        after this, and its steps are completed after it: decisions open now are those of the turn before.
+        The gate no longer holds back behaviours that stop learning, and returns their credits: steps that they then
+        completed as learners would exceed all caps, more of them with each turn. The actor calls this before each
+        tick's decisions, and completes the tick's steps afterwards: decisions open now belong to the previous turn.
         """
         mappings = self._environment.mappings
         if self._turns != mappings.turns:
@@ -160,7 +160,7 @@ class CreditAccount:
                 self._processor.end_learning(behavior_id)
 
     def missing(self, players: Iterable[str]) -> bool:
-        """True if credits of some of these behaviours are used up, or came before the policy that they are for."""
+        """True if one of these behaviours has used up its credits, or has a grant whose policy has not arrived yet."""
         mappings, gate = self._environment.mappings, self._gate
         self._used = self._count_used()
         self._learners = learners = self._learning(players)
@@ -169,7 +169,7 @@ class CreditAccount:
         )
 
     def lacking(self) -> list[str]:
-        """Behaviours that `missing` has found to be missing."""
+        """The behaviours that `missing` found to lack credits or a policy."""
         mappings, gate = self._environment.mappings, self._gate
         closed = gate.closed(self._used, self._learners)
         return [
@@ -179,7 +179,7 @@ class CreditAccount:
         ]
 
     def bounded(self) -> bool:
-        """True if the behaviours that decide now will have used up their credits some time."""
+        """True if the behaviours that decide now will use up their credits at some time."""
         return self._gate.bounds(self._learning(self.deciding()))
 
     def deciding(self) -> tuple[str, ...]:
@@ -187,33 +187,33 @@ class CreditAccount:
         return tuple(name for name in self._names if self._processor.open_agents(name))
 
     def look_ahead(self) -> None:
-        """Ask for credits while some are left."""
+        """Request credits while some are left."""
         self._gate.look_ahead(self._used, self._learners, self._unreported)
         self._unreported = False
 
     def ask(self) -> None:
-        """Ask for credits while standing still, once more if other behaviours learn than at the last request."""
+        """Request credits while standing still, again if other behaviours learn than at the last request."""
         if self._learners != self._requested_for:
             self._requested_for = self._learners
             self._gate.wait(self._count_used(), self._learners)
 
     def ask_anew(self) -> None:
-        """Ask once more, whatever was asked for last."""
+        """Request credits again, whatever the last request was for."""
         self.forget_request()
         self.ask()
 
     def ask_for(self, players: Iterable[str]) -> None:
-        """Ask anew for those of these behaviours that are learned from."""
+        """Request credits again, for those of these behaviours that learn."""
         self._learners = self._learning(players)
         self.ask_anew()
 
     def give_back(self) -> None:
-        """Leave what is left to other actors."""
+        """Return unused credits, for other actors."""
         self._learners = ()
         self.ask()
 
     def forget_request(self) -> None:
-        """Let the next request be made, whatever it is for."""
+        """Allow the next request, whatever it is for."""
         self._requested_for = None
 
     def newest_versions(self) -> dict[str, int]:
@@ -225,17 +225,17 @@ class CreditAccount:
         return {name: self._gate.needed_version(name) for name in self._names}
 
     def note_versions(self, versions: Mapping[str, int], known: Mapping[str, int]) -> None:
-        """Note which versions have made all open decisions and will make those that follow; the ledger knows some."""
+        """Note the versions that made the open decisions and will make the next ones; the ledger knows `known`."""
         for name, version in versions.items():
             if version > self.acting.get(name, (0, -1))[1]:
                 self._unreported |= version > known.get(name, 0)
                 self.acting[name] = (self._processor.emitted(name) + self._processor.pending(name), version)
 
     def _count_used(self) -> dict[str, int]:
-        """Learning steps that were emitted or are held."""
+        """The number of learning steps emitted or held, by behaviour name."""
         processor = self._processor
         return {name: int(processor.emitted(name) + processor.pending(name)) for name in self._names}
 
     def _learning(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of some behaviours that are learned from now: only these need credits and their newest policies."""
+        """Those of these behaviours that learn now: only they need credits and their newest policies."""
         return tuple(name for name in names if self._environment.mappings.learns(name))

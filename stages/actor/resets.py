@@ -1,7 +1,7 @@
 """Resets of an actor's environments: when they are due, and with which seeds.
 
 The environments are reset at the start, for a lesson that requires it, when another team begins to learn, at each
-checkpoint of a deterministic run, and when they broke.
+checkpoint of a deterministic run, and when they break.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LESSON, _TURN = 1, 2
 
 
 class Resets:
-    """Resets an actor's environments, and rebuilds them when they broke.
+    """Resets an actor's environments, and rebuilds them when they break.
 
     Args:
         environment: the environment stage.
-        processor: the agent processor, which drops the half-made trajectories of environments that broke.
-        restarts: limits of rebuilding a broken environment.
-        resumed_at: number of the checkpoint that the run resumes from, -1 for a fresh run.
+        processor: the agent processor, which drops the unfinished trajectories of broken environments.
+        restarts: the limits on rebuilding a broken environment.
+        resumed_at: the checkpoint number that the run resumes from, -1 for a fresh run.
         clock: seconds, for the restart limits.
     """
 
@@ -51,28 +51,28 @@ class Resets:
         self._stretch: tuple[int, ...] = (resumed_at,)
         self._reset_to: tuple[int, ...] = ()
         self._played_turn = 0
-        """The turn that the running games were begun in; 0 before there is one."""
+        """The turn in which the running games began; 0 before the first turn."""
 
     def start(self, context: StageContext) -> None:
-        """Keep the context, and pass parameters that are there to the environments."""
+        """Keep the context, and pass any parameters received so far to the environments."""
         self._context = context
         self.adopt_parameters()
 
     def receive_parameters(self, parameters: EnvironmentParameters) -> None:
-        """Keep these until they are adopted; a reset that earlier ones require is still due."""
+        """Keep these parameters until they are adopted; a reset that earlier ones require stays due."""
         if self._received is not None and self._received.reset:
             parameters = replace(parameters, reset=True)
         self._received = parameters
 
     def adopt_parameters(self) -> bool:
-        """Pass the newest parameters to the environments; return True if these have to be reset for it."""
+        """Pass the newest parameters to the environments; return True if the environments must be reset for them."""
         newest, self._received = self._received, None
         if newest is not None:
             self._environment.parameters.receive(newest)
         return newest is not None and newest.reset
 
     def due(self) -> bool:
-        """True if the environments have to be reset now; adopts new parameters, which may be the reason."""
+        """True if the environments must be reset now; adopts new parameters, which may be the reason."""
         if self.adopt_parameters():
             self._reset_to = (*self._stretch, self._environment.parameters.generation, _LESSON)
             return True
@@ -80,7 +80,7 @@ class Resets:
         if self._played_turn and self._played_turn != mappings.turns:
             self._reset_to = (*self._stretch, mappings.current.generation, _TURN)
             return True
-        self._played_turn = mappings.turns  # at first no game has begun before there is a turn
+        self._played_turn = mappings.turns  # no game of an earlier turn is running
         return False
 
     def reach_checkpoint(self, number: int) -> None:
@@ -88,11 +88,11 @@ class Resets:
         self._stretch = (number,)
 
     async def begin_stretch(self) -> None:
-        """Reset as at the start, or at the checkpoint that was reached last."""
+        """Reset as at the start of the run, or as at the last checkpoint."""
         await self._begin_anew(self._stretch)
 
     async def make(self) -> None:
-        """Make the reset that is due for a lesson or a turn; its seed differs from those of restarts."""
+        """Perform the reset that is due for a lesson or a turn; its seed differs from those of restarts."""
         try:
             await self._begin_anew(self._reset_to)
         except BrokenEnvironmentError as error:
@@ -102,7 +102,7 @@ class Resets:
         """Rebuild the environments, as often as the restart limits allow.
 
         Raises:
-            StageError: if they do not allow it.
+            StageError: if the limits forbid another restart.
         """
         failure: BrokenEnvironmentError | None = error
         while failure is not None:

@@ -1,4 +1,4 @@
-"""The states of the actor, and the table of transitions between them. `actor` implements the guards and actions in it.
+"""The states of the actor, and the table of its transitions. `actor` implements the guards and actions.
 
 A *tick* is a decision of the policies (DECIDING) followed by a step of the environments (DECIDED). An actor without
 credits stands still: it has emitted all that it held, and follows its host's commands at once.
@@ -15,9 +15,9 @@ class State(IntEnum):
 
     DECIDING = auto()  # the environments have stepped: the policies decide next
     DECIDED = auto()  # the policies have decided: the environments step next
-    RESET = auto()  # the environments were reset in the midst of a tick: the policies decide once more
-    WAITING = auto()  # it stands still until it has credits, and the policies that these were granted for
-    RESET_WAITING = auto()  # the environments were reset while it stands still: the policies decide
+    RESET = auto()  # the environments were reset during a tick: the policies decide again
+    WAITING = auto()  # the actor stands still until it has credits, and the policies they were granted for
+    RESET_WAITING = auto()  # the environments were reset while the actor stands still: the policies decide
     CHECKPOINT = auto()  # a deterministic run at a checkpoint: with fresh credits, the environments are reset
     ENDED = auto()  # the environments have ended in order: only commands are followed
     STOPPED = auto()  # the last item was emitted
@@ -39,17 +39,17 @@ class Action(Enum):
     """The work of transitions: an actor first emits items, then awaits."""
 
     BARRIER = auto()  # emit the checkpoint's barrier
-    RENEWAL = auto()  # ask for fresh credits, close and emit all trajectories, then the barrier
+    RENEWAL = auto()  # request fresh credits, close and emit all trajectories, then the barrier
     FLUSH = auto()  # emit all that is held
     SLEEP = auto()  # wait for the host
     DECIDE = auto()  # have the policies decide; emit the trajectories that older policies began
     RESET = auto()  # close and emit all trajectories, reset the environments
     STEP = auto()  # emit closed trajectories if there are enough, step the environments
-    STAND_STILL = auto()  # emit all that is held, ask for credits, wait for the host
-    ASK = auto()  # ask for credits if other behaviours need them than before, wait for the host
+    STAND_STILL = auto()  # emit all that is held, request credits, wait for the host
+    ASK = auto()  # request credits if other behaviours need them than before, wait for the host
     RESUME = auto()  # have newer policies decide again, step the environments
     RENEW = auto()  # reset the environments with the seed of the checkpoint
-    CLOSE = auto()  # close and emit all trajectories, give back all credits, wait for the host
+    CLOSE = auto()  # close and emit all trajectories, return all credits, wait for the host
 
 
 class Transition(NamedTuple):
@@ -61,7 +61,7 @@ class Transition(NamedTuple):
 
 
 def _on_commands(state: State) -> tuple[Transition, ...]:
-    """The transitions on the host's commands; a stop follows the checkpoint that was requested before it."""
+    """The transitions on the host's commands; a stop follows a checkpoint that was requested before it."""
     return (
         Transition(Guard.RENEWAL_DUE, Action.RENEWAL, State.CHECKPOINT),
         Transition(Guard.CHECKPOINT_DUE, Action.BARRIER, state),
@@ -103,8 +103,8 @@ TRANSITIONS: dict[State, tuple[Transition, ...]] = {
     ),
     State.STOPPED: (),
 }
-"""The transitions out of each state: the first one whose guard holds is made. Beside these, environments that end in
-order while they step or are reset make any state ENDED."""
+"""The transitions out of each state: the actor takes the first one whose guard holds. Environments that end in order
+while they step or are reset also lead from any state to ENDED."""
 
 STANDS_STILL = frozenset({State.WAITING, State.RESET_WAITING, State.CHECKPOINT, State.ENDED})
 """States in which deterministic runs follow commands: there the time at which a command arrives has no effect."""

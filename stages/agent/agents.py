@@ -1,6 +1,6 @@
-"""The agents of one behaviour id, by slot: who decides at a tick, the state of each beside its rows, and their groups.
+"""The agents of one behaviour id, by slot: which agents decide at a tick, each agent's state, and their groups.
 
-Slots are found at once where those agents decide that decided at the last tick.
+The slots are found in one comparison when the same agents decide as at the last tick.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Groups:
     """The groups of one behaviour id's agents, by slot.
 
     Attributes:
-        ids: [total] the group in which an agent took its open decision, 0 for none.
-        returns: [total] sum of the group's rewards that an agent got in its episode.
+        ids: [total] the group in which an agent took its open decision; 0 for none.
+        returns: [total] the sum of the group's rewards that an agent received in its episode.
         tick: the last tick that was added.
     """
 
@@ -32,15 +32,15 @@ class Groups:
         self._parted: list[Numbers] = []
 
     def enlarge(self, total: int) -> None:
-        """Make room for this many slots."""
+        """Make room for `total` slots."""
         self.ids, self.returns = enlarged(self.ids, total), enlarged(self.returns, total)
 
     def note_closed(self, slots: Numbers, left: Numbers | None = None) -> Columns:
-        """Note that trajectories are closed now.
+        """Note that the trajectories of these agents close now.
 
         Args:
-            slots: [k] of their agents.
-            left: where these agents end, slots of those that go on; None where they go on themselves.
+            slots: [k] the agents whose trajectories close.
+            left: [k'] slots of the agents that go on, where these agents end; None where these agents go on.
 
         Returns:
             `GROUP_TRAJECTORY_COLUMNS` [k].
@@ -52,32 +52,32 @@ class Groups:
 
     @property
     def anyone_parted(self) -> bool:
-        """True if a trajectory was closed since `forget_parted`."""
+        """True if a trajectory has closed since `forget_parted`."""
         return bool(self._parted)
 
     def parted(self, slots: Numbers) -> Numbers:
-        """Those of the agents that are in a group of which a trajectory was closed since `forget_parted`."""
+        """Those of the agents whose group has had a trajectory closed since `forget_parted`."""
         ids = self.ids[slots]
         mates: Numbers = slots[(ids != 0) & np.isin(ids, np.concatenate(self._parted))]
         return mates
 
     def forget_parted(self) -> None:
-        """Forget the closed trajectories: those of all mates were cut."""
+        """Forget the closed trajectories, once those of all group mates are cut."""
         self._parted.clear()
 
     def of_episodes(
         self, slots: Numbers, last_rewards: NDArray[np.float32], steps: Numbers, group_left: NDArray[np.bool_]
     ) -> Columns:
-        """The groups' columns of agents' episodes that end.
+        """The group columns of episodes that end.
 
-        A group is over when none of its agents is left. Then, of the agents that ended last, the row of the one with
+        A group is over when none of its agents is left. Among the agents that ended last, the row of the one with
         the longest episode is marked: its sum of rewards is the group's.
 
         Args:
-            slots: [e] of those agents.
+            slots: [e] the agents whose episodes end.
             last_rewards: [e] their groups' rewards of the last step.
-            steps: [e] decisions of each in its episode.
-            group_left: [e] true where mates go on.
+            steps: [e] the number of decisions in each episode.
+            group_left: [e] true where group mates go on.
 
         Returns:
             `GROUP_EPISODE_COLUMNS` [e].
@@ -92,14 +92,14 @@ class Groups:
 
 
 Stamps = Sequence[Array]
-"""The stamps of decisions: episode ids; of the assignment the generation, opponent, learning or not; and where the
+"""The stamps of decisions: the episode id; the assignment's generation, opponent and learning flag; and, where the
 behaviour has groups, the group's id."""
 LEARNING = 3
-"""Place of `learning` in them."""
+"""Index of `learning` in the stamps."""
 
 
 _RETURN = np.dtype(np.float64)
-# Arrays of no dimension: a Python number takes NumPy longer to read than to write to a few slots.
+# Zero-dimensional arrays: NumPy takes longer to convert a Python number than to write it to a few slots.
 _NO_RETURN, _NO_STEPS = np.zeros((), _RETURN), np.zeros((), np.int64)
 
 
@@ -109,14 +109,14 @@ class AgentState:
     Args:
         total: number of slots.
         nowhere: the row of agents without an open decision.
-        grouped: true if its agents may be in groups.
+        grouped: true if the agents may be in groups.
 
     Attributes:
-        cursor: [total] the row of the pages in which the open decision stands.
+        cursor: [total] the row of the pages that holds the open decision.
         episode_ids: [total] the episode of the open decision.
-        learning: [total] true where the open decision is learned from.
-        returns: [total] sum of the episode's rewards so far.
-        steps_before: [total] decisions of the episode in earlier pages.
+        learning: [total] true where the trainer learns from the open decision.
+        returns: [total] the sum of the episode's rewards so far.
+        steps_before: [total] the number of the episode's decisions in earlier pages.
         mates: the groups; None if there are none.
     """
 
@@ -133,13 +133,13 @@ class AgentState:
         self._env_ids = np.zeros(total, np.int32)
 
     def join(self, slots: Numbers, total: int, env_ids: NDArray[np.int32]) -> None:
-        """Add agents [k] of some environments; there are `total` slots now."""
+        """Add agents [k] of these environments; there are `total` slots now."""
         if total > len(self.episode_ids):
             self._enlarge(total)
         self._env_ids[slots] = env_ids
 
     def start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
-        """Begin episodes of agents [k] that had no open decision."""
+        """Begin episodes of agents [k] that have no open decision."""
         self.stamp(slots, stamps)
         self.returns[slots] = _NO_RETURN
         self.steps_before[slots] = _NO_STEPS
@@ -161,12 +161,12 @@ class AgentState:
         return stamps if self.mates is None else (*stamps, self.mates.ids[where])
 
     def living_in(self, slots: Numbers, env_ids: Numbers) -> Numbers:
-        """Those of the agents that live in some environments."""
+        """Those of the agents that live in these environments."""
         living: Numbers = slots[np.isin(self._env_ids[slots], env_ids)]
         return living
 
     def returns_with(self, where: Where, rewards: Floats) -> NDArray[np.float64]:
-        """The returns of agents' episodes with rewards added to them."""
+        """The returns of agents' episodes, with these rewards added."""
         returns = rewards.astype(_RETURN)  # first: NumPy adds arrays of two dtypes more slowly
         returns += self.returns[where]
         return returns
@@ -179,7 +179,7 @@ class AgentState:
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
     ) -> ClosedTrajectories:
-        """Trajectories [k] that are closed now, for the outbox."""
+        """The trajectory columns [k], for the outbox, of trajectories that close now."""
         return ClosedTrajectories(
             ends,
             agent_ids,
@@ -202,15 +202,15 @@ class AgentState:
 
 
 def count_true(flags: NDArray[np.bool_]) -> int:
-    """Number of flags that are true; for few, NumPy's own takes twice as long."""
+    """The number of true flags; for a few flags, NumPy's own count takes twice as long."""
     return flags.tobytes().count(1)
 
 
 def as_bytes(stamps: Stamps) -> bytes:
     """Stamps in a form that is quick to compare."""
     try:
-        return b"".join(stamps)  # type: ignore[arg-type]  # an array is a buffer: read without a copy of each
-    except TypeError:  # one is not contiguous, such as a column of a table
+        return b"".join(stamps)  # type: ignore[arg-type]  # an array is a buffer, read without a copy
+    except TypeError:  # an array is not contiguous, such as a column of a table
         return b"".join([values.tobytes() for values in stamps])
 
 
@@ -219,11 +219,11 @@ class Deciding:
     """The agents that decide at a tick.
 
     Attributes:
-        agent_ids: their ids, as bytes.
-        slots: [d] theirs.
-        where: the same, as a slice if they follow each other.
-        stamps: of their decisions, as bytes.
-        learning: number of their decisions that are learned from.
+        agent_ids: the agents' ids, as bytes.
+        slots: [d] the agents' slots.
+        where: the same slots, as a slice if they are consecutive.
+        stamps: the stamps of the decisions, as bytes.
+        learning: the number of these decisions that the trainer learns from.
     """
 
     agent_ids: bytes
@@ -237,10 +237,10 @@ class TickAgents:
     """The agents of a behaviour id that have a slot.
 
     Args:
-        capacity: number of agents to make room for at first.
+        capacity: the number of agents to make room for at first.
 
     Attributes:
-        slots: theirs.
+        slots: the slots of the agents.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -248,11 +248,11 @@ class TickAgents:
         self._last: Deciding | None = None
 
     def call(self, step: StepBatch, agents: AgentState) -> tuple[Where, Numbers, bool, Deciding]:
-        """Find a tick's agents; new ones that decide get slots, and join `agents`.
+        """Find the slots of a tick's agents; new agents that decide get slots and join `agents`.
 
         Returns:
-            The slots of all [n]; those of agents that ended [ended]; whether some of the latter are unknown (`NOBODY`);
-            and the agents that decide.
+            The slots of all agents [n]; the slots of agents that ended [ended]; whether some of the latter are unknown
+            (`NOBODY`); and the agents that decide.
         """
         ended = step.ended
         # Comparing bytes costs a tenth of `array_equal`; identity would prove nothing, as arrays may be reused.
@@ -275,13 +275,13 @@ class TickAgents:
         return slots, slots[:ended], strangers, last
 
     def remove(self, slots: Numbers) -> None:
-        """Forget agents."""
+        """Forget these agents."""
         if len(slots):
             self.slots.remove(slots)
             self._last = None
 
     def forget_stamps(self) -> None:
-        """Have the stamps of the next decisions compared with those of the open ones."""
+        """Compare the stamps of the next decisions with those of the open ones, whatever the last tick's were."""
         self._last = None
 
 

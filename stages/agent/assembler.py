@@ -26,17 +26,18 @@ log = logging.getLogger(__name__)
 
 
 class Assembler:
-    """Keeps one open decision per agent of a behaviour id, and the steps before it until they are closed.
+    """Keeps one open decision per agent of a behaviour id, and the agent's earlier steps until their trajectory closes.
 
-    An agent has a slot as long as it has an open decision. By slot, the agent state has the row of the pages in which
-    that decision stands, its stamps, and the episode's return so far.
+    An agent has a slot as long as it has an open decision. For each slot, the agent state holds the decision's row in
+    the pages, its stamps, and the episode's return so far.
 
-    Trajectories of a group's agents are closed together: where one is, its mates' are cut at the same tick. So the
-    trainer finds in one batch what all of a group did at each moment, and which agents were left when one ended.
+    The trajectories of a group's agents close together: where one closes, those of its group mates are cut at the same
+    tick. One batch therefore tells the trainer what the whole group did at each moment, and which agents were left
+    when one ended.
 
     Attributes:
-        pending: learning rows held: completed ones of half-made trajectories, and closed ones to be emitted.
-        emitted: learning rows emitted so far by its present source.
+        pending: learning rows held: completed rows of unfinished trajectories, and closed rows not yet emitted.
+        emitted: learning rows emitted so far under the present source.
     """
 
     def __init__(self, step: StepBatch, horizon: int, source: int) -> None:
@@ -54,16 +55,16 @@ class Assembler:
 
     @property
     def open_agents(self) -> int:
-        """Agents with an open decision."""
+        """The number of agents with an open decision."""
         return len(self._slots)
 
     @property
     def waiting_rows(self) -> int:
-        """Rows of closed trajectories that wait to be emitted."""
+        """The number of rows of closed trajectories not yet emitted."""
         return self._outbox.rows
 
     def add(self, step: StepBatch) -> None:
-        """Add one tick, copying all that is kept.
+        """Add one tick, and copy all that is kept.
 
         Raises:
             ShapeError: if a column differs from those of the first step.
@@ -77,12 +78,12 @@ class Assembler:
             raise ShapeError("a behaviour has group_ids either in all steps or in none")
         agents = self._agents
         slots, ending, strangers, tick = self._roll.call(step, agents)
-        # The rows of the open decisions that this tick completes; nowhere for agents that have none.
+        # The rows of the open decisions that this tick completes; `nowhere` for agents that have none.
         at = agents.cursor[slots]
         if ended:
             agents.cursor[ending] = pages.nowhere
             at[ended:] = agents.cursor[tick.where]
-        # Where agents start an episode, their last one's return is counted in; `_start_episodes` sets theirs to 0.
+        # Where agents start an episode, this adds to the return of their last one; `_start_episodes` resets it to 0.
         returns = agents.returns_with(slots, _returned(step))
         pages.rewards[at] = step.rewards
         if pages.env_frames is not None and step.env_frames is not None:
@@ -110,17 +111,17 @@ class Assembler:
             self._cut_mates(self._mates)
 
     def cut(self, max_first_version: int | None = None) -> None:
-        """Close half-made trajectories where they stand; open decisions become first rows of the next ones.
+        """Close unfinished trajectories where they stand; open decisions become the first rows of the next ones.
 
         Args:
-            max_first_version: only trajectories whose first policy version is at most this; None: all.
+            max_first_version: cut only trajectories whose first policy version is at most this; None cuts all.
         """
         self._cut(self._slots.used(), max_first_version)
         if self._mates is not None:
             self._cut_mates(self._mates)
 
     def end_learning(self) -> None:
-        """End learning from decisions already taken: completed steps are learned from, open ones are not."""
+        """End learning from decisions already taken: the trainer learns from completed steps only."""
         slots = self._slots.used()
         slots = slots[self._agents.learning[slots]]
         self._cut(slots)
@@ -130,18 +131,18 @@ class Assembler:
         self._roll.forget_stamps()
 
     def replace_decisions(self, step: StepBatch) -> None:
-        """Replace the open decisions of a tick's agents by those of newer policies."""
+        """Replace the open decisions of a tick's agents by decisions of newer policies."""
         slots = self._slots.find(step.agent_ids[step.ended :])
-        known = slots.nonzero()[0]  # unknown agents decide nothing: actions in nobody's row stay 0
+        known = slots.nonzero()[0]  # unknown agents decide nothing: actions in the `nowhere` row stay 0
         decisions = {name: values[known] for name, values in step.decisions.items()}
         self._pages.write_decisions(self._agents.cursor[slots[known]], decisions, step.policy_versions[known])
 
     def close(self, *, truncated: bool, env_ids: Numbers | None = None) -> None:
-        """Close half-made trajectories where they stand and forget agents with their open decisions.
+        """Close unfinished trajectories where they stand, and forget their agents with the open decisions.
 
         Args:
-            truncated: the mark of the trajectories.
-            env_ids: of the agents in these environments; None: of all.
+            truncated: how the trajectories are marked.
+            env_ids: the environments whose agents are closed; None for all.
         """
         slots = self._slots.used()
         if env_ids is not None:
@@ -152,7 +153,7 @@ class Assembler:
             self._cut_mates(self._mates)
 
     def drop(self, env_ids: Numbers) -> int:
-        """Forget the agents of some environments and their half-made trajectories.
+        """Forget the agents of these environments, with their unfinished trajectories.
 
         Returns:
             The number of completed learning rows that are lost.
@@ -168,12 +169,12 @@ class Assembler:
         return lost
 
     def renew(self, source: int) -> None:
-        """Emit as another source from now on."""
+        """Emit under another source from now on."""
         self._source, self.emitted = source, 0
         self._outbox.renumber()
 
     def emit(self) -> TrajectoryBatch | None:
-        """All closed trajectories and waiting game results as one batch; None if there are none."""
+        """All closed trajectories and waiting game results, as one batch; None if there are none."""
         batch = self._outbox.emit(self._pages, self._behavior_id, self._source)
         if batch is not None:
             credits = batch.credits
@@ -190,15 +191,15 @@ class Assembler:
         lengths: Numbers,
         returns: NDArray[np.float64],
     ) -> None:
-        """Close the trajectories that this tick's endings completed.
+        """Close the trajectories that end at this tick.
 
         Args:
             step: the tick.
-            places: [k] of the endings in it.
-            ending: [k] slots of their agents.
-            ends: [k] the rows after their last decisions.
-            lengths: [k] the rows before those in their pages.
-            returns: [k] of the episodes.
+            places: [k] where the endings stand in the tick.
+            ending: [k] the slots of the agents that end.
+            ends: [k] the rows after the agents' last decisions.
+            lengths: [k] the number of rows before those in their pages.
+            returns: [k] the returns of the episodes.
         """
         terminated, parameters = step.terminated[places].astype(_FLAG), step.parameters
         parameters = np.zeros(len(ending), _NUMBER) if parameters is None else parameters[places].astype(_NUMBER)
@@ -229,12 +230,12 @@ class Assembler:
 
         Args:
             step: the tick.
-            tick: who decides.
-            at: [d] the rows after those of their previous decisions, which are completed; changed for agents
+            tick: the agents that decide.
+            at: [d] the rows after the agents' previous decisions, which are completed; changed here for agents
                 that begin another page.
-            lengths: [d] the rows before those in their pages.
-            returns: [d] of their episodes so far.
-            observations: the columns of observations with the records [n] of all agents.
+            lengths: [d] the number of rows before those in their pages.
+            returns: [d] the returns of the agents' episodes so far.
+            observations: the observation columns, with the records [n] of all agents.
         """
         where = tick.where
         self._agents.returns[where] = returns
@@ -244,7 +245,7 @@ class Assembler:
             stamps = (*stamps, step.group_ids[step.ended :])
         key = as_bytes(stamps)
         turning, fresh, restamped = self._pages.full(lengths), 0, None
-        # Where agents and stamps are the last tick's and no agent ended, no episode starts: the fast path.
+        # With the last tick's agents and stamps, and no ending, no episode starts: the fast path.
         if step.ended or tick.stamps != key:
             tick.stamps, tick.learning = key, count_true(step.learning)
             fresh, restamped = self._check_stamps(where, at, turning, stamps, key)
@@ -264,18 +265,18 @@ class Assembler:
     def _check_stamps(
         self, where: Where, at: Numbers, turning: Numbers, stamps: Stamps, expected: bytes
     ) -> tuple[int, NDArray[np.bool_] | None]:
-        """Handle agents whose stamps are not those of their open decision; corrects `pending` for them.
+        """Handle agents whose stamps differ from those of their open decision, and correct `pending` for them.
 
         Args:
             where: the slots of the agents that decide.
-            at: [d] the rows after those of their open decisions; nowhere's for decisions that are dropped.
-            turning: places of the agents whose page is full or who have none.
-            stamps: [d] of the new decisions.
-            expected: the same as bytes.
+            at: [d] the rows after the agents' open decisions; set to the row after `nowhere` for dropped ones.
+            turning: the places of the agents whose page is full or who have none.
+            stamps: [d] the stamps of the new decisions.
+            expected: the same stamps, as bytes.
 
         Returns:
-            The number of agents that start an episode, and [d] true where stamps changed, to be set when the open step
-            is completed (None if none changed within an episode or without its end).
+            The number of agents that start an episode, and [d] true where the stamps changed, to be set once the open
+            step is completed (None if no stamp changed except at the start of an episode).
         """
         fresh = turning
         if len(turning):
@@ -293,14 +294,14 @@ class Assembler:
             self._start_episodes(pick(where, lost), [values[lost] for values in stamps])
             at[lost] = self._pages.nowhere + 1
             old = self._agents.stamps(where)
-        # The other open steps are completed under the stamp that they were decided under.
+        # The other open steps complete under the stamp that they were decided under.
         self.pending += count_true(old[LEARNING]) - count_true(stamps[LEARNING])
         changed = np.logical_or.reduce([before != now for before, now in zip(old, stamps, strict=True)])
         changed[lost] = True
         return len(fresh) + len(lost), changed
 
     def _start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
-        """Begin episodes of agents [k] that had no open decision: their rows complete no step."""
+        """Begin episodes of agents [k] that have no open decision: their rows complete no step."""
         self._agents.start_episodes(slots, stamps)
         self.pending -= count_true(stamps[LEARNING])
 
@@ -322,7 +323,7 @@ class Assembler:
         observations: list[tuple[PageColumn, Array]],
         ended: int,
     ) -> None:
-        """Begin pages of the agents at places `turning`, of whom `fresh` many have none; their starts go to `at`."""
+        """Begin pages for the agents at places `turning`, of whom `fresh` have none; write their starts to `at`."""
         pages, ends = self._pages, at[turning]
         if fresh < len(turning):
             for column, records in observations:
@@ -337,7 +338,7 @@ class Assembler:
             self._close(pick(where, turning), ends, pages.lengths(ends))
 
     def _cut(self, slots: Numbers, max_first_version: int | None = None) -> None:
-        """Close the completed rows of these agents; their open decisions become first rows of other pages."""
+        """Close the completed rows of these agents; their open decisions become the first rows of other pages."""
         ends = self._agents.cursor[slots]
         lengths = self._pages.lengths(ends)
         chosen = lengths > 0
@@ -353,13 +354,13 @@ class Assembler:
 
     # POCA finds mates in one batch only if their trajectories close together (docs/decisions/026).
     def _cut_mates(self, mates: Groups) -> None:
-        """Close the completed rows of the mates of agents whose trajectories were just closed."""
+        """Close the completed rows of the group mates of agents whose trajectories have just closed."""
         if mates.anyone_parted:
             self._cut(mates.parted(self._slots.used()))
             mates.forget_parted()
 
     def _leave(self, slots: Numbers, *, truncated: bool) -> None:
-        """Close the completed rows of agents, and drop their open decisions."""
+        """Close the completed rows of these agents, and drop their open decisions."""
         ends = self._agents.cursor[slots]
         lengths = self._pages.lengths(ends)
         completed = lengths > 0
@@ -368,7 +369,7 @@ class Assembler:
         self._close(slots[completed], ends[completed], lengths[completed], truncated=truncated)
 
     def _close(self, slots: Numbers, ends: Numbers, lengths: Numbers, *, truncated: bool = False) -> None:
-        """Put trajectories that did not end in the outbox: `lengths` [k] rows before the rows `ends` [k]."""
+        """Put trajectories that did not end into the outbox: the `lengths` [k] rows before the rows `ends` [k]."""
         if not len(slots):
             return
         self._agents.steps_before[slots] += lengths
@@ -380,16 +381,16 @@ class Assembler:
 
 
 def _returned(step: StepBatch) -> Floats:
-    """Rewards [n] as the returns of episodes count them."""
+    """Rewards [n] in the dtype of episode returns."""
     return step.rewards if step.undiscounted is None else step.undiscounted[:, 0]
 
 
 def _shared(step: StepBatch) -> Floats:
-    """Rewards [n] of agents' groups as the returns of episodes count them; 0 where there are no groups."""
+    """Rewards [n] of agents' groups in the dtype of episode returns; 0 where there are no groups."""
     if step.undiscounted is not None:
         return step.undiscounted[:, 1]
     return np.zeros(len(step.rewards), np.float32) if step.group_rewards is None else step.group_rewards
 
 
 _FLAG, _NUMBER = np.dtype(np.bool_), np.dtype(np.int32)
-_ONE = np.array(1, np.int64)  # NumPy takes longer to read a Python number than to add it to a few rows
+_ONE = np.array(1, np.int64)  # NumPy takes longer to convert a Python number than to add it to a few rows

@@ -1,13 +1,13 @@
-"""The storage of trajectories in the making, cut into pages, and the outbox of those that wait to leave as one batch.
+"""The storage of unfinished trajectories, cut into pages, and the outbox of trajectories that leave as one batch.
 
-A page is one trajectory. It has room for `horizon` rows, one after the last row in use (its observation columns hold
-the next observation), and then one before the next page's first row (its action columns hold the action before that
-page's trajectory). So a step is written once, on arrival, and everything that a finished trajectory needs is then read
-from its page.
+A page is one trajectory. It has room for `horizon` rows, then one row after the last row in use (its observation
+columns hold the next observation), then one row before the next page's first row (its action columns hold the action
+before that page's trajectory). Each step is therefore written once, on arrival, and everything that a finished
+trajectory needs is read from its page.
 
-Page 0 belongs to no agent: an agent without an open decision points to its last row, `nowhere`. Rows written there
-are garbage, but for the actions: they are never written there, and their zeros are the action before an episode's
-first one.
+Page 0 belongs to no agent: an agent without an open decision points to the page's last row, `nowhere`. Rows written
+there are garbage, except for the actions: those are never written there, and their zeros are the action before an
+episode's first one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PageColumn:
     Attributes:
         values: the rows.
         records: the rows as [R] opaque elements: NumPy scatters those three times as fast as short rows.
-        values_before: `values` shifted by one, so that at a row's number stands what is in the row before it.
+        values_before: `values` shifted by one: index r gives the row before r.
         records_before: `records` shifted by one.
     """
 
@@ -55,17 +55,17 @@ class PageColumn:
         self.shape = like.shape[1:]
         self._dtype = like.dtype
         size = prod(self.shape)
-        # One number per row is an element already; NumPy has no elements of 0 bytes.
+        # A row of one number is already one element; NumPy has no elements of 0 bytes.
         self._single = size == 1
         self._record = None if size < 2 else np.dtype((np.void, size * like.itemsize))
         self._memory: Array = np.zeros((1 + rows, *self.shape), like.dtype)
         self._make_views()
 
     def as_records(self, values: Array) -> Array:
-        """Values [n, *shape] as [n] elements of this storage.
+        """Values [n, *shape] as [n] opaque elements of this storage.
 
         Raises:
-            ShapeError: if the values are not of this column's dtype and shape.
+            ShapeError: if the values do not have this column's dtype and shape.
         """
         if values.shape[1:] != self.shape or values.dtype != self._dtype:
             raise ShapeError(
@@ -78,7 +78,7 @@ class PageColumn:
         return np.ndarray(len(values), self._record, buffer)
 
     def grow(self, rows: int) -> None:
-        """Make the storage longer; arrays read from the attributes before are stale then."""
+        """Make the storage longer; arrays read from the attributes earlier are then stale."""
         self._memory = enlarged(self._memory, 1 + rows)
         self._make_views()
 
@@ -88,7 +88,7 @@ class PageColumn:
 
 
 class Pages:
-    """The pages of one behaviour id. Rows count through all pages; a page starts at its first step's row.
+    """The pages of one behaviour id. Row numbers run through all pages; a page starts at its first step's row.
 
     Attributes:
         horizon: rows of a full page.
@@ -96,17 +96,17 @@ class Pages:
         nowhere: the row of agents without an open decision.
         observations: columns of observations.
         decisions: columns of decisions.
-        actions: those of `decisions` that are actions.
-        rewards: [R] reward after the action of a row.
-        versions: [R] version of the policy that decided.
+        actions: the columns of `decisions` that are actions.
+        rewards: [R] the reward after a row's action.
+        versions: [R] the version of the policy that decided.
         of_groups: `columns.GROUP_ROW_COLUMNS` [R] by name; empty where the behaviour has no groups.
-        env_frames: [R] environment steps that the action of a row lasted; None where each lasts one.
+        env_frames: [R] the number of environment steps that a row's action lasted; None where each lasts one.
     """
 
     def __init__(self, step: StepBatch, horizon: int) -> None:
         self.horizon = horizon
         self.stride = horizon + 2
-        # Arrays of no dimension: to take a Python number costs NumPy as much as the rest of an operation on few rows.
+        # Zero-dimensional arrays: on few rows, converting a Python number costs NumPy as much as all else.
         self._horizon, self._stride = np.array(horizon, np.int64), np.array(self.stride, np.int64)
         self.nowhere = np.array(horizon - 1, np.int64)
         self._nowhere_bytes = self.nowhere.tobytes()
@@ -123,37 +123,37 @@ class Pages:
         self._names = step.decisions.keys()
 
     def allocate(self, count: int) -> Numbers:
-        """First rows of free pages, [count], to be used before the next `release`; columns may have grown."""
+        """First rows [count] of free pages, to be used before the next `release`; the columns may grow."""
         if len(self._free) < count:
             self._grow(count)
         return self._free.allocate(count)
 
     def release(self, starts: Numbers) -> None:
-        """Free the pages that start there."""
+        """Free the pages that start at these rows."""
         self._free.release(starts)
 
     def lengths(self, ends: Numbers) -> Numbers:
-        """Number of rows before the rows `ends` [k] in their pages; `horizon` for the row after `nowhere`."""
+        """The number of rows before the rows `ends` [k] in their pages; `horizon` for the row after `nowhere`."""
         lengths: Numbers = ends % self._stride
         return lengths
 
     def full(self, lengths: Numbers) -> Numbers:
-        """Places of full pages among pages with these lengths [k]; those of the row after `nowhere` as well."""
+        """Places of full pages among pages of these lengths [k]; the row after `nowhere` counts as full."""
         places: Numbers = (lengths == self._horizon).nonzero()[0]
         return places
 
     def unwritten(self, rows: Numbers) -> Where:
-        """Places of `nowhere` among rows [k]; often all are, which is found without an array of flags."""
+        """Places of `nowhere` among rows [k]; where all rows are `nowhere`, as often, no array of flags is made."""
         if rows.tobytes() == self._nowhere_bytes * len(rows):
             return slice(len(rows))
         places: Numbers = (rows == self.nowhere).nonzero()[0]
         return places
 
     def observation_records(self, observations: tuple[Array, ...]) -> list[tuple[PageColumn, Array]]:
-        """The columns of observations, each with the values [n, *shape] for it as records.
+        """The observation columns, each with its values [n, *shape] as records.
 
         Raises:
-            ShapeError: if they differ in number, dtype or shape from the first step's.
+            ShapeError: if the observations differ in number, dtype or shape from the first step's.
         """
         if len(observations) != len(self.observations):
             raise ShapeError(f"expected {len(self.observations)} observations, got {len(observations)}")
@@ -172,7 +172,7 @@ class Pages:
         self.versions[rows] = versions
 
     def move(self, source: Numbers, target: Numbers) -> None:
-        """Copy open decisions from rows [n] to first rows [n] of other pages, and the actions before them."""
+        """Copy open decisions, and the actions before them, from rows [n] to the first rows [n] of other pages."""
         for column in (*self.observations, *self.decisions):
             column.records[target] = column.records[source]
         self.versions[target] = self.versions[source]
@@ -181,7 +181,7 @@ class Pages:
         self.keep_actions(source, target)
 
     def keep_actions(self, source: Numbers, target: Numbers) -> None:
-        """Make the actions before rows `source` [n] also those before rows `target` [n]."""
+        """Copy the actions before rows `source` [n] to before rows `target` [n]."""
         for column in self.actions:
             column.records_before[target] = column.records_before[source]
 
@@ -199,11 +199,11 @@ class Pages:
             self.of_groups[name] = enlarged(values, rows)
 
 
-# Plain tuples of arrays: making a frozen dataclass costs more than all other work on these.
+# Plain tuples of arrays: constructing a frozen dataclass costs more than all other work on these.
 
 
 class ClosedTrajectories(NamedTuple):
-    """Some k trajectories that were closed together, by columns [k]; their rows are still in their pages."""
+    """Trajectories [k] that closed together, by columns [k]; their rows are still in their pages."""
 
     ends: Numbers
     """The rows after the last ones."""
@@ -217,16 +217,16 @@ class ClosedTrajectories(NamedTuple):
 
 
 class EndedEpisodes(NamedTuple):
-    """Some episodes that ended together, by columns."""
+    """Episodes that ended together, by columns."""
 
     agent_ids: Numbers
     returns: NDArray[np.float64]
     """Undiscounted sums of rewards."""
     steps: Numbers
-    """Decisions."""
+    """Number of decisions."""
     learning: NDArray[np.bool_]
     parameters: NDArray[np.int32]
-    """Generations of the environment parameters that they began under."""
+    """Generations of the environment parameters that the episodes began under."""
 
 
 _NO_IDS = np.empty(0, np.int64)
@@ -236,10 +236,10 @@ _NOTHING = ClosedTrajectories(_NO_IDS, _NO_IDS, _NO_IDS, _NO_NUMBERS, _NO_NUMBER
 
 
 class Outbox:
-    """Closed trajectories of one behaviour id, ended episodes and results of games, until they are emitted.
+    """The closed trajectories, ended episodes and game results of one behaviour id that are not yet emitted.
 
     Attributes:
-        rows: rows of the trajectories that wait.
+        rows: the number of rows of these trajectories.
     """
 
     def __init__(self) -> None:
@@ -252,7 +252,7 @@ class Outbox:
         self._episode_groups: list[Columns] = []
 
     def renumber(self) -> None:
-        """Number what is emitted from now on from 0, for another source."""
+        """Number trajectories from 0 again, for another source."""
         self._emitted = 0
 
     def add(self, closed: ClosedTrajectories, rows: int, of_groups: Columns | None = None) -> None:
@@ -263,19 +263,19 @@ class Outbox:
             self._trajectory_groups.append(of_groups)
 
     def add_episodes(self, episodes: EndedEpisodes, of_groups: Columns | None = None) -> None:
-        """Add episodes that ended with trajectories that wait; `of_groups` are `GROUP_EPISODE_COLUMNS`."""
+        """Add the episodes that ended with trajectories in the outbox; `of_groups` are `GROUP_EPISODE_COLUMNS`."""
         self._episodes.append(episodes)
         if of_groups is not None:
             self._episode_groups.append(of_groups)
 
     def add_games(self, games: Columns) -> None:
-        """Add results of games, to be emitted with the next batch."""
+        """Add game results, to be emitted with the next batch."""
         self._games.append({name: column.copy() for name, column in games.items()})
 
     def emit(self, pages: Pages, behavior_id: str, source: int) -> TrajectoryBatch | None:
-        """Return all that waits as one batch and free its pages; None if nothing waits.
+        """Return everything in the outbox as one batch and free its pages; None if the outbox is empty.
 
-        Games that wait without a trajectory make a batch without rows.
+        Games without a trajectory make a batch without rows.
         """
         if not self._closed and not self._games:
             return None
@@ -303,15 +303,15 @@ class Outbox:
 
 
 def _joined(parts: Sequence[NDArray[Element]]) -> NDArray[Element]:
-    """Arrays [k] of one dtype, each contiguous, one after another."""
+    """Arrays [k] of one dtype, each contiguous, joined one after another."""
     if len(parts) == 1:
         return parts[0]
-    # They are many and small: `concatenate` takes twice as long. A bytearray, so that the array may be written to.
+    # For many small arrays, `concatenate` takes twice as long. A bytearray makes the result writable.
     return np.frombuffer(bytearray().join(parts), parts[0].dtype)  # type: ignore[arg-type]  # an array is a buffer
 
 
 def _row_columns(pages: Pages, ends: Numbers, lengths: Numbers, total: int) -> Columns:
-    """Row columns [total, …]: of page after page the `lengths` [k] rows up to `ends` [k]."""
+    """Row columns [total, …]: page by page, the `lengths` [k] rows up to `ends` [k]."""
     at = (ends - lengths.cumsum()).repeat(lengths)
     at += np.arange(total)
     rows = {column.name: column.values.take(at, 0) for column in pages.observations}

@@ -19,27 +19,27 @@ from headrace.stages.stage import Stage
 class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     """Turns steps into trajectories, agent by agent, for all behaviour ids of its actor.
 
-    A row of a `StepBatch` brings the reward of the agent's previous decision and completes its step. Ending
-    rows close the trajectory; so does the `time_horizon`, after which the same episode continues in another
-    one. Closed trajectories leave as one packed batch per behaviour id, with the episodes and games that
-    ended meanwhile. An ending that is not `terminated` is truncated.
+    A row of a `StepBatch` carries the reward of the agent's previous decision and completes that step. An ending row
+    closes the trajectory; so does the `time_horizon`, after which the same episode continues in another trajectory.
+    Closed trajectories leave as one packed batch per behaviour id, with the episodes and games that ended meanwhile. An
+    ending that is not `terminated` is truncated.
 
-    It keeps one open decision per agent and the steps before it. An ending of an agent without an open decision is
-    ignored, and so is the reward of such an agent's decision row. An agent that starts another episode without an
-    ending row loses its open decision (its reward and next observation are unknown); the steps before leave as
-    truncated, their next observation being that decision's, and this is logged once. An agent whose self-play stamp
-    alone changes is cut there, its steps keep the stamp of their decisions, and none is lost. An agent that vanishes
-    without an ending row keeps its slot for ever, as it may come back: environments must end their agents, or
-    `drop_environments` must be called.
+    The stage keeps one open decision per agent and the steps before it. It ignores the ending of an agent without an
+    open decision, and the reward in such an agent's decision row. An agent that starts another episode without an
+    ending row loses its open decision, whose reward and next observation are unknown; the steps before it leave as
+    truncated, with that decision's observation as their next observation, and a warning is logged once. Where only the
+    self-play stamp of an agent changes, its trajectory is cut: each step keeps the stamp of its decision, and none is
+    lost. An agent that vanishes without an ending row keeps its slot for ever, as it may come back: environments must
+    end their agents, or the actor must call `drop_environments`.
 
-    `finish` emits all completed steps. Half-made trajectories are no part of a checkpoint (nor are the environments'
-    states), so there is no `state_dict`: steps that were not emitted are made anew after a resume, or, in
-    deterministic runs, closed by `close_all` at the checkpoint.
+    `finish` emits all completed steps. A checkpoint holds neither unfinished trajectories nor the environments' states,
+    so there is no `state_dict`: after a resume the actor collects steps in place of those that were not emitted; in
+    deterministic runs, `close_all` closes them at the checkpoint.
 
     Args:
         horizons: `time_horizon` by behaviour name, as a mapping or a function.
         source: the incarnation of the actor, for flow credits.
-        min_rows: rows of closed trajectories that must wait before `emit_full` emits them; 1 means at once.
+        min_rows: the number of rows of closed trajectories from which on `emit_full` emits them; 1 means at once.
 
     Raises:
         StageError: if `min_rows` or a behaviour's horizon is less than 1, or a horizon is unknown.
@@ -51,13 +51,13 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             raise StageError(f"agent processor: min_rows must be at least 1, got {min_rows}")
         self._horizons = horizons
         self.source = source
-        """The incarnation of the actor that its batches are stamped with."""
+        """The incarnation of the actor, stamped on its batches."""
         self._min_rows = min_rows
         self._assemblers: dict[str, Assembler] = {}
         self._by_name: dict[str, list[Assembler]] = {}
 
     def process(self, item: StepBatch) -> Iterator[TrajectoryBatch]:
-        """Add one tick; yield at most one batch, when all state is up to date."""
+        """Add one tick; yield at most one batch, after all state is up to date."""
         self.add(item)
         yield from self.emit_full(item.behavior_id)
 
@@ -74,10 +74,10 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             raise ShapeError(f"{item.behavior_id}: {error}") from error
 
     def emit_full(self, behavior_id: str | None = None) -> list[TrajectoryBatch]:
-        """Emit where `min_rows` rows or more of closed trajectories wait.
+        """Emit the closed trajectories wherever they have `min_rows` rows or more.
 
         Args:
-            behavior_id: only there; None: everywhere.
+            behavior_id: the behaviour id to emit; None for all.
         """
         if behavior_id is None:
             return _emit([each for each in self._assemblers.values() if each.waiting_rows >= self._min_rows])
@@ -86,11 +86,11 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
 
     # A decision from before a wait would make lag 0 off-policy (docs/decisions/024).
     def replace_decisions(self, item: StepBatch) -> None:
-        """Replace the decisions of the agents of the last tick, before the environments act on them.
+        """Replace the decisions of the last tick's agents, before the environments act on them.
 
         Args:
-            item: that tick's batch once more, with decisions by newer policies; observations, rewards and agents
-                that were forgotten meanwhile are ignored.
+            item: the same tick's batch, with decisions of newer policies; its observations, its rewards, and agents
+                forgotten meanwhile are ignored.
         """
         assembler = self._assemblers.get(item.behavior_id)
         if assembler is not None:
@@ -101,31 +101,31 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         return self.flush()
 
     def renew(self, source: int) -> None:
-        """Stamp all that is emitted from now on with another source, whose credits it spends."""
+        """Stamp everything emitted from now on with another source, and spend that source's credits."""
         self.source = source
         for assembler in self._assemblers.values():
             assembler.renew(source)
 
     def pending(self, behavior_name: str) -> int:
-        """Learning-team steps that are completed and not yet emitted."""
+        """The number of learning-team steps that are completed and not yet emitted."""
         return sum(assembler.pending for assembler in self._by_name.get(behavior_name, ()))
 
     def emitted(self, behavior_name: str) -> int:
-        """Learning-team steps emitted so far by this source: the credits spent."""
+        """The number of learning-team steps emitted so far by this source: the credits spent."""
         return sum(assembler.emitted for assembler in self._by_name.get(behavior_name, ()))
 
     def open_agents(self, behavior_name: str) -> int:
-        """Agents with an open decision."""
+        """The number of agents with an open decision."""
         return sum(assembler.open_agents for assembler in self._by_name.get(behavior_name, ()))
 
     def flush(self, behavior_name: str | None = None) -> list[TrajectoryBatch]:
-        """Close half-made trajectories at their last completed step and emit all that waits, game results too.
+        """Close unfinished trajectories at their last completed step and emit everything, including game results.
 
         The observation of an open decision is the next observation of the trajectory cut before it, and the
-        decision becomes the first step of the agent's next trajectory: nothing is lost, nothing comes twice.
+        decision becomes the first step of the agent's next trajectory: no step is lost or doubled.
 
         Args:
-            behavior_name: only behaviour ids with this name; None: all.
+            behavior_name: flush only behaviour ids of this name; None for all.
         """
         chosen = self._assemblers.values() if behavior_name is None else self._by_name.get(behavior_name, ())
         for assembler in chosen:
@@ -134,7 +134,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
 
     # Trajectories across updates would have no bound on their lag (docs/decisions/022).
     def cut_older_than(self, behavior_id: str, version: int) -> list[TrajectoryBatch]:
-        """As `flush`, for one behaviour id and only for trajectories begun with this version or before."""
+        """Flush one behaviour id, but only trajectories whose first policy version is at most this one."""
         assembler = self._assemblers.get(behavior_id)
         if assembler is None:
             return []
@@ -144,33 +144,33 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     def end_learning(self, behavior_id: str) -> None:
         """End learning from a behaviour id's open decisions; its agents play on.
 
-        Their half-made trajectories are closed before those decisions, to be emitted with others: steps completed
-        before have spent credits, and steps completed from now on spend none.
+        Their unfinished trajectories close before those decisions, to be emitted with others: steps completed
+        earlier have spent credits, and steps completed from now on spend none.
         """
         assembler = self._assemblers.get(behavior_id)
         if assembler is not None:
             assembler.end_learning()
 
     def close_all(self, truncated: bool = True) -> list[TrajectoryBatch]:
-        """Close and emit half-made trajectories and forget all agents, before their environments are reset.
+        """Close and emit unfinished trajectories and forget all agents, before their environments are reset.
 
         Open decisions are dropped, and the episodes do not count as ended.
 
         Args:
-            truncated: the mark of the trajectories: true, as no other trajectory continues the episode.
+            truncated: how the trajectories are marked: true, as no other trajectory continues the episode.
         """
         for assembler in self._assemblers.values():
             assembler.close(truncated=truncated)
         return _emit(self._assemblers.values())
 
     def close_environments(self, env_ids: ArrayLike) -> None:
-        """Forget the agents of instances that have closed; as `close_all`, but all is emitted with what comes next."""
+        """Close the agents of instances that have closed, as `close_all` does; the next batch emits their steps."""
         closed = np.asarray(env_ids, np.int64)
         for assembler in self._assemblers.values():
             assembler.close(truncated=True, env_ids=closed)
 
     def drop_environments(self, env_ids: ArrayLike) -> int:
-        """Forget the agents of crashed instances, with their half-made trajectories.
+        """Forget the agents of crashed instances, with their unfinished trajectories.
 
         Returns:
             The number of completed learning-team steps that are lost.

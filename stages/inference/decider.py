@@ -1,8 +1,8 @@
-"""Decides for the agents of many actors: all that waits goes through each policy in one forward pass.
+"""Decides for the agents of many actors: all waiting requests for a policy go through it in one forward pass.
 
 This is the design of SEED RL (Espeholt et al. 2020, "SEED RL: Scalable and Efficient Deep-RL with Accelerated Central
-Inference"): actors step environments alone, and policies lie where there is a GPU, or a core with a large cache. Other
-than there the memories of agents stay with their actors, so an actor that dies leaves nothing here.
+Inference"): actors only step environments, and policies run where there is a GPU, or a core with a large cache. Unlike
+in SEED RL, the agents' memories stay with their actors, so an actor that dies leaves no state here.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 
 _Place = tuple[str, int]
-"""An actor, and the number of one of its questions."""
+"""An actor, and the index of one of its questions."""
 
 
 class CentralDecider:
-    """Keeps policies and requests, and answers.
+    """Keeps policies and requests, and answers the requests.
 
-    An actor has one request at a time: a newer one takes the place of one that was not answered yet.
+    An actor has one request at a time: a newer request replaces one that is not answered yet.
 
     Args:
         make_policy: makes an acting policy for a behaviour spec.
-        random: the source of all chance in decisions.
+        random: the only source of randomness in decisions.
         actors: the number of actors.
     """
 
@@ -50,34 +50,34 @@ class CentralDecider:
         self._requests: dict[str, DecisionRequest] = {}
 
     def __len__(self) -> int:
-        """Number of requests that wait."""
+        """The number of waiting requests."""
         return len(self._requests)
 
     def add_behavior(self, spec: BehaviorSpec) -> None:
-        """Add a behaviour id, whose policies come then."""
+        """Add a behaviour id, before its policies arrive."""
         self._policies.setdefault(spec.behavior_id, KeptPolicies(lambda: self._make_policy(spec)))
 
     def kept(self, behavior_id: str) -> int:
-        """Number of policies that are kept for a behaviour id."""
+        """The number of policies kept for a behaviour id."""
         return len(self._policies[behavior_id])
 
     def load(self, update: PolicyUpdate) -> None:
-        """Keep a policy, which actors may name from then on.
+        """Keep a policy, which actors may ask from then on.
 
         Raises:
-            StageError: if it does not fit its behaviour.
+            StageError: if the policy does not fit its behaviour.
         """
         self._policies[update.behavior_id].load(update)
 
     def receive(self, actor: str, request: DecisionRequest) -> None:
-        """Take a request of an actor."""
+        """Keep an actor's request until `answer`."""
         self._requests[actor] = request
 
     def answer(self) -> list[tuple[str, DecisionAnswer]]:
-        """Answer all requests that wait, each to its actor.
+        """Answer all waiting requests, each to its actor.
 
         Raises:
-            StageError: as `ActingPolicy.act`; or if a policy is asked that is not there.
+            StageError: as `ActingPolicy.act`; or if a question is for a policy that is not kept.
         """
         requests, self._requests = self._requests, {}
         groups: dict[tuple[int, bool, frozenset[str]], tuple[KeptPolicy, list[tuple[_Place, PolicyQuestion]]]] = {}
@@ -102,9 +102,9 @@ class CentralDecider:
 def decide_together(
     kept: KeptPolicy, questions: Sequence[PolicyQuestion], random: np.random.Generator
 ) -> list[PolicyAnswer]:
-    """Decide for the agents of several questions to one policy, which have the same columns, in one forward pass."""
+    """Decide, in one forward pass, for the agents of several questions to one policy, which have the same columns."""
     names = questions[0].columns
-    # New arrays also of a single question: what came from another process can't be written to, as some networks want.
+    # Copies even a single question: arrays from another process are read-only, and some networks write to theirs.
     joined = {name: np.concatenate([question.columns[name] for question in questions]) for name in names}
     observations = tuple(joined[name] for name in sorted(names, key=_number) if name.startswith("obs_"))
     recall = Recall(joined["memories"], joined["previous_actions"]) if "memories" in names else None
@@ -128,7 +128,7 @@ def _number(name: str) -> int:
 
 
 def _columns_of(decision: Decision, known: set[str]) -> dict[str, Array]:
-    """Return the columns of an answer, without those that whoever asked has."""
+    """Return the columns of an answer, without those that the asking actor already has."""
     columns = {f"{DECISION}{name}": column for name, column in decision.columns.items() if name not in known}
     columns |= {"continuous": decision.actions.continuous, "discrete": decision.actions.discrete}
     if decision.recall is not None:
@@ -136,7 +136,7 @@ def _columns_of(decision: Decision, known: set[str]) -> dict[str, Array]:
     return columns
 
 
-# The policies of one behaviour id that some actor may ask: the newest of its trainer, and snapshots in use.
+# The policies of one behaviour id that an actor may ask: its trainer's newest one, and snapshots in use.
 
 
 @dataclass
@@ -148,13 +148,13 @@ class KeptPolicy:
 
 
 class KeptPolicies:
-    """Keeps what may be asked.
+    """Keeps the policies that actors may ask.
 
-    Policies straight from the trainer follow each other in one place. A snapshot is forgotten once every actor plays by
-    a later one and names it no more: until an actor has asked for the first time, it may want any.
+    Policies straight from the trainer replace each other. A snapshot is forgotten once every actor plays by a later
+    one and no longer names it; before an actor's first request, it may want any snapshot.
 
     Args:
-        make: makes a policy, to be loaded.
+        make: makes a policy, into which weights are then loaded.
     """
 
     def __init__(self, make: Callable[[], ActingPolicy]) -> None:
@@ -163,7 +163,7 @@ class KeptPolicies:
         self._snapshots: dict[int, KeptPolicy] = {}
         """By number, in the order in which they were last sent."""
         self._held: dict[str, tuple[int, ...]] = {}
-        """By actor: the snapshots that it named last."""
+        """By actor, the snapshots that it named last."""
 
     def __len__(self) -> int:
         return len(self._snapshots) + (self._newest is not None)
@@ -185,7 +185,7 @@ class KeptPolicies:
         """Return the policy that a question is for.
 
         Raises:
-            StageError: if it is not there, which no actor should bring about.
+            StageError: if the policy is not kept, which no actor should cause.
         """
         kept = self._newest if question.snapshot < 0 else self._snapshots.get(question.snapshot)
         if kept is None:
@@ -194,7 +194,7 @@ class KeptPolicies:
         return kept
 
     def forget(self, actor: str, held: tuple[int, ...], actors: int) -> None:
-        """Forget what nobody asks any more, as an actor names what it plays by; `actors` is the number of all."""
+        """Forget unused snapshots, as an actor names the ones that it holds; `actors` is the number of actors."""
         if self._held.get(actor) == held:
             return
         self._held[actor] = held

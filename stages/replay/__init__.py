@@ -1,4 +1,4 @@
-"""Recording what flows over an edge, and replaying it in place of the stages that made it."""
+"""Recording the messages of an edge, and replaying them in place of the stages that made them."""
 
 from headrace.stages.replay.recorder import Recorder
 from headrace.stages.replay.source import ReplaySource

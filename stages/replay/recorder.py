@@ -1,4 +1,4 @@
-"""Recording: a tap that writes what passes an edge into a stream file."""
+"""Recording: a tap that writes an edge's messages into a stream file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Recorder:
 
     Args:
         writer: the stream file.
-        edge: the edge's name, one of the writer's header.
+        edge: the edge's name, as in the writer's header.
         clock: seconds on a monotonic clock.
 
     Raises:
@@ -38,18 +38,18 @@ class Recorder:
         """Write a message at once, in the caller's thread; see docs/stream-format.md for what that costs.
 
         Raises:
-            StreamError: if the disk refuses it.
+            StreamError: if the disk refuses the message.
         """
         self.writer.write(self.edge, message, self._clock())
 
 
 class GuardedRecorder:
-    """A recorder that ends with the first error of the disk, with a warning, so that a recording ends no run.
+    """A recorder that stops with a warning at the first disk error, so that a recording ends no run.
 
-    It does not go on when the disk has room again: a recording with a hole would replay as another run.
+    It does not resume when the disk has room again: a recording with a gap would replay as another run.
 
     Args:
-        make: makes the recorder, and its file.
+        make: makes the recorder and its file.
     """
 
     def __init__(self, make: Callable[[], Recorder]) -> None:
@@ -86,7 +86,7 @@ class GuardedRecorder:
             write(self._recorder)
         except StreamError as error:
             self._warn(error)
-            with suppress(StreamError):  # for want of room, most likely again
+            with suppress(StreamError):  # the disk is probably still full
                 self._recorder.writer.close()
             self._recorder = None
 

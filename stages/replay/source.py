@@ -1,7 +1,7 @@
 """Replay: a source that yields recorded messages in place of the stages that made them.
 
-The streams' headers hold all that must be known before the first message (specs, edges); the stages downstream are
-built from `behavior_specs`. Properties of the run that was recorded are read without replaying it.
+The streams' headers hold all that the downstream stages need before the first message (specs, edges); these stages are
+built from `behavior_specs`. Properties of the recorded run are read without replaying it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from headrace.stages.stage import Source, StageContext
 from headrace.surroundings import absolute
 
 TRAINER_EDGE = "trainer"
-"""The edge before a trainer: a recording of it has passed all other stages."""
+"""The edge before a trainer: its messages have passed all other stages."""
 
 
 class ReplaySource(Source[Message]):
     """Yields the messages of one edge from stream files, file after file, each in the order of its recording.
 
-    Recorded checkpoint barriers are left out: they belong to the checkpoints of the run that was recorded.
+    Recorded checkpoint barriers are left out: they belong to the checkpoints of the recorded run.
 
     Args:
-        streams: files, folders or glob patterns, replayed in this order; a folder's and a pattern's files by name.
-            A file named twice is replayed once.
+        streams: files, folders or glob patterns, replayed in this order; a folder's or pattern's files are sorted by
+            name. A file named twice is replayed once.
         edge: the edge to replay; may be None if the files hold only one.
         behaviors: names or ids of the behaviours to replay; None for all.
-        announce: called with each behaviour that was not known after `start`, before its first message.
+        announce: called with each behaviour that was unknown at `start`, before its first message.
         speed: `max` (as fast as backpressure allows), `realtime`, or how many times faster than real time.
             Each file's clock starts at its first message; late messages follow at once.
         clock: seconds on a monotonic clock.
@@ -71,7 +71,7 @@ class ReplaySource(Source[Message]):
         self._sleeper: asyncio.Task[None] | None = None
         self._read = 0
         self.behavior_specs: dict[str, BehaviorSpec] = {}
-        """By behaviour id, for the behaviours that are replayed; known after `start`, but for files that grow."""
+        """The replayed behaviours, by id; complete after `start`, except for files that still grow."""
 
     def start(self, context: StageContext) -> None:
         """Read all headers and check that the files agree.
@@ -93,11 +93,11 @@ class ReplaySource(Source[Message]):
         return self._read if self._sleeper is None else None
 
     async def produce(self) -> AsyncIterator[Message]:
-        """Yield messages until the files end or `request_stop` was called.
+        """Yield messages until the files end or `request_stop` is called.
 
         Raises:
-            StreamError: if a frame is not one of ours.
-            StageError: if a message is of a behaviour that its file does not describe.
+            StreamError: if a frame is not in Headrace's format.
+            StageError: if a message belongs to a behaviour that its file does not describe.
         """
         for reader in self._readers:
             began: tuple[float, float] | None = None
@@ -127,7 +127,7 @@ class ReplaySource(Source[Message]):
         clock_0, time_0 = began
         wait_s = clock_0 + (time_s - time_0) / self._factor - self._clock()
         if wait_s > 0:
-            # To a task group the cancelling of its child is an ending: so request_stop cuts the wait short.
+            # Cancelling a child task ends a task group without an error: `request_stop` thus cuts the wait short.
             async with asyncio.TaskGroup() as group:
                 self._sleeper = group.create_task(self._sleep(wait_s))
             self._sleeper = None
@@ -139,11 +139,11 @@ class ReplaySource(Source[Message]):
         return self._selected(message.behavior_id)
 
     def _introduce(self, reader: StreamReader, frame: Frame) -> None:
-        """See to it that a message's behaviour is known to those who take it: else it would wait for them for ever."""
+        """Announce a message's behaviour to the stages that take it: without a spec they would wait for ever."""
         message = frame.message
         if not isinstance(message, TrajectoryBatch) or message.behavior_id in self.behavior_specs:
             return
-        self._check_agreement()  # with what a file that still grows has announced since
+        self._check_agreement()  # also against behaviours that a growing file has announced since
         try:
             behavior_team(message.behavior_id)
         except SpecError as error:
@@ -175,7 +175,7 @@ class ReplaySource(Source[Message]):
                 raise StageError(f"replay: no stream has a behaviour {behavior!r}, they have {known}{hint}")
 
     def _check_agreement(self) -> None:
-        """Check that all files agree on a behaviour's spec, team by team and among teams."""
+        """Check that all files agree on each behaviour's spec, within a team and between teams."""
         first: dict[str, tuple[StreamReader, BehaviorSpec]] = {}
         for reader in self._readers:
             for spec in reader.header.specs:
@@ -211,20 +211,20 @@ def _factor(speed: str | float) -> float:
 
 
 def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
-    """The files that names and patterns match, in their order, each once.
+    """The files that names and patterns match, in the given order, each once.
 
     Args:
-        streams: files, folders of `.stream` files or glob patterns; a folder's and a pattern's files come by name.
+        streams: files, folders of `.stream` files or glob patterns; a folder's or pattern's files are sorted by name.
 
     Raises:
-        StageError: if one of them matches nothing, or there is none.
+        StageError: if a pattern matches nothing, or `streams` is empty.
     """
     paths: dict[Path, Path] = {}
     for stream in streams:
         place = absolute(stream)
         if place.is_dir():
             found = sorted(map(str, place.glob("*.stream")))
-        else:  # a name with brackets may be a file of that very name
+        else:  # a file's own name may contain brackets
             found = [str(place)] if place.exists() else sorted(glob.glob(str(place), recursive=True))
         if not found:
             raise StageError(
@@ -263,12 +263,12 @@ def _difference(other: StreamReader, agreed: BehaviorSpec, reader: StreamReader,
 
 def _columns(reader: StreamReader, spec: BehaviorSpec) -> set[tuple[str, str, str, tuple[int, ...]]]:
     table = reader.header.columns.get(spec.behavior_id, {})
-    # Recordings of earlier releases lack the trajectories' numbers, which nothing learns from.
+    # Recordings of earlier releases lack the trajectories' numbers, which trainers do not use.
     return {(axis, c.name, c.dtype, c.shape) for axis, columns in table.items() for c in columns if c.name != "numbers"}
 
 
 def recorded_seed(streams: Sequence[str | Path]) -> int:
-    """The seed of the first recording's run, -1 if it is not stated.
+    """The seed of the first recording's run, -1 if the recording does not state it.
 
     Raises:
         StageError: if a pattern matches nothing.
@@ -295,7 +295,7 @@ def recorded_agents(streams: Sequence[str | Path]) -> int | None:
 
 
 def recorded_behaviors(streams: Sequence[str | Path], edge: str) -> frozenset[str]:
-    """Names of the behaviours that were recorded at an edge.
+    """The names of the behaviours recorded at an edge.
 
     Raises:
         StageError: if a pattern matches nothing.
@@ -306,7 +306,7 @@ def recorded_behaviors(streams: Sequence[str | Path], edge: str) -> frozenset[st
 
 
 def recorded_edge(streams: Sequence[str | Path]) -> str:
-    """The edge of the recordings to replay: the trainer's inlet if it was recorded, else the other one.
+    """The edge of the recordings to replay: the trainer's inlet if it was recorded, otherwise the other one.
 
     Raises:
         StageError: if a pattern matches nothing.
