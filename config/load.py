@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from os import PathLike
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, Mistake, dotted, nowhere, suggest
+from headrace.config.plain_data import plain
 from headrace.config.run_config import RunConfig, merge_default_settings
 from headrace.config.section_checks import check_run, lacking_programs
-from headrace.config.tables import main_module
 from headrace.config.validation import check, show
 from headrace.config.yaml_reader import Document, read_file, read_text
 
@@ -27,7 +22,6 @@ _OF_AN_ENTRY = "# Written by run-pipeline --convert.\n"
 _RESUME_YIELDS = Finding(
     ("checkpoint_settings", "resume"), "has no effect, because initialize_from was set on the command line"
 )
-_GIVEN = "or give it to run(…, environment=…)"
 _NO_FILE = (
     "no configuration file was given: each behaviour that the environment has learns with the defaults "
     "(trainer_type ppo)"
@@ -347,94 +341,3 @@ def _put(here: Any, path: KeyPath, value: Any, whole: KeyPath) -> Any:
         hint = suggest(name, list(rest)) or f"; listed: {', '.join(rest) or 'none'}"
         raise _NoPlaceError(f"'{name}' is not listed under {whole[0]}{hint}")
     return {**rest, name: _put(rest.get(name), tuple(below), value, whole)}
-
-
-# Data from a script or notebook: what YAML would hold, and some conveniences.
-
-
-def plain(value: object, path: KeyPath = ()) -> Any:
-    """Return data as YAML has it: tuples become lists, paths text, NumPy's numbers numbers, classes `module:Class`.
-
-    Raises:
-        ConfigError: if there is an object that can't be written down.
-    """
-    if isinstance(value, Mapping):
-        return {_key(key, path): plain(inner, (*path, str(key))) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner, (*path, number)) for number, inner in enumerate(value)]
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, PathLike):
-        return str(value)
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        return value.item()
-    is_environment = hasattr(value, "reset") and hasattr(value, "step") and not isinstance(value, type)
-    if callable(value) and not is_environment:
-        return named(value, path)
-    expected = "what YAML can hold: maps, lists, texts, numbers, true, false or null"
-    if is_environment:
-        expected = f"the class or a function that makes it, as the run makes its environments itself; {_GIVEN}"
-    raise _refused(path, f"holds {value!r}; expected {expected}")
-
-
-def _key(key: object, path: KeyPath) -> str:
-    if not isinstance(key, str):
-        raise _refused(path, f"has the key {key!r}; expected text")
-    return key
-
-
-def named(value: Any, path: KeyPath) -> str:
-    """Name a class or function, so that other processes can import it; an object that merely can be called has none."""
-    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
-    if module == "__main__":
-        if _is_guarded(name):
-            raise _refused(path, _not_importable(value, name, None, "defined below `if __name__ == '__main__':`"))
-        module = main_module()
-    bound = getattr(value, "__self__", None)
-    importable = name and module and "<" not in name and (bound is None or isinstance(bound, type | ModuleType))
-    if not importable:
-        given = f"; {_GIVEN}" if path == ("environment", "factory") else ""
-        raise _refused(path, f"{_not_importable(value, name, bound)}{given}")
-    return f"{module}:{name}"
-
-
-_DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
-def _is_guarded(name: str) -> bool:
-    """True if the script defines a name where it is started alone, and not where it is imported."""
-    try:
-        tree = ast.parse(Path(sys.modules["__main__"].__file__ or "").read_bytes())
-    except (AttributeError, OSError, SyntaxError, ValueError):  # of a notebook, an interpreter
-        return False
-    guards = [each for each in tree.body if isinstance(each, ast.If) and "__name__" in ast.unparse(each.test)]
-    guarded = {each.name for guard in guards for each in guard.body if isinstance(each, _DEFINES)}
-    return name in guarded - {each.name for each in tree.body if isinstance(each, _DEFINES)}
-
-
-def _not_importable(value: Any, name: str, bound: object, where: str = "") -> str:
-    """Say what something that can be called is, why it can't be used, and what to write instead."""
-    around, _, inner = name.rpartition(".<locals>.")
-    meant, more = name.rpartition(".")[2], ""
-    if isinstance(value, partial):
-        meant = getattr(value.func, "__name__", "")
-        what, more = f"a functools.partial of {meant}", "; arguments of an environment's factory stand in 'options'"
-    elif not name:
-        what = f"an object of class {type(value).__qualname__}"
-    elif meant == "<lambda>":
-        what = "a lambda"
-    elif around:
-        what = f"{inner}, defined within {around}"
-    elif where:
-        what = f"{name}, {where}"
-    else:
-        what = name if bound is None else f"{name}, bound to an object"
-    return (
-        f"is {what}, which other processes can't import; expected a class or function at the top of a module, such as "
-        f"my_env.py (in a notebook: %%writefile my_env.py), and its name, "
-        f"'my_env:{meant if meant.isidentifier() else 'make_env'}'{more}"
-    )
-
-
-def _refused(path: KeyPath, message: str) -> ConfigError:
-    return ConfigError([nowhere(path, message)])

@@ -20,7 +20,8 @@ from typing import Any
 from headrace.config import ConfigError, RunConfig, load_config
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS
 from headrace.config.host_kinds import HOST_KINDS
-from headrace.config.load import Override, apply, named
+from headrace.config.load import Override, apply
+from headrace.config.plain_data import named
 from headrace.config.section_checks import with_hindsight
 from headrace.config.yaml_reader import read_file
 from headrace.pipeline.common.errors import RunError
