@@ -19,7 +19,7 @@ DESCRIPTION = setup.cfg pyproject.toml constraints.txt setup.py stages/policy/ne
 # Else each of pytest's workers, and each of the hundreds of processes that tests start, would compile ours anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help train test fast windows check lint formatted types types-of-tests format docs proto bench clean
+.PHONY: help train test fast windows check lint formatted types types-of-tests format docs site proto bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -61,6 +61,9 @@ format: $(VENV)/.installed-dev ## sort imports, mend what can be mended, format
 docs: $(VENV)/.installed-dev ## write the pages that are generated from the code and from tests/zoo
 	$(BIN)/python -m headrace.config.reference > docs/configuration.md
 	$(BIN)/python tests/zoo_page.py > docs/environments.md
+
+site: $(VENV)/.installed-dev ## build the site of the documentation into build/site; a dead link or anchor is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 PROTOS = stages/environments/unity/proto/communicator_objects.proto $(wildcard pipeline/serving/proto/*.proto)
 proto: $(VENV)/.installed-dev ## compile the descriptions of protocols, after a change of one

@@ -26,6 +26,7 @@ EXTRAS = (
     "",
     "atari",
     "box2d",
+    "docs",
     "monitor",
     "mujoco",
     "pettingzoo",

@@ -1,0 +1,80 @@
+"""The site of the documentation: it can be built strictly, it asks no other host for anything, its reference is whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+MODULES = ["headrace", *(f"headrace.{name}" for name in ("games", "godot", "testing", "training", "unity"))]
+ASKED = re.compile(
+    r"""<(?:script|img|iframe|source)[^>]*\bsrc=["']?(https?:[^"' >]*)|<link[^>]*stylesheet[^>]*(https?:[^"' >]*)"""
+)
+ITEM = re.compile(r" *([-*]|\d+\.) ")
+
+
+def built(folder: Path, *, docs: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """What MkDocs says of the site, which it builds into the folder `site` of this one."""
+    for package in ("mkdocs", "material", "mkdocstrings", "pymdownx"):
+        pytest.importorskip(package, reason="needs the extra `docs`")
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder / "site")]
+    if docs is not None:
+        small = "site_name: small\nhooks: [{}]\nplugins: []\nrepo_url: https://example.org\n"
+        (folder / "small.yml").write_text(f"{small.format(DOCS / 'site_links.py')}docs_dir: {docs}\n", encoding="utf-8")
+        command += ["--config-file", str(folder / "small.yml")]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.lengthy
+@pytest.mark.timeout(300)
+def test_the_site_has_every_page_and_asks_no_other_host(tmp_path):
+    done = built(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = {path.parent.relative_to(tmp_path / "site").as_posix(): path for path in tmp_path.rglob("index.html")}
+    paths = [path.relative_to(DOCS) for path in DOCS.rglob("*.md")]
+    wanted = {(path.parent if path.name == "README.md" else path.with_suffix("")).as_posix() for path in paths}
+    assert wanted | {"changelog", "contributing", "examples"} <= set(pages)
+    asked = {name: ASKED.findall(page.read_text(encoding="utf-8")) for name, page in pages.items()}
+    assert not {name: hosts for name, hosts in asked.items() if hosts}
+    index = (tmp_path / "site" / "search" / "search_index.json").read_text(encoding="utf-8")
+    assert "headrace.load_policy" in index
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("link", ["../nowhere.py", "nowhere.md"])
+def test_a_dead_link_is_an_error_of_the_site(tmp_path, link):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "README.md").write_text(f"# Page\n\n[there]({link})\n", encoding="utf-8")
+    done = built(tmp_path, docs=tmp_path / "docs")
+    assert done.returncode != 0
+    assert "nowhere" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_reference_has_each_public_name_once(module):
+    page = DOCS / "api" / f"{module.removeprefix('headrace.')}.md"
+    named = re.findall(rf"^::: {re.escape(module)}\.(\w+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert sorted(named) == sorted(import_module(module).__all__)
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def test_lists_are_lists_on_the_site_too(page):
+    """Markdown for Python, unlike a forge's, wants an empty line before a list, and four blanks before what it nests."""
+    fenced, before, wrong = False, "", []
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+            indented = len(line) - len(line.lstrip())
+            wrong += [number] if indented % 4 else []
+        elif not fenced and ITEM.match(line) and before.strip() and not ITEM.match(before):
+            wrong += [number] if not before.startswith((" ", "#")) else []
+        before = line
+    assert not wrong, f"{page.name}: lines {wrong}"
