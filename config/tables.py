@@ -22,7 +22,7 @@ _Entry = TypeVar("_Entry")
 _adders: dict[str, None] = {}
 
 
-# Entries name their code as strings, so that reading a table imports nothing (docs/decisions/002).
+# Entries name their code as strings: importing a table imports no kind (docs/decisions/002).
 class Table(UserDict[str, _Entry]):
     """Entries by name."""
 

@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# A top-level `config` would clash with others: all packages are imported below this one (docs/decisions/001).
+# A top-level `config` would clash with another one, so the packages are imported below this one (docs/decisions/001).
 # In a checkout they lie beside this folder, and the folder has links to them.
 if not os.path.isdir(os.path.join(__path__[0], "config")):  # a checkout without links, as on Windows
     __path__.append(os.path.dirname(__path__[0]))

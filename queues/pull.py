@@ -48,7 +48,7 @@ class FetchSource(Protocol):
         """Tell the producer, without waiting, that the consumer fetches no more."""
 
 
-# Ray has no inherited sockets, so the consumer calls, and items wait where they were made (docs/decisions/014).
+# Ray has no inherited sockets: items wait with their producer until the consumer fetches them (docs/decisions/014).
 class PullOutlet(RoomOutlet[T]):
     """The producer's end: at most `maxlen` items are put and not yet taken, wherever they are; further puts wait.
 

@@ -94,7 +94,7 @@ class Slabs:
         """Copy a message's arrays into a slab."""
         codec.write_arrays(arrays, starts, self._view(slab))
 
-    # Views keep the slab: a careless stage blocks its producer, but never reads other data (docs/decisions/005).
+    # Views keep their slab: a careless stage blocks its producer, but never reads other data (docs/decisions/005).
     def read(self, slab: int, header: Mapping[str, Any], when_unused: Callable[[int], None]) -> list[Array]:
         """Read-only views of the arrays in a slab.
 

@@ -197,7 +197,7 @@ class StageRunner(Generic[In, Out]):
                 self._blocked,
             )
 
-    # Parts that are written at one barrier belong to one moment of the stream (docs/decisions/044).
+    # Parts that are written at the same barrier belong to the same moment of the stream (docs/decisions/044).
     async def _pass_barrier(self, barrier: Barrier) -> None:
         # With several actors the first barrier of a number makes the cut; the others belong to the same one.
         if barrier.number > self._barrier_seen:

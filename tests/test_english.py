@@ -12,7 +12,7 @@ import pytest
 from english_words import FOREIGN
 
 ROOT = Path(__file__).parents[1]
-COVERED = ("CONTRIBUTING.md",)
+COVERED = ("CONTRIBUTING.md", "docs/code-map.md", "docs/decisions/*.md", "docs/design.md")
 """Files and folders whose text is clean; a glob each. What is added here stays clean."""
 ENTRIES = [(re.compile(rf"(?:{words})\b".replace(" ", r"\s+")), advice) for words, advice in FOREIGN.items()]
 ANY = re.compile(rf"\b(?:{'|'.join(words.pattern for words, _ in ENTRIES)})")

@@ -172,7 +172,7 @@ class _Measured:
     learning_s: list[float] = field(default_factory=list)
 
 
-# Collecting ahead pays only where updates take long, so `auto` measures a few of them first (docs/decisions/018).
+# Collecting ahead pays only if updates take long, so `auto` measures the first few (docs/decisions/018).
 class PolicyLags:
     """The lag of each behaviour, from its trainer's start on."""
 

@@ -63,7 +63,7 @@ class _Account:
         return least
 
 
-# With several actors the window's size alone bounds no lag, so grants name a policy version (docs/decisions/017).
+# With several actors the window's size does not bound the lag, so grants name a policy version (docs/decisions/017).
 class CreditWindow:
     """The credits of one behaviour name.
 

@@ -17,7 +17,7 @@ from headrace.process_tree import ProcessTree
 from headrace.surroundings import socket_pair, surroundings
 
 
-# `multiprocessing` would need a guard in the user's script and pickle what it sends (docs/decisions/007).
+# `multiprocessing` would need a guard in the user's script, and would pickle what it sends (docs/decisions/007).
 def start_child(
     module: str,
     name: str,

@@ -67,7 +67,7 @@ def hold_lifeline(argument: str) -> HostLifeline:
     return HostLifeline(socket.socket(fileno=int(descriptor)))
 
 
-# A thread reads the lifeline, since the event loop may hang when main dies (docs/decisions/011).
+# A thread reads the lifeline, because the event loop may hang when main dies (docs/decisions/011).
 class HostLifeline:
     """A host's end: ends the process when main is gone, and what it has started with it.
 

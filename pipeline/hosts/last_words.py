@@ -20,7 +20,7 @@ _STDERR = 2
 """Takes the words where there is no room for a file."""
 
 
-# An unnamed file, as standard error may be closed or another's (docs/decisions/012).
+# Standard error may be closed or belong to a service, so last words go to an unnamed file (docs/decisions/012).
 class LastWords:
     """Main's end."""
 

@@ -105,7 +105,7 @@ def end_prestarted() -> None:
         _prestarted.popitem()[1].dismiss()
 
 
-# Imports are most of a start, so the first learner imports while main reads the configuration (docs/decisions/009).
+# Imports take most of a start, so the first learner imports while main reads the configuration (docs/decisions/009).
 def guess_learner(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
     """Return the name of the first learner of a command's run and what it imports; None if that is not plain."""
     words = "\n".join(arguments)

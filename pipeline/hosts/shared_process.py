@@ -18,7 +18,7 @@ LAST_WORDS_S = 1.0
 """Seconds in which the sockets of a dead process end, unless what it has forked holds them."""
 
 
-# A learner costs 200 MB and a second of imports, and more processes than cores gain nothing (docs/decisions/010).
+# A learner process costs 200 MB and a second of imports; more processes than cores gain nothing (docs/decisions/010).
 class SharedProcess:
     """A process that takes in hosts as long as one is in it.
 

@@ -193,7 +193,7 @@ class BehaviorStarter:
         self._reporter.add_behavior(name, settings.max_steps, settings.summary_freq, step, described, settings.learns)
         return state
 
-    # Where no stage of main needs the batches, they go straight to the learner (docs/decisions/016).
+    # Batches that no stage in main needs go straight to the learner (docs/decisions/016).
     def _path(self, behavior: str) -> TrajectoryPath:
         plan, publisher = self._plan, self._broadcaster.publisher
         way = plan.route(behavior)

@@ -258,7 +258,7 @@ class Actors:
             slot.handle.control.send(Stop())
 
 
-# The new learner opens its predecessor's links, so nothing is rewired and other behaviours go on (docs/decisions/040).
+# The new learner opens the old one's links, so no link is rewired and other behaviours continue (docs/decisions/040).
 class Learners:
     """Replaces lost ones from the newest checkpoint, and takes back in main what they had learned since; actors go on.
 

@@ -46,7 +46,7 @@ MOST_PROGRAMS = 16
 _BUDGET_S = 5.0
 
 
-# Chosen before the start, as an actor more in the middle would need another way into each learner (docs/decisions/019).
+# The shape is fixed before the start: a later actor would need a new way into each learner (docs/decisions/019).
 def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
     """Return the configuration with all that was left to be chosen, and a line that says what was chosen and why.
 
@@ -133,7 +133,7 @@ def _with_instances(config: RunConfig, kept: Mapping[str, Any], cores: int, rema
     return with_num_envs(config, number)
 
 
-# One actor steps, then decides; a second one overlaps the two (docs/decisions/029).
+# One actor either steps or decides; a second actor overlaps the two (docs/decisions/029).
 def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks: list[str]) -> RunConfig:
     """Choose how many actors share the instances."""
     section = config.environment

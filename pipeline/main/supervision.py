@@ -38,7 +38,7 @@ class _Heard:
     warned: bool = False
 
 
-# Reports show that the event loop runs, counters that a stage does; slow work is no silence (docs/decisions/013).
+# Reports prove that the event loop runs; counters prove that a stage does, however slow it is (docs/decisions/013).
 class Supervisor:
     """Restart limits and signs of life of hosts. Pure: times are arguments.
 

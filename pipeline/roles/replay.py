@@ -29,7 +29,7 @@ from headrace.stages.trainer.imitation.loading import needs_spec
 from headrace.stages.trainer.imitation.source import DemonstrationSource
 
 
-# A role in an actor's place: no second way of wiring stages (docs/decisions/045).
+# Replay is a role in an actor's place, so there is only one way of wiring stages (docs/decisions/045).
 class ReplayHost(Host):
     """Replays recorded streams into the trajectory queues."""
 

@@ -65,7 +65,7 @@ class CreditGate:
             self._number += 1
             self._ask(used, low, ())
 
-    # An actor that waits holds nothing, or all others could wait for what it holds (docs/decisions/020).
+    # A waiting actor holds nothing: otherwise all others could wait for what it holds (docs/decisions/020).
     def wait(self, used: Mapping[str, int], alive: Collection[str]) -> None:
         """Request credits for an actor that stands still: it has emitted all it held, and returns unused credits."""
         self._requested = True
@@ -145,7 +145,7 @@ class CreditAccount:
         self.acting.clear()
         self._requested_for = None
 
-    # Decisions open at the end of a turn are beyond all caps, so their steps are a ghost's (docs/decisions/021).
+    # Steps that complete an old turn's decisions would exceed all caps, so they do not count (docs/decisions/021).
     def end_turn(self) -> None:
         """End learning from the decisions of the previous turn, if another team's turn has begun.
 

@@ -15,7 +15,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.stage import Stage
 
 
-# Called in the environment stage's task, as a queue between would cost a copy and two switches (docs/decisions/003).
+# Runs in the environment stage's task: a queue between them would cost a copy and two switches (docs/decisions/003).
 class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     """Turns steps into trajectories, agent by agent, for all behaviour ids of its actor.
 
@@ -84,7 +84,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         assembler = self._assemblers.get(behavior_id)
         return _emit([assembler]) if assembler is not None and assembler.waiting_rows >= self._min_rows else []
 
-    # A decision from before a wait would make lag 0 off-policy (docs/decisions/024).
+    # With decisions from before the wait, lag 0 would not be on-policy (docs/decisions/024).
     def replace_decisions(self, item: StepBatch) -> None:
         """Replace the decisions of the last tick's agents, before the environments act on them.
 

@@ -31,7 +31,7 @@ _NONE = np.empty(0, np.int64)
 _NOT_BY_SLOT = ("_firsts", "_acting", "_deciding")
 
 
-# A wrapper gives every kind of environment action repeat, and no stage has to know (docs/decisions/028).
+# A wrapper gives every kind of environment action repeat, and no stage needs to know (docs/decisions/028).
 class RepeatingGroup(WrappedGroup):
     """An environment group in which actions last several environment steps.
 

@@ -130,7 +130,7 @@ class DecisionStamp:
                 self.opponents[rows] = mapping.opponent
 
 
-# A memory is kept once its decision is stepped, as a newer policy may decide again (docs/decisions/032).
+# A memory is kept only when its decision is stepped, as a newer policy may decide again (docs/decisions/032).
 class PlayerMemories:
     """Keeps the memories of agents for policies that have such, from decision to decision.
 

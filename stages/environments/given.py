@@ -147,7 +147,7 @@ def find_given(reference: str) -> GivenEnvironment:
         try:
             import cloudpickle
 
-            # Nothing else is unpickled; the bytes came through a socket of this process's own (docs/decisions/008).
+            # Only this line unpickles: the bytes came through a socket that main opened (docs/decisions/008).
             found = _given[reference] = cloudpickle.loads(found)
         except Exception as error:
             raise LoadError(

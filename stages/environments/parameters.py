@@ -46,7 +46,7 @@ class EnvironmentParameters:
     """True to reset all environments; else each instance uses the new values from its next episode on."""
 
 
-# Drawn when an episode begins: a setter from outside would change episodes that are being played (docs/decisions/051).
+# Values are drawn when an episode begins: a setter would change episodes that are being played (docs/decisions/051).
 class EpisodeParameters:
     """The parameters of episodes that begin.
 

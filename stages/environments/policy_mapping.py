@@ -210,7 +210,7 @@ class PolicyMappings:
             default=-1,
         )
 
-    # A game that changed players midway would be a result of no policy (docs/decisions/027).
+    # Players change only between games: a mixed game's result would belong to no policy (docs/decisions/027).
     def restart_games(self, env_ids: NDArray[np.int32]) -> None:
         """Begin the next games of instances whose games have ended, under the current mapping."""
         for env_id, mapping in zip(env_ids, self._draw_games(len(env_ids)), strict=True):

@@ -170,7 +170,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._build()
         await self.reset(seed, spawn_key)
 
-    # Asking before the decision keeps one way of making memories, stamps and trajectories (docs/decisions/031).
+    # Remote answers arrive before the decision, so there is one way of making trajectories (docs/decisions/031).
     async def consult(self) -> dict[str, int]:
         """Have the decisions made that are not made here; `decide`, or `decide_again`, comes next.
 
@@ -316,7 +316,7 @@ class EnvironmentStage(Source[StepBatch]):
         stamp = DecisionStamp(count, parts, behavior_id)
         self._actions[behavior_id] = decision.actions
         group_ids, group_rewards = self._groups_of(behavior_id, steps)
-        # Endings first: the decisions are then one slice, and no observation is there twice (docs/decisions/004).
+        # Endings come first, so decisions are one slice, and each observation is stored once (docs/decisions/004).
         return StepBatch(
             behavior_id=behavior_id,
             agent_ids=agent_ids,

@@ -86,7 +86,7 @@ _LOG_TWO = np.float32(log(2.0))
 _NUMBERS_SHOWN = 64
 
 
-# NumPy and torch compute heads alone, so both ways to act share this sampler (docs/decisions/030).
+# NumPy and torch compute only the heads, so both ways to act share this sampler (docs/decisions/030).
 class ActionSampler:
     """Draws the actions of one design from its heads [d, H].
 

@@ -178,7 +178,7 @@ def not_finite(names: Sequence[str], losses: NDArray[np.float32], lower: str) ->
     )
 
 
-# A large value loss would take most of a common norm (docs/decisions/036).
+# In a common norm, a large value loss would leave little of the actor's gradient (docs/decisions/036).
 class GradientParts:
     """The parts of a gradient, whose norms are limited apart.
 

@@ -17,7 +17,7 @@ _LIBUV = False
 """It serves hundreds of replicas quicker; torch's builds for Windows lack it."""
 
 
-# Only sums over rows are exchanged: replicas read the same stream and agree on all else (docs/decisions/039).
+# Replicas read the same stream, so they exchange only sums over rows (docs/decisions/039).
 class JoinedReplicas(Replicas):
     """Replicas in several processes, or threads; made by all of them at about the same time.
 

@@ -14,7 +14,7 @@ _OFF_POLICY_ROWS = 8
 cost more than learning."""
 
 
-# Credits pace off-policy trainers too, or actors would run ahead by whatever a queue holds (docs/decisions/023).
+# Credits pace off-policy trainers too: otherwise actors run ahead by whatever a queue holds (docs/decisions/023).
 def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:
     """Rows at which the trainer learns, and after which it publishes a policy.
 

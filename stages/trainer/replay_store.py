@@ -201,7 +201,7 @@ class ReplayFileError(Exception):
     """A replay file can't be read, or belongs to another memory; the message says why."""
 
 
-# A file of its own, as msgpack would hold gigabytes twice in memory (docs/decisions/046).
+# msgpack cannot hold gigabytes, so the memory is a separate file (docs/decisions/046).
 def write_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
     """Write a memory into a file, replacing it.
 

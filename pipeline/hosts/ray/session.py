@@ -45,7 +45,7 @@ _OWN_RAY = {
 }
 
 
-# `ray stop` would end every Ray of the user, so the sweeper ends this one by its mark (docs/decisions/015).
+# `ray stop` would end every Ray of the user; the sweeper ends only processes with this run's mark (docs/decisions/015).
 class RaySession:
     """Ray, started or joined; started and ended in main's thread, as the end of the thread would end Ray."""
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 NAME = "evaluation"
 
 
-# One host for all behaviours, as environments are expensive; a run goes on without it (docs/decisions/048).
+# One host serves all behaviours, because environments are expensive; the run continues without it (docs/decisions/048).
 class Evaluation(RunPart):
     """The evaluation of a run: starts its host with the first behaviour, feeds it, and starts it again if it dies."""
 

@@ -45,7 +45,7 @@ END_S = 3.0
 StartProcess = Callable[[asyncio.TaskGroup], Awaitable[ProcessHost]]
 
 
-# The page runs the game in its own thread, as an update may hold main (docs/decisions/049).
+# The page runs the game in its own thread, because an update may block main (docs/decisions/049).
 class Exhibition(ShownGame):
     """The show as the page's server sees it. All calls come from the server's loop.
 

@@ -27,7 +27,7 @@ _CONVENTION = (
 )
 
 
-# An instance of the learner's own, as asking the actors would cost a round trip in each update (docs/decisions/041).
+# The learner has its own instance: asking the actors would cost a round trip for each update (docs/decisions/041).
 class GymnasiumGoalRewards:
     """Is a `GoalRewards`.
 

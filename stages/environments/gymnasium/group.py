@@ -94,7 +94,7 @@ class GymnasiumGroup:
         if not self.behavior_specs:
             spaces.masks.expect(first.infos)
             self.behavior_specs = {self._behavior: spaces.spec(self._behavior)}
-        # A resumed run ends in the same state as an uninterrupted one (docs/decisions/050).
+        # Numbers restart with a seed, so a resumed run ends in an uninterrupted one's state (docs/decisions/050).
         # With a seed all that follows is determined by it, the numbers of episodes too.
         self._episode_ids = self._episode_ids + 1 if seed is None else np.zeros(self.num_envs, np.int64)
         self._restarting = None

@@ -183,7 +183,7 @@ class ProgramGroup:
                 raise error
         return answers
 
-    # Only the first answers count, as one slow program must not hold up the others (docs/decisions/052).
+    # A tick takes the first answers, so a slow program does not hold up the others (docs/decisions/052).
     async def _some_done(self, everyone: bool) -> set[asyncio.Task[ProgramAnswer]]:
         """Wait until one exchange is done, or all are.
 
@@ -201,7 +201,7 @@ class ProgramGroup:
             done |= finished
         return done
 
-    # Only the broken program restarts: an actor's restart would cost all of its programs (docs/decisions/053).
+    # Only the broken program restarts: restarting the actor would cost all of its programs (docs/decisions/053).
     def _restart(self, index: int, error: Exception) -> None:
         """Restart an instance.
 
@@ -221,7 +221,7 @@ class ProgramGroup:
         self._lost.append(index)
         self._send(index, instance.begin())
 
-    # A player who quits is no failure (docs/decisions/054).
+    # A program that quits in order has not failed, so its agents' steps are kept (docs/decisions/054).
     def _on_closed(self, index: int, end: ProgramEnded) -> None:
         """An instance has closed in order: start it again if that is wanted, else go on with the others.
 

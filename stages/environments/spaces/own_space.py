@@ -23,7 +23,7 @@ _SHOWN = 8
 """Different bounds of a box that are shown."""
 
 
-# Plain data rather than Gymnasium's objects, which a file would have to unpickle (docs/decisions/033).
+# Spaces are plain data: a file with Gymnasium's objects would have to be unpickled (docs/decisions/033).
 @dataclass(frozen=True, slots=True, eq=False)
 class BoxSpace:
     """Numbers between bounds, in an array."""

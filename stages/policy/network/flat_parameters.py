@@ -21,7 +21,7 @@ from headrace.stages.policy.network.transfers import host_copies
 Module = TypeVar("Module", bound=nn.Module)
 
 
-# Calls, not arithmetic, are what an update of a small network costs (docs/decisions/037).
+# In small networks the number of calls determines the cost, not the arithmetic (docs/decisions/037).
 class FlatVectors:
     """Parameters by name that are views into one flat vector, as are their gradients.
 

@@ -19,7 +19,7 @@ from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 from headrace.stages.trainer.imitation.loading import load_demonstrations, load_recorded
 
 
-# Stands in for an actor, so that imitation has no path of its own (docs/decisions/043).
+# The source replaces an actor, so imitation needs no separate path to the trainer (docs/decisions/043).
 class DemonstrationSource(Source[Message]):
     """Yields demonstrated episodes over and over, until it is stopped; behaviours alternate.
 

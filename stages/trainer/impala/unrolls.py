@@ -33,7 +33,7 @@ class Recorded:
     """[N - F, S] the critic's values."""
 
 
-# Cut from whatever pieces come, so that flow control may close a trajectory anywhere (docs/decisions/038).
+# Unrolls are cut from pieces of any length, so flow control may close a trajectory anywhere (docs/decisions/038).
 @dataclass(frozen=True, slots=True)
 class Unrolls:
     """The rows of one update."""

@@ -53,7 +53,7 @@ def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
     return kept
 
 
-# Learning from the surplus would make updates rarer, and leave the next window short of rows (docs/decisions/034).
+# Learning from the surplus would make updates rarer and leave the next window short of rows (docs/decisions/034).
 def split(
     rows: Columns, trajectories: Columns, kept: Numbers, following: Mapping[str, str], preceding: Mapping[str, str]
 ) -> tuple[Tables, Tables]:

@@ -37,7 +37,7 @@ _ROWS = 2048
 """Rows per forward pass when rewards are computed: bounds memory where a whole buffer of images is asked about."""
 
 
-# Computed when the trainer learns: an actor would need the signals' networks with every policy (docs/decisions/042).
+# The trainer computes rewards: an actor would need the signals' networks with every policy (docs/decisions/042).
 class RewardSignal(ABC):
     """One of a behaviour's `reward_signals`; trainers hold one value head for each.
 
