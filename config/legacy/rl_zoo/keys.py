@@ -179,7 +179,7 @@ SAC: Mapping[str, Key] = {
         "hyperparameters.target_update_interval",
         1,
         write=_unless(1),
-        note="there counted anew in each round of updates",
+        note="there the count restarts in each round of updates",
     ),
     "n_steps": Key(None, 1, why="returns are of one step"),
     "action_noise": Key(None, why="the policy's own noise is all"),
@@ -236,7 +236,7 @@ SAC_POLICY: Mapping[str, Key] = {
     "log_std_init": Key("network_settings.initial_log_std", -3, needs="use_sde"),
     "clip_mean": Key("network_settings.gsde.clip_mean", 2.0, needs="use_sde"),
     "n_critics": Key(None, 2, why="there are two critics"),
-    "share_features_extractor": Key(None, False, why="actor and critics have encoders of their own"),
+    "share_features_extractor": Key(None, False, why="actor and critics have separate encoders"),
     **_POLICY,
 }
 """Of SAC's `policy_kwargs`."""
