@@ -12,8 +12,47 @@ import pytest
 from english_words import FOREIGN
 
 ROOT = Path(__file__).parents[1]
-COVERED = ("CONTRIBUTING.md", "docs/code-map.md", "docs/decisions/*.md", "docs/design.md")
+COVERED = ("*.md", "docs/*.md", "docs/decisions/*.md")
 """Files and folders whose text is clean; a glob each. What is added here stays clean."""
+NOT_YET = (
+    "CHANGELOG.md",
+    "docs/README.md",
+    "docs/algorithms.md",
+    "docs/brains.md",
+    "docs/curricula.md",
+    "docs/custom-stages.md",
+    "docs/differences.md",
+    "docs/enjoy.md",
+    "docs/environment-check.md",
+    "docs/environments.md",
+    "docs/evaluation.md",
+    "docs/extending.md",
+    "docs/features.md",
+    "docs/growing.md",
+    "docs/imitation.md",
+    "docs/league-rules.md",
+    "docs/learning.md",
+    "docs/onnx.md",
+    "docs/openspiel.md",
+    "docs/parallel-sac.md",
+    "docs/performance.md",
+    "docs/pettingzoo.md",
+    "docs/platforms.md",
+    "docs/predict.md",
+    "docs/protocol.md",
+    "docs/ray.md",
+    "docs/reliability.md",
+    "docs/rewards.md",
+    "docs/security.md",
+    "docs/statistics.md",
+    "docs/stopwatch.md",
+    "docs/stream-format.md",
+    "docs/tuning.md",
+    "docs/unity-files.md",
+    "docs/volley.md",
+    "docs/why.md",
+)
+"""Files that are not clean yet, to be taken out of this table."""
 ENTRIES = [(re.compile(rf"(?:{words})\b".replace(" ", r"\s+")), advice) for words, advice in FOREIGN.items()]
 ANY = re.compile(rf"\b(?:{'|'.join(words.pattern for words, _ in ENTRIES)})")
 """All in one, as one pass over the text is ten times as fast as one for each."""
@@ -62,7 +101,8 @@ def advice_for(text: str, at: int) -> str:
 
 @pytest.mark.parametrize("place", COVERED)
 def test_text_is_free_of_foreign_expressions(place):
-    paths = sorted(path for path in ROOT.glob(place) if path.suffix in (".md", ".py"))
+    left = {ROOT / name for name in NOT_YET}
+    paths = sorted(path for path in ROOT.glob(place) if path.suffix in (".md", ".py") and path not in left)
     assert paths, "the table names what is there"
     mistakes = [line for path in paths for line in found(path)]
     assert not mistakes, "\n".join(mistakes)
