@@ -1,9 +1,9 @@
-"""Action repeat: a group of environments whose agents' actions are held for several environment steps.
+"""Action repeat: a group of environments whose agents hold an action for several environment steps.
 
-How many is fixed, or the policy's choice: then the last discrete branch of each action, `step_mul`, says it. Every
-agent has a hold of its own. It is asked again when its hold is over: after so many environment steps, at its episode's
-end, or where an action mask forbids what it does. An environment step of an agent is one for which the environment asks
-it for an action, so in a turn-based game a turn of its own.
+The number is fixed, or the policy's choice in the last discrete branch of each action, `step_mul`. Every agent holds
+its own action. It decides again when its hold is over: after that many environment steps, at its episode's end, or
+where an action mask forbids the held action. An environment step of an agent is one for which the environment requests
+its action, so in a turn-based game it is the agent's turn.
 
 `RepeatingGroup` wraps groups of any kind; `HeldActions` does the arithmetic, in columns: no Python per agent.
 """
@@ -26,7 +26,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 _STEPS_AT_ONCE = 8
-"""Environment steps in one tick at most: so many of which nobody has to be told. The host waits for them."""
+"""The most environment steps in one tick without a decision. The host waits for them."""
 _NONE = np.empty(0, np.int64)
 _NOT_BY_SLOT = ("_firsts", "_acting", "_deciding")
 
@@ -57,7 +57,7 @@ class RepeatingGroup(WrappedGroup):
         return self._without_held(await settled(self._group.reset(seed)))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Begin the actions of those who were asked, and advance until somebody has to be asked, but not for long."""
+        """Begin the new actions, and advance until an agent must decide, up to a bound."""
         for behavior_id, decided in actions.items():
             self._holds[behavior_id].begin(decided)
         for _ in range(_STEPS_AT_ONCE):
@@ -73,7 +73,7 @@ class RepeatingGroup(WrappedGroup):
             self.behavior_specs = {key: known.get(key) or repeated(inner[key], self._settings) for key in inner}
 
     def _without_held(self, result: StepResult) -> StepResult:
-        """Return what is left of a result: without the agents that go on with what they do."""
+        """Return the rest of a result, without the agents that hold their action."""
         for gone in result.gone:
             for holds in self._holds.values():
                 holds.drop(gone)
@@ -98,7 +98,7 @@ def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec
     """Return a spec with action repeat.
 
     Raises:
-        StageError: if it has one already, or a learned one would be its second head of that name.
+        StageError: if it has one already, or if a learned one would be its second head of that name.
     """
     actions = spec.actions
     if spec.action_repeat is not None:
@@ -124,13 +124,13 @@ def _tells_something(result: StepResult) -> bool:
 class HeldActions:
     """Holds the actions of agents, each for its own number of environment steps.
 
-    The sums of rewards are those since the agent's last decision: its own; its group's, if there are groups; and with a
-    discount both once more without it. Slot `NOBODY` stands for agents that never decided; its sums stay 0.
+    The sums count rewards since the agent's last decision: its own; its group's, if there are groups; and with a
+    discount both again without it. Slot `NOBODY` stands for agents that never decided; its sums stay 0.
 
-    Axis letters: n rows of an environment step, a agents that it asks for actions, s sums.
+    Axis letters: n rows of an environment step, a agents whose actions it requests, s sums.
 
     Args:
-        actions: of the environment, without `step_mul`.
+        actions: the environment's actions, without `step_mul`.
         settings: for how many steps.
         grouped: True if there are group rewards.
     """
@@ -147,17 +147,17 @@ class HeldActions:
         self._left = np.zeros(total, np.int64)
         self._frames = np.zeros(total, np.int32)
         self._weights = np.ones(total)
-        """[total] what the discount leaves of the next reward."""
+        """[total] factor of the next reward after the discount."""
         self._sums = np.zeros((total, (1 + grouped) * (1 if settings.discount == 1 else 2)))
         self._episode_ids = np.zeros(total, np.int64)
         self._env_ids = np.zeros(total, np.int64)
         self._acting = self._deciding = _NONE
-        """Slots of those that the environment asked last, and of those of them that decide anew."""
+        """Slots of the agents in the environment's last request, and of those among them that decide."""
         self._known = b""
-        """The agents and episodes of the last step, if all of them were asked: the next one's seldom differ."""
+        """The agents and episodes of the last step, if all of them had to act: the next step's seldom differ."""
 
     def begin(self, decided: ActionBatch) -> None:
-        """Begin to hold new actions, of the agents that were asked last, in that order."""
+        """Begin to hold the new actions of the agents that had to decide, in that order."""
         slots, branches = self._deciding, self._discrete.shape[1]
         self._continuous[slots] = decided.continuous
         self._discrete[slots] = decided.discrete[:, :branches]
@@ -165,14 +165,14 @@ class HeldActions:
         self._forget_rewards(slots)
 
     def actions(self) -> ActionBatch:
-        """Return the actions of all that the environment asked, for its next step."""
+        """Return the actions of all agents in the environment's request, for its next step."""
         slots = self._acting
         self._left[slots] -= 1
         self._frames[slots] += 1
         return ActionBatch(self._continuous[slots], self._discrete[slots])
 
     def add(self, steps: AgentSteps) -> AgentSteps | None:
-        """Add what an environment step brought; return the rows of those that ended or have to decide, if any."""
+        """Add an environment step's rows; return the rows of agents that ended or have to decide, if any."""
         ended = steps.ended
         key = steps.agent_ids.tobytes() + steps.episode_ids.tobytes()
         as_before = not ended and key == self._known
@@ -201,21 +201,21 @@ class HeldActions:
         self._forget(used[np.isin(self._env_ids[used], env_ids)])
 
     def _locate(self, steps: AgentSteps) -> Numbers:
-        """Slots [n]; agents that act for the first time get one, others that are unknown are `NOBODY`."""
+        """Slots [n]; agents that act for the first time get one, other unknown agents are `NOBODY`."""
         slots = self._slots.find(steps.agent_ids)
         acting = slots[steps.ended :]
         new = (acting == NOBODY).nonzero()[0]
         if len(new):
             acting[new] = added = self._slots.add(steps.agent_ids[steps.ended :][new])
             self._enlarge()
-            self._episode_ids[added] = steps.episode_ids[steps.ended :][new] - 1  # none that is under way
+            self._episode_ids[added] = steps.episode_ids[steps.ended :][new] - 1  # no running episode
             self._env_ids[added] = steps.env_ids[steps.ended :][new]
         return slots
 
     def _begin_episodes(self, ending: Numbers, acting: Numbers, steps: AgentSteps) -> Numbers:
         """Forget agents that ended; return the places [k] among [a] of those that begin an episode.
 
-        They may have ended in this step, or before it, or never.
+        Their last episode may have ended in this step, or earlier, or never.
         """
         episode_ids = steps.episode_ids[steps.ended :]
         begins = self._episode_ids[acting] != episode_ids
@@ -233,7 +233,7 @@ class HeldActions:
         return fresh
 
     def _received(self, steps: AgentSteps, slots: Numbers) -> NDArray[Any]:
-        """The step's rewards [n, s], as they are added to the sums."""
+        """The step's rewards [n, s], in the form in which the sums add them."""
         rewards: Array = steps.rewards[:, None]
         if self._grouped:
             shared = np.zeros(len(slots), np.float32) if steps.group_rewards is None else steps.group_rewards
@@ -243,7 +243,7 @@ class HeldActions:
         return np.concatenate((self._weights[slots][:, None] * rewards, rewards), axis=1)
 
     def _forbidden(self, acting: Numbers, masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """[a] true where a mask forbids what the agent does."""
+        """[a] true where a mask forbids the agent's action."""
         chosen = self._firsts + self._discrete[acting]
         forbidden: NDArray[np.bool_] = np.logical_or.reduce(~np.take_along_axis(masks, chosen, axis=1), axis=1)
         return forbidden

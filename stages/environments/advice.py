@@ -1,4 +1,4 @@
-"""The field's own checkers: what they find is advice, as the run itself checks what it needs."""
+"""Other projects' checkers: their findings are advice, as the run itself checks what it needs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from headrace.stages.errors import describe_error
 
 
 def words_of(check: Callable[[], Any], checker: str, name: str) -> Iterator[str]:
-    """Run a checker, and yield what it finds.
+    """Run a checker, and yield its findings.
 
     Args:
         check: raises if it finds something.
         checker: its name.
-        name: of the environment.
+        name: the environment's name.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about rendering and other things that training does not need
+        warnings.simplefilter("ignore")  # they concern rendering and other things that training does not need
         try:
             check()
         except AssertionError as error:
-            if str(error):  # a bare assertion says nothing to people
+            if str(error):  # a bare assertion has no text
                 yield f"{name}: {checker} says: {' '.join(str(error).split())}"
         except Exception as error:
             yield f"{name}: {checker} ended with {describe_error(error)}"

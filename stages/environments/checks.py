@@ -1,8 +1,8 @@
-"""What environments return, described where it does not fit: the same words for all groups, a run and `--validate`.
+"""Descriptions of invalid return values of environments: the same words for all groups, a run and `--validate`.
 
-A `…_problem` says what is wrong with one value of one instance or agent, None for nothing. While all is well none is
-called: groups convert whole columns, by `stack`, `rewards_column` and `FlagsColumn`, and these look for the culprit
-once something does not fit.
+A `…_problem` describes the fault in one value of one instance or agent, and returns None for a valid one. Valid values
+cost nothing: groups convert whole columns, by `stack`, `rewards_column` and `FlagsColumn`, and these look for the
+culprit only after a failure.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _PLAIN = Box, Discrete, MultiBinary, MultiDiscrete
 """Spaces whose values are arrays of one shape."""
 _LARGE = 3e38
 """Almost the largest number of float32."""
-_FLOAT32 = np.dtype(np.float32)  # cheaper than the type in a call
+_FLOAT32 = np.dtype(np.float32)  # faster than the type as an argument
 
 
 def raise_broken(error: Exception, who: str, call: str) -> NoReturn:
-    """Raise what a method of an environment has raised: an error of ours as it is, else one that names the method."""
+    """Reraise an error from an environment's method: our own unchanged, any other as one that names the method."""
     if isinstance(error, StageError):
         raise error
     raise BrokenEnvironmentError(f"{who}: its {call}() raised {describe_fault(error)}") from error
 
 
 def described(value: Any) -> str:
-    """Describe what a call returned by its type: `4 values`, `a list`."""
+    """Describe the type of a call's result: `4 values`, `a list`."""
     return f"{len(value)} values" if isinstance(value, tuple) else type_of(value)
 
 
 def space_problem(space: Any, which: str) -> str | None:
-    """Say why a value is no space of Gymnasium's; `which` is the attribute that holds it."""
+    """Return why a value is not a Gymnasium space; `which` is the attribute that holds it."""
     if isinstance(space, Space):
         return None
     if space is None:
@@ -50,7 +50,7 @@ def space_problem(space: Any, which: str) -> str | None:
 
 
 def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | None:
-    """Say where an observation of a call does not fit Gymnasium's space; `at` is its place in a composed one."""
+    """Return why a call's observation does not fit its Gymnasium space; `at` is its place in a composed one."""
     parts: Any = getattr(space, "spaces", None)
     where = f"observation{f' {at!r}' if at else ''} from {call}"
     if isinstance(parts, tuple | list) and isinstance(got, tuple | list) and len(parts) == len(got):
@@ -65,7 +65,7 @@ def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | 
     if type(space).__name__ == "Box":
         return _box_problem(space, got, where)
     if not space.contains(got):
-        return f"{where} is {short(got)}, which does not fit its space {space}; mend the one or the other"
+        return f"{where} is {short(got)}, which does not fit its space {space}; fix one of them"
     return None
 
 
@@ -89,7 +89,7 @@ def _box_problem(space: Any, got: Any, where: str) -> str | None:
 
 
 def number_problem(reward: Any) -> str | None:
-    """Say why a value is no number, and so no reward."""
+    """Return why a value is not a number, and so not a reward."""
     try:
         if np.asarray(reward).dtype.kind in "biufO":
             float(np.asarray(reward).item())
@@ -103,7 +103,7 @@ def number_problem(reward: Any) -> str | None:
 
 
 def reward_problem(reward: Any) -> str | None:
-    """Say why a value is no reward."""
+    """Return why a value is not a reward."""
     problem = number_problem(reward)
     if problem or np.isfinite(value := float(np.asarray(reward).item())):
         return problem
@@ -111,7 +111,7 @@ def reward_problem(reward: Any) -> str | None:
 
 
 def flag_problem(flag: Any, which: str) -> str | None:
-    """Say why a value is neither true nor false; numbers 0 and 1 pass for that."""
+    """Return why a value is neither true nor false; the numbers 0 and 1 are accepted."""
     array = np.asarray(flag)
     if array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1):
         return None
@@ -119,7 +119,7 @@ def flag_problem(flag: Any, which: str) -> str | None:
 
 
 def info_problem(info: Any, call: str) -> str | None:
-    """Say why a value is no info."""
+    """Return why a value is not an info."""
     if isinstance(info, Mapping):
         return None
     return f"{call} returned {described(info)} as info; expected a dict, {{}} where there is none"
@@ -129,13 +129,13 @@ def stack(space: Any, seen: Sequence[Any], call: str, who: Who) -> Any:
     """Batch observations as `gymnasium.vector` does, in new arrays.
 
     Args:
-        space: of one of them.
-        seen: one of each row.
-        call: that returned them, for messages.
-        who: returned which.
+        space: the space of one observation.
+        seen: the observations, one for each row.
+        call: the call that returned them, for messages.
+        who: names the environment of a row.
 
     Raises:
-        BrokenEnvironmentError: if one does not fit the space.
+        BrokenEnvironmentError: if an observation does not fit the space.
     """
     try:
         return _stacked(space, seen)
@@ -149,7 +149,7 @@ def stack(space: Any, seen: Sequence[Any], call: str, who: Who) -> Any:
 
 
 def _stacked(space: Any, seen: Sequence[Any]) -> Any:
-    if isinstance(space, _PLAIN):  # NumPy takes a third of Gymnasium's time where all are as their space says
+    if isinstance(space, _PLAIN):  # NumPy takes a third of Gymnasium's time if all fit their space
         batch = np.array(seen)
         if batch.dtype == space.dtype and batch.shape[1:] == space.shape:
             return batch
@@ -161,7 +161,7 @@ def _stacked(space: Any, seen: Sequence[Any]) -> Any:
 
 
 def addresses_of(observation: Any) -> list[int]:
-    """Where the arrays of an observation lie, to find those that several instances share."""
+    """Addresses of an observation's arrays, to find those that several instances share."""
     if isinstance(observation, np.ndarray):
         return [observation.ctypes.data] if observation.size else []
     parts = observation.values() if isinstance(observation, Mapping) else observation
@@ -169,7 +169,7 @@ def addresses_of(observation: Any) -> list[int]:
 
 
 def column(values: Sequence[Any], kinds: str) -> NDArray[Any]:
-    """Make an array [n] of what n instances returned, also as arrays [1]; of objects if they are of other dtypes."""
+    """Make an array [n] of n instances' values, which may be arrays [1]; of objects if they have other dtypes."""
     try:
         array = np.array(values)
         if array.dtype.kind in kinds and array.ndim <= 2:
@@ -185,17 +185,17 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
     """Convert the rewards of n instances to a new array [n].
 
     Raises:
-        BrokenEnvironmentError: if one is no number.
-        StageError: if all are vectors, as they are by design: no restart helps.
-        NotFiniteError: if one is NaN or infinite, also once it is rounded to float32.
+        BrokenEnvironmentError: if a reward is not a number.
+        StageError: if all are vectors: they are by design, so a restart does not help.
+        NotFiniteError: if a reward is NaN or infinite, in float32 too.
     """
     floats = isinstance(raw, np.ndarray) and raw.dtype.kind == "f" and raw.shape == (count,)
-    if floats and np.count_nonzero(np.abs(raw) < _LARGE) == count:  # NaN is not, either; what is not is named below
+    if floats and np.count_nonzero(np.abs(raw) < _LARGE) == count:  # NaN fails too; code below names the culprit
         return cast("NDArray[Any]", raw).astype(_FLOAT32)
     array = _array(raw, "rewards", who)
     if array.dtype.kind not in "fiub":
         array = _each(array, count, number_problem, who, float)
-    with np.errstate(over="ignore"):  # found and named below
+    with np.errstate(over="ignore"):  # reported below
         rewards: NDArray[np.float32] = array.astype(_FLOAT32, copy=False)
     if rewards.shape != (count,):
         if rewards.shape[:1] == (count,) and (problem := number_problem(array[0])):
@@ -210,7 +210,7 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
 
 
 class FlagsColumn:
-    """Converts one of the flags of n instances to an array [n]; warns once of numbers that stand for flags.
+    """Converts one of the flags of n instances to an array [n]; warns once about numbers in place of flags.
 
     Args:
         which: `terminated` or `truncated`.
@@ -224,7 +224,7 @@ class FlagsColumn:
         """Convert to a new array.
 
         Raises:
-            BrokenEnvironmentError: if one is neither true nor false.
+            BrokenEnvironmentError: if a value is neither true nor false.
         """
         if isinstance(raw, np.ndarray) and raw.dtype.kind == "b" and raw.shape == (count,):
             return raw.copy()
@@ -238,7 +238,7 @@ class FlagsColumn:
             )
         if flags is not array and not self._warned:
             self._warned = True
-            # By its type, not its value, so that all actors say the same, which is shown once.
+            # By its type, not its value, so that all actors log the same text, which is shown once.
             row = next(row for row, flag in enumerate(raw) if not isinstance(flag, bool | np.bool_))
             log.warning(
                 "%s: step() returned %s as `%s` (instance %d); expected True or False (wrap it in bool())",
@@ -248,7 +248,7 @@ class FlagsColumn:
 
 
 def _array(raw: Any, what: str, who: Who) -> NDArray[Any]:
-    """Make a new array of what a step returned for all instances."""
+    """Make a new array of a step's values for all instances."""
     try:
         return np.array(raw)
     except (TypeError, ValueError) as error:
@@ -260,9 +260,9 @@ def _array(raw: Any, what: str, who: Who) -> NDArray[Any]:
 def _each(
     array: NDArray[Any], count: int, problem_of: Callable[[Any], str | None], who: Who, kind: type[Any]
 ) -> NDArray[Any]:
-    """Convert values of n instances one by one, as their array is of no fitting dtype."""
+    """Convert values of n instances one by one, because their array has no suitable dtype."""
     if len(array.shape) == 0 or len(array) != count:
-        return array.astype(object)  # the caller names its shape
+        return array.astype(object)  # the caller reports its shape
     for row, value in enumerate(array):
         if problem := problem_of(value):
             raise BrokenEnvironmentError(f"{who(row)}: {problem}")

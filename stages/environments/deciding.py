@@ -1,6 +1,6 @@
-"""The decisions of one tick for one behaviour id: policies decide for the rows of their games, all get a stamp.
+"""The decisions of one tick for one behaviour id: policies decide for the rows of their games; each row gets a stamp.
 
-`PlayerMemories` keeps what agents remember from decision to decision, by behaviour id, and by who decides.
+`PlayerMemories` keeps agents' memories between decisions, by behaviour id and by player.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def decide_rows(
 ) -> tuple[Decision, list[Recall | None]]:
     """Decide for all `count` rows, by each policy for its own.
 
-    Perceptrons decide together; of others act() is called once per policy.
+    Perceptrons decide together; other policies need one call of act() each.
 
     `recalls` are the memories of each player's rows.
 
     Returns:
-        The decision, and for each player the memories of its rows afterwards.
+        The decision, and each player's memories of its rows afterwards.
     """
     if len(players) == 1:
         decision = _act(players[0][0], observations, masks, random, greedy, recalls[0])
@@ -98,7 +98,7 @@ def _with_masks(decision: Decision, masks: NDArray[np.bool_] | None) -> Decision
 
 
 def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDArray[np.intp]]] | None:
-    """The policies with their rows, if all can decide at once."""
+    """The policies with their rows, if all can decide together."""
     first, parts = players[0][0].policy, []
     if not isinstance(first, NumpyPolicy):
         return None
@@ -111,7 +111,7 @@ def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDAr
 
 
 class DecisionStamp:
-    """The policy version and self-play stamp of each decision of a tick; no stamp without self-play."""
+    """The policy version and self-play stamp of each decision of a tick; no self-play, no stamp."""
 
     __slots__ = ("generations", "learning", "opponents", "versions")
 
@@ -132,10 +132,10 @@ class DecisionStamp:
 
 # A memory is kept only when its decision is stepped, as a newer policy may decide again (docs/decisions/032).
 class PlayerMemories:
-    """Keeps the memories of agents for policies that have such, from decision to decision.
+    """Keeps agents' memories between decisions, for policies with memory.
 
-    The policies of a trainer share theirs; a brain's are its own, as they mean nothing to others. What agents remember
-    after a decision is kept once the environment is stepped with it.
+    The policies of a trainer share their memories; a brain has its own, which mean nothing to others. The memory after
+    a decision is kept once the environment has stepped with that decision.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class PlayerMemories:
         self._stores, self._pending = {}, []
 
     def begin_tick(self) -> None:
-        """Drop what was noted of decisions that are made again."""
+        """Drop the notes about decisions that are made again."""
         self._pending = []
 
     def of(self, behavior_id: str, brain: str = "") -> AgentMemories | None:
@@ -168,7 +168,7 @@ class PlayerMemories:
         episode_ids: Numbers,
         rows: NDArray[np.intp] | None,
     ) -> Recall | None:
-        """Return the memories of agents in some rows, all for None; None for a player without memory."""
+        """Return the memories of agents in some rows (None: in all); None for a player without memory."""
         if not player.policy.memory_size:
             return None
         store = self.of(spec.behavior_id, player.brain)
@@ -188,14 +188,14 @@ class PlayerMemories:
         rows: NDArray[np.intp] | None,
         recall: Recall | None,
     ) -> None:
-        """Note what agents in some rows remember after a decision."""
+        """Note the memories of agents in some rows after a decision."""
         store = self.of(behavior_id, player.brain)
         at: Any = slice(None) if rows is None else rows
         if store is not None and recall is not None:
             self._pending.append((store, agent_ids[at], episode_ids[at], recall))
 
     def keep(self) -> None:
-        """Keep what was noted."""
+        """Keep the noted memories."""
         for store, agent_ids, episode_ids, recall in self._pending:
             store.keep(agent_ids, episode_ids, recall)
         self._pending = []

@@ -1,7 +1,7 @@
-"""What environments say in the infos of episodes that end: whether they succeeded, and numbers that the settings name.
+"""What environments report in the infos of finished episodes: success, and numbers that the settings name.
 
-Infos are looked at when an episode ends, and at no other step. The groups of Gymnasium and PettingZoo pass what is
-found on as statistics, of which each episode is one value.
+Only the infos of an episode's end are read. The groups of Gymnasium and PettingZoo pass the findings on as statistics,
+in which each episode is one value.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from headrace.stages.environments.protocol import Measured
 log = logging.getLogger(__name__)
 
 SUCCESS = ("is_success", "success")
-"""Keys by which environments say that an episode reached its goal; the first that is there counts."""
+"""Keys by which environments report that an episode reached its goal; the first one present counts."""
 SUCCESS_RATE = "Environment/Success Rate"
 _PATIENCE = 10
-"""Episodes after which a key that none of them had is named in a warning."""
+"""Episodes after which a warning names a key that none of them had."""
 
 
 class EpisodeInfos:
-    """Takes numbers from infos.
+    """Extracts numbers from infos.
 
     Args:
         keys: `environment.info_keys`.
-        name: of the environment, for messages.
+        name: the environment's name, for messages.
     """
 
     def __init__(self, keys: Sequence[str], name: str) -> None:
@@ -40,11 +40,11 @@ class EpisodeInfos:
         self._warned = not keys
 
     def of_vector(self, infos: Any, ended: NDArray[np.intp]) -> dict[str, Measured]:
-        """Of a vector environment's instances `ended`.
+        """Extract from a vector environment's instances `ended`.
 
         Args:
-            infos: columns [n, …] by key, those of `_key` true where an instance has a value; or, as older ones give
-                `final_info`, an info or None for each instance.
+            infos: columns [n, …] by key, with `_key` true where an instance has a value; or `final_info` of older
+                versions, an info or None for each instance.
             ended: numbers of instances.
         """
         if not isinstance(infos, Mapping):
@@ -58,7 +58,7 @@ class EpisodeInfos:
         return self._measured(columns, len(ended), infos)
 
     def of_episodes(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, Measured]:
-        """Of single infos, one for each episode."""
+        """Extract from single infos, one for each episode."""
         keys = (*SUCCESS, *self._keys)
         columns = {key: found for key in keys if (found := [info[key] for info in infos if key in info])}
         return self._measured(columns, len(infos), {key for info in infos for key in info})
@@ -94,7 +94,7 @@ class EpisodeInfos:
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
-    """The numbers and truth values among values; each may be an array of one."""
+    """The numbers and truth values among values; each may be an array of one element."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         return tuple(values.reshape(-1).tolist()) if values.size == len(values) else ()
     return tuple(float(value) for value in map(_single, values) if value is not None)

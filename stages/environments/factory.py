@@ -1,7 +1,7 @@
 """Makes the environment group of a run, by the function that `headrace.config.environment_kinds` names for its kind.
 
-Makers stand in the rooms of their kinds, and are imported when they are called: planning and validating a run make no
-environment. What several of them share is here.
+Makers are in the folders of their kinds, and are imported at the call: planning and validating a run make no
+environment. This module has the parts that several makers share.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _ANSWER_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRequest:
-    """A request of an actor for its environments, which the maker of their kind answers."""
+    """An actor's request for its environments, which the maker of their kind fulfils."""
 
     config: RunConfig
     seed: int = 0
     """The run's seed."""
     replica: int = 0
-    """Number of the actor: instances are numbered over all actors. Evaluation's are behind those of all actors."""
+    """Number of the actor: instances are numbered over all actors. Evaluation's come after those of all actors."""
     run_folder: Path | None = None
-    """`results/<run-id>`; None: nothing is written."""
+    """`results/<run-id>`; None: no file is written."""
 
     @property
     def settings(self) -> EnvironmentSettings:
@@ -63,13 +63,13 @@ class EnvironmentRequest:
 
     @property
     def exact(self) -> bool:
-        """True if vectors in float64 are given in float64, as they are to be normalised before they are rounded."""
+        """True if vectors in float64 stay float64, because they are normalised before they are rounded."""
         settings = (*self.config.behaviors.values(), self.config.default_settings)
         return any(each is not None and each.normalizes for each in settings)
 
     @property
     def clips(self) -> bool:
-        """True if continuous actions are in the environment's numbers, and end at its bounds."""
+        """True if continuous actions use the environment's range, clipped to its bounds."""
         return self.settings.action_bounds == "clip"
 
     @property
@@ -82,16 +82,16 @@ class EnvironmentRequest:
 def make_group(
     request: EnvironmentRequest, film: Callable[[EnvironmentGroup], EnvironmentGroup] | None = None
 ) -> EnvironmentGroup:
-    """Make the environment group that a configuration describes, with its time limit and action repeat if it has such.
+    """Make the environment group of a configuration, with its time limit and action repeat, if any.
 
     Args:
-        request: the configuration, and who asks.
-        film: wraps the environments before all that holds their actions or cuts their episodes.
+        request: the configuration and the requester.
+        film: wraps the environments inside all wrappers that hold actions or truncate episodes.
 
     Raises:
-        LoadError: if a module or attribute can't be found, or gives no environment.
-        StageError: if there is no such environment, it does not take the options, or needs a screen that is not there.
-        BrokenEnvironmentError: if making it failed.
+        LoadError: if a module or attribute can't be found, or makes no environment.
+        StageError: if the environment does not exist, does not take the options, or needs a missing screen.
+        BrokenEnvironmentError: if the environment fails while it is made.
     """
     if request.config.environment is not None:
         check_window(request.settings.options, request.settings.num_envs)
@@ -116,7 +116,7 @@ async def announced_specs(request: EnvironmentRequest) -> dict[str, BehaviorSpec
     """Return the specs of a run's environment, by behaviour name.
 
     Raises:
-        StageError: if it can't be made or started.
+        StageError: if the environment can't be made or started.
     """
     config = request.config
     one = {"num_envs": 1}
@@ -134,7 +134,7 @@ async def announced_specs(request: EnvironmentRequest) -> dict[str, BehaviorSpec
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:
     """Yield calls that import the factory and the wrappers of the `environment` section.
 
-    Each raises a LoadError if what it imports can't be found, or can't be called.
+    Each raises a LoadError if its object can't be found, or can't be called.
     """
     settings = config.environment
     assert settings is not None, "only Unity does without the section"
@@ -145,12 +145,12 @@ def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:
 
 
 def find_factory(reference: str, folder: Path | None, first: int = 0) -> Callable[..., Any]:
-    """Import what `environment.factory` names, or find what a caller of `run()` gave.
+    """Import what `environment.factory` names, or find the object that a caller of `run()` gave.
 
     Args:
         reference: the factory.
-        folder: the YAML's, whose modules are importable.
-        first: number of the first instance that is to be made.
+        folder: the YAML's folder, whose modules are importable.
+        first: number of the first instance to make.
 
     Raises:
         LoadError: if it can't be found, or can't be called.
@@ -163,7 +163,7 @@ def find_factory(reference: str, folder: Path | None, first: int = 0) -> Callabl
 
 
 def factory_name(reference: str) -> str:
-    """Return what messages call the environment that a factory makes."""
+    """Return the name of a factory's environment in messages."""
     return (
         f"environment {reference.partition(':')[2]}, given to run(),"
         if is_given(reference)
@@ -172,7 +172,7 @@ def factory_name(reference: str) -> str:
 
 
 def environment_name(settings: EnvironmentSettings) -> str:
-    """Return what messages call an environment of Gymnasium."""
+    """Return the name of a Gymnasium environment in messages."""
     return factory_name(settings.factory) if settings.factory else f"Gymnasium environment {settings.id!r}"
 
 
@@ -191,10 +191,10 @@ def call_factory(request: EnvironmentRequest, name: str) -> tuple[Any, Callable[
 
 
 def check_own_group(group: EnvironmentGroup, settings: EnvironmentSettings, name: str) -> EnvironmentGroup:
-    """Return a group that the user's factory made, as it is.
+    """Return a group that the user's factory made, unchanged.
 
     Raises:
-        StageError: if the settings ask for something that is only done with single environments.
+        StageError: if the settings request something that only works with single environments.
     """
     for key in ("wrappers", "observations", "behaviors", "rotate_sides"):
         if getattr(settings, key):
@@ -207,13 +207,13 @@ def check_own_group(group: EnvironmentGroup, settings: EnvironmentSettings, name
 
 
 def parameter_names(make: Callable[..., Any]) -> frozenset[str]:
-    """Return the names of the arguments that may be passed by keyword; none if the callable has no signature."""
+    """Return the names of the keyword arguments; none if the callable has no signature."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return frozenset(name for name, parameter in _parameters(make).items() if parameter.kind in named)
 
 
 def takes_any(make: Callable[..., Any]) -> bool:
-    """Return True if any argument may be passed by keyword; False if the callable has no signature."""
+    """Return True if the callable takes any keyword argument; False if it has no signature."""
     return any(each.kind is each.VAR_KEYWORD for each in _parameters(make).values())
 
 
@@ -227,7 +227,7 @@ def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def arguments_for(
     make: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any], name: str
 ) -> dict[str, Any]:
-    """Return the keyword arguments for a callable: the options, and of what is offered its parameters.
+    """Return the keyword arguments for a callable: the options, and those offered ones that it takes.
 
     Raises:
         StageError: if the options do not fit the callable.
@@ -292,18 +292,18 @@ def find_wrapper(settings: EnvironmentSettings, index: int, folder: Path | None)
 def chain_wrappers(
     settings: EnvironmentSettings, folder: Path | None, name: str, fits: Callable[[Any], bool], expected: str
 ) -> Callable[[Any], Any] | None:
-    """Make one function of the settings' wrappers.
+    """Chain the settings' wrappers into one function.
 
     Args:
         settings: the YAML's `environment` section; the innermost wrapper comes first.
         folder: the YAML's folder, whose modules are importable.
-        name: of the environment, for messages.
-        fits: returns True if what a wrapper returned is an environment of the right kind.
-        expected: names such an environment in messages.
+        name: the environment's name, for messages.
+        fits: returns True if a wrapper's result is an environment of the right kind.
+        expected: names the right kind in messages.
 
     Returns:
         a function from an environment to a wrapped one, which raises a StageError if a wrapper raises, or returns
-        no environment; None if there are no wrappers.
+        something else; None if there are no wrappers.
 
     Raises:
         LoadError: if a wrapper can't be found, or can't be called.
@@ -331,11 +331,11 @@ def chain_wrappers(
 
 
 def check_window(options: Mapping[str, Any], num_envs: int) -> None:
-    """Check that the window that an environment's options ask for can be seen.
+    """Check that the window that an environment's options request can be seen.
 
     Args:
         options: `environment.options`.
-        num_envs: instances.
+        num_envs: number of instances.
 
     Raises:
         StageError: if there is no screen.
@@ -353,7 +353,7 @@ def check_window(options: Mapping[str, Any], num_envs: int) -> None:
 
 
 def no_screen() -> str:
-    """Return why no window can be opened, and what to do instead; empty if one can."""
+    """Return why no window can be opened, and an alternative; empty if one can."""
     if sys.platform != "linux" or os.environ.get("SDL_VIDEODRIVER"):
         return ""
     instead = "Film the game with --inference --video DIR, or watch it in the browser with --monitor"
@@ -366,9 +366,9 @@ def no_screen() -> str:
 
 
 def _answers(display: str) -> bool:
-    """Return False if nothing listens where an X server's clients look for it; SDL would draw for nobody then."""
+    """Return False if no X server listens at the display; SDL would then draw without an error, but invisibly."""
     found = re.fullmatch(r"(?P<host>[^:]*):(?P<number>\d+)(\.\d+)?", display)
-    if found is None:  # a form that only X itself knows
+    if found is None:  # a form that only X itself can resolve
         return True
     host, number = found["host"], int(found["number"])
     if host not in ("", "unix"):

@@ -1,9 +1,9 @@
 """Results of the games that end at a tick: each is reported once, with the generation of the mapping that played it.
 
 An environment that knows its games declares them (`GameResults`). In others, games are inferred from the learning
-team's episodes as ML-Agents does it: the sign of the last reward is the result. Where no team learns by turns, a game
-is over when no agent of its instance goes on, and has a result only where brains that do not learn play each other:
-that of the lowest team.
+team's episodes, as in ML-Agents: the sign of the last reward is the result. Where no team learns in turns, a game is
+over when no agent of its instance continues, and has a result only where brains that do not learn play each other: that
+of the lowest team.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.stages.environments.protocol import AgentSteps, GameResults, StepR
 from headrace.stages.errors import StageError
 
 _MANY_TEAMS = "game_outcomes"
-"""Column [G, T] beside `GAME_COLUMNS` where there are more than two teams: the outcome of each, by team id."""
+"""Column [G, T] next to `GAME_COLUMNS` for more than two teams: the outcome of each, by team id."""
 _ROUNDING = 1e-3
 """Allowed rounding error of an outcome."""
 _DUELS = frozenset({(1.0, 0.0), (0.5, 0.5), (0.0, 1.0)})
@@ -35,16 +35,16 @@ _NONE = GameResults(np.zeros(0, np.int32), np.zeros((0, 0), np.float32))
 class _EndedGame:
     mapping: PolicyMapping
     team: int
-    """The team that the outcome is for: the learning one, or the lowest."""
+    """The team with the outcome: the learning one, or the lowest."""
     outcome: float
     outcomes: Any = None
     returns: Any = None
-    """[T] of each team, in a league."""
+    """[T] the outcome of each team, in a league."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """An agent's episode that has ended."""
+    """An agent's finished episode."""
 
     behavior_id: str
     agent_id: int
@@ -53,7 +53,7 @@ class _Ending:
 
 
 class GameTracker:
-    """Tracks the games of an actor's instances; those that end are followed by games under the current mapping.
+    """Tracks the games of an actor's instances; the current mapping plays the games that follow.
 
     Args:
         mappings: the mappings of the running games.
@@ -68,14 +68,14 @@ class GameTracker:
         self._returns: _TeamReturns | None = None
 
     def begin(self, result: StepResult) -> None:
-        """Begin with what a reset of all instances returned."""
+        """Begin with the result of a reset of all instances."""
         self._declares |= result.games is not None
         self._playing = {}
         self._returns = _TeamReturns(len(self._mappings.games)) if self._mappings.names_players else None
         self._remember(result)
 
     def forget(self, env_ids: NDArray[np.int32]) -> None:
-        """Forget the games of instances that restarted; they have no result."""
+        """Forget the games of restarted instances, which have no result."""
         for decided in self._playing.values():
             for env_id in env_ids.tolist():
                 decided.pop(env_id, None)
@@ -83,14 +83,14 @@ class GameTracker:
             self._take_returns(env_id)
 
     def finish(self, result: StepResult, environment: str) -> dict[str, Columns]:
-        """Return columns [G] of the games that a tick ended, by the behaviour id whose batch is to carry them.
+        """Return columns [G] of the games that a tick ended, by the behaviour id whose batch carries them.
 
         Args:
-            result: of the tick.
+            result: the tick's result.
             environment: name of the environment, for messages.
 
         Raises:
-            StageError: if the environment declares results that are not valid, or of fewer teams than there are.
+            StageError: if the environment declares invalid results, or results of too few teams.
         """
         self._declares |= result.games is not None
         if self._returns is not None:
@@ -118,13 +118,13 @@ class GameTracker:
                     f"environment {environment}: its GameResults.outcomes are about {teams} team{'s' * (teams != 1)}, "
                     f"but team {highest} plays; give a column for each team id from 0 to {highest}"
                 )
-            if teams > 2:  # any ranking in numbers, from which wins and losses are made
+            if teams > 2:  # any numbers that rank the teams; wins and losses follow from them
                 yield _EndedGame(mapping, team, _beaten(outcomes, team, playing), outcomes.copy(), returns)
             else:
                 yield _EndedGame(mapping, team, float(outcomes[team]), returns=returns)
 
     def _inferred(self, result: StepResult) -> list[_EndedGame]:
-        """Infer games: one is over when no agent of the learning team goes on, or one of them begins a new episode."""
+        """Infer games: one is over when no agent of the learning team continues, or when one begins a new episode."""
         endings: dict[int, list[_Ending]] = {}
         for behavior_id, steps in result.steps.items():
             if steps.ended and self._mappings.counts_games(behavior_id):
@@ -140,7 +140,7 @@ class GameTracker:
             before, now = self._learners_of(mapping, env_id, result)
             gone = {ending.agent_id for ending in mine}
             others_play_on = (before & now) - gone if mine else before | now
-            # Without turns, who decides may change with the game: never in the middle of somebody's episode.
+            # Without turns, the players may change with the game, but never in the middle of an agent's episode.
             new_episodes = (now - before) | (now & gone) if mine and learns is not None else set()
             if others_play_on and not new_episodes:
                 continue
@@ -158,7 +158,7 @@ class GameTracker:
         return None if self._returns is None else self._returns.take(env_id)
 
     def _learners_of(self, mapping: PolicyMapping, env_id: int, result: StepResult) -> tuple[set[int], set[int]]:
-        """Return the learning team's agents that played in an instance before the tick, and those that play on."""
+        """Return the learning team's agents that played in an instance before the tick, and those that continue."""
         before: set[int] = set()
         now: set[int] = set()
         for behavior_id in self._players(mapping):
@@ -174,7 +174,7 @@ class GameTracker:
         return before, now
 
     def _remember(self, result: StepResult) -> None:
-        """Note who plays on. An agent need not decide at each tick, such as one whose action is held."""
+        """Note the agents that continue. Not every agent decides at each tick: its action may be held."""
         for behavior_id, steps in result.steps.items():
             if len(steps.agent_ids) and self._mappings.counts_games(behavior_id):
                 playing = self._playing.setdefault(behavior_id, {})
@@ -197,13 +197,13 @@ class GameTracker:
         return {behavior_id: _columns(carried, teams) for behavior_id, carried in by_carrier.items()}
 
     def _rated_team(self, mapping: PolicyMapping, playing: Collection[int]) -> int | None:
-        """Return the team whose result says how strong somebody is; None if nobody's does."""
+        """Return the team whose result measures a player's strength; None if no result does."""
         if mapping.learning_team is not None:
             return mapping.learning_team
         return min(playing) if self._mappings.rates_brains and len(playing) > 1 else None
 
     def _teams(self) -> int:
-        """Return the number of team ids under the current mapping, unused ones between them included."""
+        """Return the number of team ids under the current mapping, including unused ones between them."""
         return 1 + max(map(behavior_team, self._players(self._mappings.current)), default=0)
 
     def _players(self, mapping: PolicyMapping) -> Iterator[str]:
@@ -211,10 +211,10 @@ class GameTracker:
 
 
 class _TeamReturns:
-    """The returns of the teams in running games, undiscounted: the mean over the agents that have ended theirs.
+    """The undiscounted returns of the teams in running games: the mean over the agents that have ended theirs.
 
     Args:
-        num_envs: instances.
+        num_envs: number of instances.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -236,7 +236,7 @@ class _TeamReturns:
                 self._ended[team] += np.bincount(steps.env_ids[: steps.ended], minlength=instances)
 
     def take(self, env_id: int) -> NDArray[np.float32]:
-        """Return the teams' returns [T] in an instance's game, and begin another one."""
+        """Return the teams' returns [T] in an instance's game, and reset them."""
         returns = self._sums[:, env_id] / np.maximum(1, self._ended[:, env_id])
         self._sums[:, env_id] = self._ended[:, env_id] = 0
         return returns.astype(np.float32)
@@ -269,11 +269,11 @@ def _columns(games: list[_EndedGame], drawn_teams: int) -> Columns:
     return columns
 
 
-# Checks of the results that an environment declares: wrong ones would spoil ratings for good.
+# Checks of the results that an environment declares: wrong ones would corrupt ratings permanently.
 
 
 def check_game_results(games: GameResults, num_envs: int, environment: str, teams: Callable[[], int]) -> GameResults:
-    """Return the same results in the dtypes of `GameResults`, outcomes of duels without rounding errors.
+    """Return the same results in the dtypes of `GameResults`, with exact outcomes of duels.
 
     Args:
         games: the results that the environment declared.
@@ -282,7 +282,7 @@ def check_game_results(games: GameResults, num_envs: int, environment: str, team
         teams: returns the number of team ids; called only to explain outcomes that are wrong.
 
     Raises:
-        StageError: if they are not about instances, or not outcomes; see `GameResults`.
+        StageError: if a row names no instance, or holds no outcome; see `GameResults`.
     """
     name = f"environment {environment}: its GameResults"
     env_ids = _array(games.env_ids, f"{name}.env_ids")
@@ -300,7 +300,7 @@ def check_game_results(games: GameResults, num_envs: int, environment: str, team
 
 
 def _are_plain_duels(env_ids: NDArray[Any], outcomes: NDArray[Any], num_envs: int) -> bool:
-    """Return True for valid results of duels, which most environments give and need no conversion: the fast path."""
+    """Return True for valid results of duels, which most environments declare and need no conversion: the fast path."""
     if env_ids.dtype != np.int32 or outcomes.dtype != np.float32 or outcomes.shape[1] != 2:
         return False
     numbers = set(env_ids.tolist())
@@ -337,7 +337,7 @@ def _outcomes(
     outcomes: NDArray[Any], env_ids: NDArray[Any], name: str, playing: Callable[[], int]
 ) -> NDArray[np.float32]:
     teams = outcomes.shape[1]
-    with np.errstate(over="ignore", invalid="ignore"):  # of what is refused below
+    with np.errstate(over="ignore", invalid="ignore"):  # the checks below refuse such values
         values = outcomes.astype(np.float32, copy=False)
         right = np.isfinite(values).all(axis=1)
         if teams <= 2:

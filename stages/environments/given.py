@@ -1,7 +1,7 @@
-"""Environments that a caller of `run()` gives as objects; the configuration, which is data, names them by a word.
+"""Environments that a caller of `run()` passes as objects; the configuration, which is data, refers to them by a word.
 
-Main keeps the objects while the run goes on. Its own child processes get what makes them by cloudpickle, within the
-message that starts each of them; bytes that came in any other way are never unpickled.
+Main keeps the objects during the run. Its own child processes receive the objects' makers by cloudpickle, in the
+message that starts each child; bytes from any other source are never unpickled.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import LoadError, StageError, error_summary
 
 MODULE = "headrace.given"
-"""No module: before the colon of a factory that is an object."""
+"""Prefix of a factory that is an object, in place of a module."""
 AGAIN = (
     "it was an object that Python code gave to run(…, environment=…), and is in no file; give it again: "
     "headrace.load('results/<run-id>').resume(environment=…); headrace.evaluate plays its policies"
 )
 
 MOST_BYTES = 2**31
-"""The most that a start message takes of an object."""
+"""The largest object in a start message."""
 _given: dict[str, GivenEnvironment | bytes] = {}
-"""By the word that names them in this process; bytes until they are asked for."""
+"""The environments of this process by word; bytes until first use."""
 
 
 def offers(environment: object, *names: str) -> bool:
@@ -36,12 +36,12 @@ def offers(environment: object, *names: str) -> bool:
 
 
 def is_vec_env(environment: object) -> bool:
-    """Return True for a VecEnv of Stable-Baselines3's."""
+    """Return True for a VecEnv of Stable-Baselines3."""
     return offers(environment, "num_envs", "step_async", "env_method")
 
 
 class GivenObject:
-    """An environment object of the caller's, which stays open; one group at a time has it.
+    """A caller's environment object, which stays open; one group at a time uses it.
 
     Args:
         env: the object.
@@ -55,7 +55,7 @@ class GivenObject:
         """Return the object.
 
         Raises:
-            StageError: if somebody has it.
+            StageError: if it is in use.
         """
         if self._lent:
             raise StageError(
@@ -67,46 +67,46 @@ class GivenObject:
 
     @property
     def shared(self) -> Any:
-        """The object itself, for who neither resets, steps nor closes it."""
+        """The object itself, for callers that neither reset, step nor close it."""
         return self._env
 
     def take_back(self) -> None:
-        """Nobody has it any more."""
+        """Note that no group uses the object any longer."""
         self._lent = False
 
     def __reduce__(self) -> Any:
-        """It stays in its process."""
+        """Refuse to be pickled: the object stays in its process."""
         raise TypeError("an environment object can't go to another process")
 
 
 @dataclass(frozen=True)
 class GivenEnvironment:
-    """What makes the instances of an environment."""
+    """The makers of an environment's instances."""
 
     makers: list[Callable[..., Any]]
-    """Of each instance one; of more instances than there are, these again."""
+    """One maker for each instance; further instances use them again from the start."""
 
     def maker(self, first: int) -> Callable[..., Any]:
-        """Return what makes one instance after the other, from this number on."""
+        """Return a maker of one instance after the other, from this number on."""
         if len(self.makers) == 1:
             return self.makers[0]
         numbers = itertools.count(first)
         return lambda: self.makers[next(numbers) % len(self.makers)]()
 
     def lend_to(self, group: EnvironmentGroup) -> None:
-        """Let a group leave objects of the caller's open when it is closed."""
+        """Make a group leave the caller's objects open when it closes."""
         lent = [each for each in self.makers if isinstance(each, GivenObject)]
         if lent:
             vars(group)["close"] = partial(_take_back, lent)
 
     def pickled(self) -> bytes:
-        """Return it as bytes for another process.
+        """Return the environment as bytes for another process.
 
         Raises:
-            StageError: if it can't be; the message says why.
+            StageError: if pickling fails; the message gives the reason.
         """
         try:
-            import cloudpickle  # Gymnasium needs it, too
+            import cloudpickle  # Gymnasium needs it too
 
             data = bytes(cloudpickle.dumps(self))
         except Exception as error:
@@ -118,7 +118,7 @@ class GivenEnvironment:
 
 @contextmanager
 def giving(name: str, environment: GivenEnvironment) -> Iterator[str]:
-    """Let factories be found by the word that this returns; the word has the name in it."""
+    """Make an environment available under the word that this returns, which contains its name."""
     word = re.sub(r"\W+", "_", name).strip("_") or "environment"
     names = itertools.chain([word], (f"{word}_{number}" for number in itertools.count(2)))
     reference = next(each for each in (f"{MODULE}:{name}" for name in names) if each not in _given)
@@ -135,10 +135,10 @@ def is_given(reference: object) -> TypeGuard[str]:
 
 
 def find_given(reference: str) -> GivenEnvironment:
-    """Return the environment that a word names in this process.
+    """Return the environment of a word in this process.
 
     Raises:
-        LoadError: if there is none, or what another process has sent can't be used here.
+        LoadError: if there is none, or if another process sent one that can't be used here.
     """
     found = _given.get(reference)
     if found is None:
@@ -159,13 +159,13 @@ def find_given(reference: str) -> GivenEnvironment:
 
 
 def given_object(reference: object) -> Any:
-    """Return the caller's object, or the first of several, that a factory names in this process; None if none is."""
+    """Return the caller's object, or the first of several, for a factory of this process; None if there is none."""
     found = find_given(reference).makers[0] if is_given(reference) else None
     return found.shared if isinstance(found, GivenObject) else None
 
 
 def why_not_elsewhere(reference: object) -> str:
-    """Return why no other process can make what a factory names; empty if one can, or it is no object of a caller's."""
+    """Return why no other process can make a caller's environment; empty if one can, or if the factory is no object."""
     found = _given.get(reference) if is_given(reference) else None
     try:
         if isinstance(found, GivenEnvironment):
@@ -176,14 +176,14 @@ def why_not_elsewhere(reference: object) -> str:
 
 
 def carried(config: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return what a child of this process needs to make the environments of a configuration, as plain data."""
+    """Return what a child of this process needs to make a configuration's environments, as plain data."""
     reference = str((config.get("environment") or {}).get("factory"))
     found = _given.get(reference)
     return {reference: found.pickled()} if isinstance(found, GivenEnvironment) else {}
 
 
 def take_over(given: Mapping[str, bytes]) -> None:
-    """Take what `carried` returned in the process that has started this one."""
+    """Take over the result of `carried` from the parent process."""
     for reference, data in given.items():
         _given.setdefault(reference, data)
 

@@ -1,4 +1,4 @@
-"""Actions of a script as what stands in a message: a map of each agent, by the game's keys."""
+"""A script's actions in the form of a message: a map for each agent, by the game's keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.stages.environments.godot.announcement import AgentSpaces
 
 
 class ActingAgents:
-    """Agents of equal action spaces, and what their actions are in a message."""
+    """Agents with equal action spaces, and the conversion of their actions to a message."""
 
     def __init__(self, places: list[int], actions: Mapping[str, Any]) -> None:
         self.places = places
@@ -23,7 +23,7 @@ class ActingAgents:
         ]  # 0: a choice, one number
 
     def write(self, action: Any, order_ij: bool, agents: int) -> list[dict[str, Any]]:
-        """The agents' actions by key, of those of all `agents` as [key][agent] or [agent][key]."""
+        """The agents' actions by key, from those of all `agents` as [key][agent] or [agent][key]."""
         places, names = self.places, self._names
         columns = []
         for index, size in enumerate(self._sizes):
@@ -61,7 +61,7 @@ class ActingAgents:
 
 
 def of_equal_actions(agents: Sequence[AgentSpaces]) -> list[ActingAgents]:
-    """Return the agents of a game by their action spaces."""
+    """Return the agents of a game, grouped by action space."""
     places: dict[str, list[int]] = {}
     for place, agent in enumerate(agents):
         places.setdefault(json.dumps(agent.actions), []).append(place)

@@ -1,7 +1,7 @@
-"""What a game announces of its agents, and the behaviours that follow: spaces, specs, teams and groups.
+"""What a game announces about its agents, and the resulting behaviours: spaces, specs, teams and groups.
 
-Addons of five generations announce spaces in different forms, which are told apart by what is there: spaces once for
-all agents or one for each, with names of policies or without, and the very oldest the size of the only observation.
+Addons of five generations announce spaces in different forms, which differ in the fields present: spaces once for all
+agents or once for each, with policies' names or without, and in the oldest only the size of the only observation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.stages.environments.programs.errors import ProgramRefused
 from headrace.stages.environments.spaces.masks import MASK
 
 CHANNELS = (3, 4)
-"""Of the engine's pictures: colours, and colours with transparency."""
+"""Channels of the engine's pictures: colours, and colours with transparency."""
 SHARED_POLICY = "shared_policy"
 """The policy of agents that name none."""
 _PICTURE = "2d"
@@ -31,12 +31,12 @@ NO_MASKS = (
     "games made for Godot RL Agents can't forbid actions, as neither its protocol nor its models know masks; if it is "
     "none, give the key another name, else use kind: open_protocol, which has masks (docs/protocol.md)"
 )
-"""Where a game brings masks of actions all the same."""
+"""The key of action masks, which a game may send although the protocol has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSpaces:
-    """One agent's spaces, by key in the game's order, as they were announced."""
+    """One agent's announced spaces, by key in the game's order."""
 
     policy: str
     observations: Mapping[str, Any]
@@ -45,7 +45,7 @@ class AgentSpaces:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What the game has announced."""
+    """The content of the game's announcement."""
 
     agents: tuple[AgentSpaces, ...]
     ordered: bool
@@ -53,14 +53,14 @@ class Announcement:
 
 
 class BadAnnouncement(Exception):
-    """An announcement that can't be read; the text follows the game's name in a sentence."""
+    """An unreadable announcement; the text follows the game's name in a sentence."""
 
 
 def read_announcement(message: Mapping[str, Any]) -> Announcement:
     """Read an `env_info`.
 
     Raises:
-        BadAnnouncement: if something is missing or of another form.
+        BadAnnouncement: if a field is missing or has another form.
     """
     count = _whole(message.get("n_agents", 1))
     if count is None or count < 1:
@@ -70,7 +70,7 @@ def read_announcement(message: Mapping[str, Any]) -> Announcement:
             "'Training'"
         )
     observed = message.get("observation_space")
-    if observed is None and "obs_size" in message:  # of addons up to November 2021
+    if observed is None and "obs_size" in message:  # addons up to November 2021
         observed = {"obs": {"size": [message["obs_size"]], "space": "box"}}
     observations = _for_each(observed, count, "observation_space")
     actions = _for_each(message.get("action_space"), count, "action_space")
@@ -91,11 +91,11 @@ def behavior_spec(behavior_id: str, agent: AgentSpaces, ordered: bool, pictures:
     """The spec of a behaviour, from the spaces of one of its agents.
 
     Args:
-        behavior_id: of the behaviour.
-        agent: the spaces.
-        ordered: as of the `Announcement`.
-        pictures: how pictures come, as `environment.pictures`.
-        owner: the game's name and the behaviour's, for messages.
+        behavior_id: the behaviour id.
+        agent: the agent's spaces.
+        ordered: see `Announcement`.
+        pictures: the layout of pictures, as `environment.pictures`.
+        owner: the game's and the behaviour's name, for messages.
 
     Raises:
         ProgramRefused: if a space is not supported.
@@ -132,7 +132,7 @@ def behavior_spec(behavior_id: str, agent: AgentSpaces, ordered: bool, pictures:
 
 
 def is_picture(key: str) -> bool:
-    """Return True if an observation of this key is a picture."""
+    """Return True if an observation with this key is a picture."""
     return _PICTURE in key
 
 
@@ -161,10 +161,10 @@ def _observation(key: str, space: Any, pictures: str, owner: str) -> Observation
 
 
 def _picture(key: str, shape: tuple[int, ...], pictures: str) -> ObservationSpec:
-    """A picture, in the order in which its bytes come.
+    """A picture, with its axes in the order of its bytes.
 
-    The addon's cameras announce [channels, height, width], and send the engine's bytes, channels last; Godot 3's
-    announced them last, too. A game may fill the string itself, in the order that it announces.
+    The addon's cameras announce [channels, height, width], and send the engine's bytes, channels last; Godot 3's also
+    announced them last. A game that fills the string itself may use the announced order.
     """
     first = shape[0] in CHANNELS
     if not first and shape[2] in CHANNELS:
@@ -188,7 +188,7 @@ def _for_each(spaces: Any, count: int, what: str) -> list[Mapping[str, Any]]:
 
 
 def _whole(value: Any) -> int | None:
-    """A whole number, which some addons send as a float; None if it is none."""
+    """A whole number, which some addons send as a float; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value != round(value):
         return None
     return int(value)
@@ -203,12 +203,11 @@ def behaviors_of_agents(
 ) -> list[tuple[str, int]]:
     """Return each agent's behaviour id, and its group (0 for none).
 
-    A policy's name is the behaviour's, with its team behind `?team=`, unless one of the patterns of
-    `environment.behaviors` fits it.
+    A policy's name is the behaviour's, with its team after `?team=`, unless a pattern of `environment.behaviors` fits.
 
     Args:
-        announcement: what the game has announced.
-        owner: its name, for messages.
+        announcement: the game's announcement.
+        owner: the game's name, for messages.
         roles: `environment.behaviors`.
         unnamed: `environment.behavior`, in place of the addon's `shared_policy`.
         listed: the behaviours of the run.
@@ -250,7 +249,7 @@ def assign_agents(
     """Return the spec, the agents [n] and the group of each behaviour id.
 
     Args:
-        announcement: what the game has announced.
+        announcement: the game's announcement.
         behaviors: behaviour id and group of each agent.
         pictures: as `environment.pictures`.
         owner: the game's name, for messages.
@@ -269,7 +268,7 @@ def assign_agents(
             agent = announcement.agents[place]
             if differs := _difference(first, agent):
                 who = f"{owner}, behaviour {behavior_id!r}, agent {place}"
-                behavior_spec(behavior_id, agent, announcement.ordered, pictures, who)  # one that is wrong by itself
+                behavior_spec(behavior_id, agent, announcement.ordered, pictures, who)  # if invalid on its own
                 raise ProgramRefused(
                     f"{owner}: agents {first_place} and {place} are of one behaviour, {behavior_name(behavior_id)!r}, "
                     f"but announce {differs}; give them policy names of their own (the property policy_name of their "
@@ -289,7 +288,7 @@ def assign_agents(
 
 
 def _difference(one: AgentSpaces, other: AgentSpaces) -> str:
-    """The first key that two agents announce differently, in words; nothing if there is none."""
+    """The first key that two agents announce differently, in words; empty if there is none."""
     for what, first, second in (
         ("observation", one.observations, other.observations),
         ("action", one.actions, other.actions),

@@ -1,6 +1,6 @@
-"""The connection with one game for scripts: each request waits for its answer, without asyncio.
+"""The connection with one game for scripts: each request blocks until its answer, without asyncio.
 
-The pipeline does not use it: `stages/environments/programs/server.py` lets several games answer when they are ready.
+The pipeline uses `stages/environments/programs/server.py` instead, which waits for several games at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.stages.environments.programs.server import ADDRESS, HEADER
 
 _CHUNK = 256 * 1024
 _MOST_BYTES = 2**30
-"""Of an answer; more is no length that the addon has sent."""
+"""The largest answer; a greater length is not from the addon."""
 _POLL_S = 0.05
 _LAST_WORDS_S = 2.0
 """Time from the end of a connection to the end of its process."""
@@ -30,15 +30,15 @@ _UNASKED = "the game has sent a message that answers nothing"
 
 
 class GodotEnvError(ConnectionError):
-    """A game that can't be started, does not answer, has closed, or sends what does not fit."""
+    """A game that can't be started, does not answer, has closed, or sends invalid data."""
 
 
 class BlockingLink:
-    """A game's process, if one is started, and the connection that it opens.
+    """A game's process, if it starts one, and the connection that the game opens.
 
     Args:
-        command: the program and its arguments; None if somebody else starts the game.
-        port: the port to listen at.
+        command: the program and its arguments; None if the user starts the game.
+        port: the port to listen on.
         timeout_s: for the connection, and for each answer.
 
     Raises:
@@ -51,7 +51,7 @@ class BlockingLink:
         self._timeout_s = timeout_s
         self._buffer = bytearray(_CHUNK)
         self._have = 0
-        """Bytes of an answer that is not whole yet; more than none after an interrupt alone."""
+        """Bytes of an incomplete answer; non-empty only after an interrupt."""
         self._owes = False
         """True while a request is unanswered."""
         self._socket: socket.socket | None = None
@@ -77,20 +77,20 @@ class BlockingLink:
 
     @property
     def connection(self) -> socket.socket:
-        """The connection.
+        """The open connection.
 
         Raises:
-            GodotEnvError: if it is closed.
+            GodotEnvError: if the connection is closed.
         """
         if self._socket is None:
             raise GodotEnvError(_CLOSED)
         return self._socket
 
     def send(self, content: bytes, is_answered: bool = True) -> None:
-        """Send a message, which is answered or not.
+        """Send a message, with or without an answer to follow.
 
         Raises:
-            GodotEnvError: if the game is gone, or has not answered the last one.
+            GodotEnvError: if the game is gone, or has not answered the last message.
         """
         if self._socket is None:
             raise GodotEnvError(_CLOSED)
@@ -106,7 +106,7 @@ class BlockingLink:
             raise self._gone() from None
 
     def say_goodbye(self, content: bytes, patience_s: float) -> None:
-        """Send a last message, before which an answer that is owed is waited for; raises as `send` and `receive`."""
+        """Send a last message, after waiting for a pending answer; raises as `send` and `receive`."""
         if self._owes and self._socket is not None:
             _limit_waiting(self._socket, patience_s)
             self.receive()
@@ -116,7 +116,7 @@ class BlockingLink:
         """Wait for a message.
 
         Raises:
-            GodotEnvError: if none comes in time, or the game is gone.
+            GodotEnvError: if no message comes in time, or the game is gone.
         """
         if self._socket is None:
             raise GodotEnvError(_CLOSED)
@@ -131,7 +131,7 @@ class BlockingLink:
         return self._buffer[HEADER.size : wanted]
 
     def close(self, patience_s: float = 0.0) -> None:
-        """Close the connection and end the process, which may take so long; closing twice is allowed."""
+        """Close the connection and end the process within `patience_s`; closing twice is allowed."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -142,7 +142,7 @@ class BlockingLink:
             self.process.wait()
 
     def _unasked(self) -> bool:
-        """Return True if something has arrived that nobody has asked for; else each answer would be the one before."""
+        """Return True if an unrequested message has arrived; otherwise each answer would be the previous one."""
         assert self._socket is not None
         if sys.platform == "win32":
             readable = bool(select.select([self._socket], [], [], 0)[0])
@@ -151,7 +151,7 @@ class BlockingLink:
         try:
             return readable and self._socket.recv(1, socket.MSG_PEEK) != b""
         except OSError:
-            return False  # it is gone, as receiving tells
+            return False  # the game is gone, which receiving reports
 
     def _listen(self, server: socket.socket) -> None:
         if sys.platform == "win32":  # where the option below would allow a port in use
@@ -209,14 +209,14 @@ class BlockingLink:
         return count
 
     def _wanted(self) -> int:
-        """Bytes of the answer, as far as is known; there is room for them then."""
+        """Bytes of the answer, as far as known; makes room for them."""
         if self._have < HEADER.size:
             return HEADER.size
         (size,) = HEADER.unpack_from(self._buffer)
         if size > _MOST_BYTES:
             self.close()
             raise GodotEnvError(f"the game has sent no message: its length would be {size:,} bytes")
-        if len(self._buffer) < HEADER.size + size + 1:  # one more, to see what nobody has asked for
+        if len(self._buffer) < HEADER.size + size + 1:  # one more, to notice unrequested bytes
             self._buffer += bytes(HEADER.size + size + 1 - len(self._buffer))
         return int(HEADER.size + size)
 
@@ -231,7 +231,7 @@ class BlockingLink:
 
 
 def _limit_waiting(connection: socket.socket, timeout_s: float) -> None:
-    """Let the system limit each read: Python's own time-out would ask it twice each time."""
+    """Let the system time out each read: Python's own timeout costs a second system call each time."""
     if sys.platform == "win32":
         connection.settimeout(timeout_s)
         return
@@ -239,5 +239,5 @@ def _limit_waiting(connection: socket.socket, timeout_s: float) -> None:
     whole = int(timeout_s)
     limit = struct.pack("@ll", whole, int((timeout_s - whole) * 1e6))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-    # The addon writes a message's length by itself: waking up for that alone would be for nothing.
+    # The addon sends a message's length separately: a wake-up for that would be wasted.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, HEADER.size + 1)

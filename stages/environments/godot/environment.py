@@ -1,11 +1,11 @@
-"""The interface of Godot RL Agents' Python side for scripts: one game, step by step and without asyncio.
+"""The script interface of Godot RL Agents' Python side: one game, step by step and without asyncio.
 
     env = GodotEnv("builds/ball.x86_64", speedup=8)
     observations, infos = env.reset()
     observations, rewards, terminated, truncated, infos = env.step(actions)
     env.close()
 
-The pipeline does not use it: there, `headrace.stages.environments.godot` steps several games at once.
+The pipeline uses `headrace.stages.environments.godot` instead, which steps several games at a time.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ from headrace.stages.environments.programs.process import find_executable
 from headrace.stages.errors import StageError
 
 Step = tuple[list[dict[str, Any]], list[float], list[bool], list[bool], list[dict[str, Any]]]
-"""Of each agent: observations by key, reward, whether its episode was terminated, whether it was truncated, infos."""
+"""For each agent: observations by key, reward, whether its episode was terminated or truncated, infos."""
 
 _PATIENCE_S = 2.0
-"""Time that a build may take to answer at `close`, and to end after it."""
+"""Seconds for a build to answer at `close`, and to exit after it."""
 _INTERNAL = {
     *("_send_as_json", "_get_json_dict", "_get_data", "_get_obs", "_send_string", "_send_action", "_clear_socket"),
     *("_start_server", "_launch_env", "_handshake", "_get_env_info", "_process_obs", "_decode_2d_obs_from_string"),
     *("_close", "_set_platform_suffix"),
 }
-"""Of Godot RL Agents' class, which some scripts call or override."""
+"""Names of Godot RL Agents' class that some scripts call or override."""
 _NOT_HERE = (
     "it is internal to Godot RL Agents' class, and this one does without; use reset, step, step_send, step_recv, call, "
     "close and connection, or that class itself"
@@ -76,9 +76,9 @@ _NOT_HERE = (
 class GodotEnv:
     """One game made with Godot, with the constructor and methods of `godot_rl.core.godot_env.GodotEnv`.
 
-    What differs: actions keep the game's order of keys, cameras' pictures have their pixels in the right places,
-    `infos` of `reset` are the game's, an end is terminated or, where the game's info says `TimeLimit.truncated`,
-    truncated, and a game that hangs, closes or sends what is no number raises a `GodotEnvError` that says so.
+    Differences: actions keep the game's order of keys, cameras' pictures have correct pixels, `infos` of `reset` are
+        the game's, an episode ends terminated or, where the game's info has `TimeLimit.truncated`, truncated, and a
+        game that hangs, closes or sends anything but numbers raises a `GodotEnvError` that explains it.
 
     Args:
         env_path: the exported game, with or without its extension; None to wait for the editor's Play.
@@ -86,22 +86,22 @@ class GodotEnv:
         show_window: False to run without a window, and so without pictures of cameras.
         seed: for the game's random numbers.
         framerate: frames per second of game time, however long they take (`--fixed-fps`); None: in real time.
-        action_repeat: physics frames between decisions; None: as the scene says.
-        speedup: times as fast as the game is meant to be; None: as the scene says.
-        convert_action_space: True to give actions as one array [agents, width], see `flat_space`.
-        **arguments: passed on to the game as `--key=value`.
+        action_repeat: physics frames between decisions; None: the scene's own value.
+        speedup: multiple of the game's normal speed; None: the scene's own value.
+        convert_action_space: True for actions as one array [agents, width], see `flat_space`.
+        **arguments: passed to the game as `--key=value`.
 
     Attributes:
         num_envs: number of agents.
-        agent_policy_names: of each agent.
-        observation_spaces, action_spaces: of each agent, by key.
-        observation_space, action_space: of the first agent; the latter as `step` takes it.
-        action_space_processor: makes actions by key of an array in the latter.
-        tuple_action_spaces: of each agent, without the keys.
+        agent_policy_names: the name for each agent.
+        observation_spaces, action_spaces: the spaces of each agent, by key.
+        observation_space, action_space: those of the first agent; the latter as `step` takes it.
+        action_space_processor: converts an array in the latter to actions by key.
+        tuple_action_spaces: the spaces of each agent, without the keys.
         proc: the game's process; None for the editor.
 
     Raises:
-        GodotEnvError: if there is no such game, it does not connect in time, or announces what can't be read.
+        GodotEnvError: if the game does not exist, does not connect in time, or announces something unreadable.
     """
 
     MAJOR_VERSION = "0"
@@ -110,8 +110,8 @@ class GodotEnv:
     DEFAULT_TIMEOUT = 60
     """Seconds for the connection, and for each answer."""
     ENDS_ARE_TERMINATED = False
-    """True: a truncated episode is terminated, too, for those who read that alone, as Godot RL Agents' wrapper for
-    Stable-Baselines3 does."""
+    """True: a truncated episode is terminated too, for callers that only read that flag, as Godot RL Agents' wrapper
+    for Stable-Baselines3 does."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -164,13 +164,13 @@ class GodotEnv:
             raise
 
     def reset(self, seed: int | None = None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Ask the game for a reset; returns observations and infos of each agent. The protocol takes no seed.
+        """Reset the game; returns observations and infos of each agent. The protocol takes no seed.
 
         Raises:
-            GodotEnvError: if the game does not answer as it should, or its agents observe what they have not announced.
+            GodotEnvError: if the answer is invalid, or agents observe something that they have not announced.
         """
         message = self._ask(RESET, "reset")
-        try:  # here alone: at each step it would cost as much as the step
+        try:  # only here: at each step it would cost as much as the step
             for reader in self._readers:
                 reader.observations(self._per_agent(message, "obs"))
         except WrongColumn as error:
@@ -183,16 +183,15 @@ class GodotEnv:
         Args:
             action: by key in the game's order, and for each key by agent; or one array, if the action space is
                 converted.
-            order_ij: True if agents come first, for each of which there are its actions in that order, or by key as a
-                sample of its own in `action_spaces`.
+            order_ij: True if agents come first: for each its actions in that order, or by key as a sample of its space
+                in `action_spaces`.
 
         Returns:
-            for each agent: observations by key, reward, whether its episode was terminated, whether it was truncated,
-            infos.
+            for each agent: observations by key, reward, whether its episode was terminated or truncated, infos.
 
         Raises:
             ValueError: if the actions do not fit the action spaces.
-            GodotEnvError: if the game does not answer as it should.
+            GodotEnvError: if the answer is invalid.
         """
         return self._stepped(self._link.exchange(self._message(action, order_ij)))
 
@@ -219,13 +218,13 @@ class GodotEnv:
         return self._observations(message), rewards, terminated, truncated, infos
 
     def call(self, method: str) -> list[Any]:
-        """Call a method, without arguments, of all agents; returns what each returned."""
+        """Call a method, without arguments, of all agents; returns their results."""
         returned = self._ask(call_of(method), "call").get("returns")
         return returned if isinstance(returned, list) else []
 
     def close(self) -> None:
-        """Ask the game to quit, once it has answered, and end it if it doesn't; closing twice is allowed."""
-        with suppress(GodotEnvError):  # it has ended
+        """Request the game's exit, once it has answered, and kill it otherwise; closing twice is allowed."""
+        with suppress(GodotEnvError):  # the game has exited
             self._link.say_goodbye(CLOSE, _PATIENCE_S)
         self._link.close(_PATIENCE_S)
 
@@ -239,14 +238,14 @@ class GodotEnv:
         return self._link.connection
 
     def from_numpy(self, action: Any, order_ij: bool = False) -> list[dict[str, Any]]:
-        """Return each agent's actions as they are sent.
+        """Return each agent's actions in the form of a message.
 
         Args:
             action: by key in the game's order, and for each key by agent.
-            order_ij: as of `step`.
+            order_ij: as for `step`.
 
         Raises:
-            ValueError: if they do not fit the action spaces.
+            ValueError: if the actions do not fit the action spaces.
         """
         agents = self.num_envs
         if len(self._acting) == 1:
@@ -258,7 +257,7 @@ class GodotEnv:
         return maps
 
     def check_platform(self, filename: str | Path) -> None:
-        """Check that there is a game for this system.
+        """Check that a game for this system exists.
 
         Raises:
             GodotEnvError: if there is none.
@@ -304,7 +303,7 @@ class GodotEnv:
         return self._read(self._link.exchange(content), kind)
 
     def _message(self, action: Any, order_ij: bool) -> bytes:
-        """The message with the actions of all agents, in ASCII, as Godot reads one byte a character."""
+        """The message with the actions of all agents, in ASCII, because Godot reads one byte per character."""
         action = self.action_space_processor.to_original_dist(action)
         maps = self.from_numpy(action, order_ij and not self._converts)
         content = orjson.dumps({"type": "action", "action": maps})
@@ -327,7 +326,7 @@ class GodotEnv:
         return cast("dict[str, Any]", message)
 
     def _doubtful(self, content: bytes) -> dict[str, Any]:
-        """A message that may be none, or have words in place of numbers."""
+        """Read a message that may be invalid, or have words in place of numbers."""
         try:
             message = read_message(content)
         except WireError as error:
@@ -337,7 +336,7 @@ class GodotEnv:
         return message
 
     def _refuse_words(self, message: Mapping[str, Any]) -> None:
-        """Raise if a reward or a number of an observation is none."""
+        """Raise if a reward or a number of an observation is not a number."""
         for agent, reward in enumerate(message.get("reward") or ()):
             if not isinstance(reward, int | float):
                 raise GodotEnvError(f"agent {agent} has the reward {not_a_number(reward)}, expected a finite number")
@@ -381,7 +380,7 @@ class GodotEnv:
 
 
 def _picture(text: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """A picture in the announced order of axes; cameras send the channels last, whatever they announce."""
+    """A picture in the announced order of axes; cameras always send the channels last."""
     if len(shape) == 3 and shape[0] in CHANNELS:
         return np.moveaxis(read_picture(text, (*shape[1:], shape[0]), channels_last=True), -1, 0)
     return read_picture(text, shape, channels_last=len(shape) == 3 and shape[2] in CHANNELS)

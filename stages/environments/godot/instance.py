@@ -1,4 +1,4 @@
-"""One game of the group: its connection, its behaviours, and its messages as columns."""
+"""One game of the group: its connection, its behaviours, and the conversion of its messages to columns."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from headrace.stages.environments.spaces.masks import MASK
 log = logging.getLogger(__name__)
 
 _LONG = 10_000
-"""Decisions after which an agent that has never been done is named."""
+"""Decisions after which a warning names an agent that has never been done."""
 
 
 class _LastHeard:
-    """What a behaviour's agents have sent last, [n] each; of the `ended` ones, [ended], what belongs to the end."""
+    """The last data of a behaviour's agents, [n] each; for the `ended` ones, [ended], the data of the end."""
 
     def __init__(self, observations: tuple[Array, ...], count: int) -> None:
         self.observations = observations
@@ -40,11 +40,11 @@ class _LastHeard:
 
 
 class _Behavior:
-    """The agents of one behaviour id, with what is kept of them between messages.
+    """The agents of one behaviour id, and their state between messages.
 
     Args:
         columns: reads and writes their parts of messages.
-        group: the group that they are in; 0 for none.
+        group: their group; 0 for none.
     """
 
     def __init__(self, columns: AgentColumns, group: int) -> None:
@@ -52,24 +52,24 @@ class _Behavior:
         self.group = group
         self.ids = columns.agents.astype(np.int32)
         self.undone = np.zeros(len(self.ids), np.int64)
-        """Decisions since each agent was done."""
+        """Decisions since each agent was last done."""
         self.heard = _LastHeard((), 0)
 
 
 class GodotInstance(Program[GodotWorker]):
-    """One game, which can be started again after it broke.
+    """One game, which can be restarted after a failure.
 
-    Agents act in each step, all of them. Where one is done, the observation that came with it is taken for the first of
-    its next episode, as the addon's agents reset themselves; the one before stands at the end of the episode, unless
-    the game tells the real one.
+    All agents act in each step. When an agent is done, the accompanying observation is the first of its next episode,
+    as the addon's agents reset themselves; the previous one stands for the end of the episode, unless the game sends
+    the real one.
 
     Args:
-        worker_id: counts the games of the run; names it in messages.
-        connect: makes a connection, from the environment parameters at its start and whether there was one before.
-        roles: makes the behaviour id of each agent, and its group, from an announcement (`behaviors_of_agents`).
+        worker_id: counts the games of the run; names this one in messages.
+        connect: makes a connection, from the environment parameters at its start and whether there was an earlier one.
+        roles: returns each agent's behaviour id and group, from an announcement (`behaviors_of_agents`).
         pictures: as `environment.pictures`.
         infos: as `environment.info_keys`.
-        parameters: the environment parameters as the game gets them.
+        parameters: the environment parameters in the game's form.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class GodotInstance(Program[GodotWorker]):
         return self._stepped(await connection.step(action_message(texts)))
 
     async def _informed(self) -> GodotWorker:
-        """The connection, once the game has been told of environment parameters that have changed."""
+        """The connection, once the game has received all changed environment parameters."""
         for method in self._parameters.calls():
             await self.connection.call(method)
         return self.connection
@@ -154,7 +154,7 @@ class GodotInstance(Program[GodotWorker]):
         return self._answer({name: self._infos.of_episodes(ended) for name, ended in of_episodes.items()})
 
     def _answer(self, statistics: Mapping[str, Mapping[str, Measured]]) -> ProgramAnswer:
-        """What was heard of all behaviours, as rows."""
+        """The data of all behaviours, as rows."""
         totals: dict[int, float] = {}
         for behavior in self._behaviors.values():
             if behavior.group:
@@ -166,7 +166,7 @@ class GodotInstance(Program[GodotWorker]):
         return ProgramAnswer(rows, behavior_statistics=statistics)
 
     def _rows(self, behavior_id: str, behavior: _Behavior, total: float) -> InstanceRows:
-        """All agents' rows, those of endings first; `total` is the reward of the behaviour's group, if it is in one."""
+        """All agents' rows, endings first; `total` is the reward of the behaviour's group, if it has one."""
         ids, heard = behavior.ids, behavior.heard
         ended, rewards, observations = heard.ended, heard.rewards, heard.observations
         if len(ended):
@@ -188,7 +188,7 @@ class GodotInstance(Program[GodotWorker]):
     def _last(
         self, behavior: _Behavior, before: tuple[Array, ...], infos: Sequence[Mapping[str, Any]]
     ) -> tuple[Array, ...]:
-        """What the agents whose episodes end have observed last: what they decided on, where the game tells no more."""
+        """The last observations of agents whose episodes end: the last decision's, unless the game sends more."""
         ended = behavior.heard.ended
         last = tuple(observation[ended] for observation in before)
         with_last = [place for place, info in enumerate(infos) if info.get(LAST) is not None]
@@ -206,7 +206,7 @@ class GodotInstance(Program[GodotWorker]):
         return last
 
     def _warn_of_no_end(self, behavior_id: str, behavior: _Behavior) -> None:
-        """Count decisions without an end, and say so once where there are many."""
+        """Count decisions without an end, and warn once if there are many."""
         behavior.undone += 1
         behavior.undone[behavior.heard.ended] = 0
         if self._warned or not (behavior.undone >= _LONG).any():
@@ -221,7 +221,7 @@ class GodotInstance(Program[GodotWorker]):
         )
 
     def _list(self, message: Mapping[str, Any], key: str) -> list[Any]:
-        """A list of the message, with an entry for each agent."""
+        """A list in the message, with an entry for each agent."""
         found = message.get(key)
         if not isinstance(found, list) or len(found) != self._agents:
             what = f"{len(found)} entries" if isinstance(found, list) else repr(found)[:60]
@@ -233,30 +233,30 @@ class GodotInstance(Program[GodotWorker]):
 
     @contextmanager
     def _named(self, behavior_id: str) -> Iterator[None]:
-        """Let a wrong column be an error of the game's."""
+        """Turn a wrong column into an error of the game."""
         try:
             yield
         except WrongColumn as error:
             raise ProgramBroken(f"{self.name}, behaviour {behavior_id!r}, {error}") from None
 
 
-# Environment parameters on their way to a game: as arguments of a build's start, later by calls of its methods.
+# Delivery of environment parameters: as arguments of a build's start, later by calls of the game's methods.
 
 
 class ParameterCalls:
-    """What one game knows of the environment parameters.
+    """The environment parameters that one game knows.
 
-    The addon can't pass values to a running game, but call methods of its agents. So the settings may name a method for
-    the values of a parameter, such as `set_lesson_{value}`.
+    The addon can't pass values to a running game, but can call its agents' methods. So the settings may name a method
+    for the values of a parameter, such as `set_lesson_{value}`.
 
     Args:
         instance: number of the game in its group.
-        parameters: the run's; None without any.
+        parameters: the run's parameters; None without any.
         calls: `environment.calls`: the method for each parameter.
-        name: of the game, for messages.
+        name: the game's name, for messages.
 
     Attributes:
-        generation: of the parameters that the game knows.
+        generation: the generation of the parameters that the game knows.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class ParameterCalls:
         self._warned: set[str] = set()
 
     def at_start(self) -> Mapping[str, float]:
-        """The values that a game starts with."""
+        """The values at the game's start."""
         if self._parameters is None:
             return {}
         self.generation = self._parameters.generation
@@ -279,7 +279,7 @@ class ParameterCalls:
         return self._known
 
     def calls(self) -> list[str]:
-        """The methods that tell the game of values that have changed since it was told last."""
+        """The methods that pass on the values that have changed since the last call."""
         if self._parameters is None or self._parameters.generation == self.generation:
             return []
         self.generation = self._parameters.generation

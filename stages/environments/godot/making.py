@@ -1,4 +1,4 @@
-"""From the YAML to a group of games made with Godot: the check of its build, ports, seeds, roles."""
+"""Makes a group of Godot games from the YAML: the check of the build, ports, seeds, roles."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from headrace.stages.environments.programs.worker import worker_settings
 
 
 def make_godot_group(request: EnvironmentRequest) -> ProgramGroup:
-    """Make the group that `environment` and `env_settings` describe; nothing is started before its first reset.
+    """Make the group that `environment` and `env_settings` describe; its first reset starts the games.
 
-    Worker n has the run's seed + n. The editor's Stop does not end a run: its next Play goes on.
+    Worker n has the run's seed + n. The editor's Stop does not end a run: its next Play continues it.
     """
     config, settings = request.config, _settings(request.config)
     roles = partial(behaviors_of_agents, roles=settings.behaviors, unnamed=settings.behavior, listed=config.behaviors)
@@ -70,10 +70,10 @@ def _settings(config: RunConfig) -> GodotSettings:
 
 
 def check_build(config: RunConfig) -> None:
-    """Check that the build is there, if one is given.
+    """Check that the build exists, if one is given.
 
     Raises:
-        ProgramRefused: if it is not.
+        ProgramRefused: if it does not.
     """
     if config.env_settings.env_path is not None:
         find_executable(Path(config.env_settings.env_path), ENGINE)

@@ -1,7 +1,7 @@
-"""Messages of Godot's addon: JSON behind its length, read as columns of agents, and agents' actions written.
+"""Messages of Godot's addon: JSON after its length, read as columns of agents, and agents' actions written.
 
-A message has a map for each agent. Its lists of numbers are joined and read at once; only where they do not fit are
-they looked at one by one, to name what is wrong: agent, key, place.
+A message has a map for each agent. The module joins and reads the lists of numbers together; only if they do not fit
+does it check them one by one, to name the error: agent, key, place.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from headrace.stages.environments.programs.errors import MessageError, shown
 
 _NUMBER_KINDS = (int, float)
 TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
-"""Keys of infos, of newer addons: the episode was cut by a time limit; what was observed at its end."""
+"""Keys of infos in newer addons: a time limit truncated the episode; the last observation."""
 OF_OBSERVATIONS = (
     "look for a division by zero or an error in its get_obs(), which a debug export (--export-debug) names in its log"
 )
-"""Where to look for what is wrong with an observation."""
+"""Where to look for the cause of a wrong observation."""
 NO_WINDOW = (
     "an engine without a window draws nothing: set engine_settings.no_graphics to false (--viz), and where there is no "
     "display put xvfb-run before the command"
 )
-"""Why cameras may fail, and what to do."""
+"""Why cameras may fail, and the remedy."""
 HANDSHAKE = orjson.dumps({"type": "handshake", "major_version": "0", "minor_version": "7"})
-"""Sent first; the addon warns its user of another version, and never answers."""
+"""The first message; an addon of another version warns its user, and never answers."""
 ENV_INFO = orjson.dumps({"type": "env_info"})
 RESET = orjson.dumps({"type": "reset"})
 CLOSE = orjson.dumps({"type": "close"})
@@ -45,14 +45,14 @@ _SHOWN = 60
 
 
 class WrongColumn(Exception):
-    """An agent's part of a message that does not fit; the text follows the game's name in a sentence."""
+    """An agent's invalid part of a message; the text follows the game's name in a sentence."""
 
 
 class AgentColumns:
     """Some agents of one spec: reads their parts of messages, and writes their actions.
 
     Args:
-        spec: of their behaviour.
+        spec: the spec of their behaviour.
         agents: [n] their places in messages.
     """
 
@@ -63,17 +63,17 @@ class AgentColumns:
         self.agents = agents
         self._choices = {key for key, space in announced["observations"].items() if space.get("space") == "discrete"}
         self._places = agents.tolist()
-        # Python's own writer, as Godot reads one byte a character: it leaves nothing beyond ASCII.
+        # Python's own writer emits only ASCII, and Godot reads one byte per character.
         self._actions = [(f"{json.dumps(action['name'])}:".encode(), action) for action in announced["actions"]]
 
     def observations(self, observed: Sequence[Any]) -> tuple[Array, ...]:
-        """Read what the agents observe: [n, *shape] for each observation of the spec.
+        """Read the agents' observations: [n, *shape] for each observation of the spec.
 
         Args:
-            observed: the map of each agent in the message.
+            observed: each agent's map in the message.
 
         Raises:
-            WrongColumn: if a key is missing, or its value does not fit what was announced.
+            WrongColumn: if a key is missing, or its value does not fit the announcement.
         """
         own = self._own(observed)
         return tuple(self._observation(observation, own) for observation in self.spec.observations)
@@ -82,7 +82,7 @@ class AgentColumns:
         """Read the agents' rewards [n].
 
         Raises:
-            WrongColumn: if one is no finite number.
+            WrongColumn: if a reward is not a finite number.
         """
         own = self._own(values)
         try:
@@ -102,7 +102,7 @@ class AgentColumns:
         """Return which agents' episodes have ended, [n].
 
         Raises:
-            WrongColumn: if one is no truth value.
+            WrongColumn: if a value is not a truth value.
         """
         own = self._own(values)
         if {*map(type, own)} != {bool}:
@@ -110,10 +110,10 @@ class AgentColumns:
         return np.fromiter(own, np.bool_, len(own))
 
     def infos(self, values: Sequence[Any] | None, places: NDArray[np.intp]) -> list[Mapping[str, Any]]:
-        """Return the infos of some of the agents; empty ones where the addon sends none.
+        """Return the infos of some of the agents; empty ones if the addon sends none.
 
         Raises:
-            WrongColumn: if one is no map, or a field that is known has a wrong value.
+            WrongColumn: if an info is not a map, or a known field has a wrong value.
         """
         if values is None:
             return [{} for _ in places]
@@ -128,7 +128,7 @@ class AgentColumns:
         return found
 
     def actions(self, batch: ActionBatch) -> list[bytes]:
-        """Write the agents' actions [n] as the JSON map of each."""
+        """Write the agents' actions [n] as a JSON map for each."""
         count = len(batch.continuous)
         parts: list[list[bytes]] = []
         column = branch = 0
@@ -186,7 +186,7 @@ class AgentColumns:
         return numbers.reshape(len(found), size)
 
     def _one_by_one(self, agent: int, value: Any, observation: ObservationSpec) -> Array:
-        """One agent's numbers; they may be in lists of lists."""
+        """Read one agent's numbers; they may be in nested lists."""
         try:
             flat = [*_flat(value)] if isinstance(value, list) else None
         except RecursionError:
@@ -237,10 +237,10 @@ class AgentColumns:
 
 
 def info_of(agent: int, info: Any) -> dict[str, Any]:
-    """Return an agent's info; an empty one where it has none.
+    """Return an agent's info; an empty one if it has none.
 
     Raises:
-        WrongColumn: if it is no map.
+        WrongColumn: if the info is not a map.
     """
     if info is not None and not isinstance(info, dict):
         raise WrongColumn(f"agent {agent}: has {shown(info)} as its info, expected a map of keys")
@@ -248,10 +248,10 @@ def info_of(agent: int, info: Any) -> dict[str, Any]:
 
 
 def truth(agent: int, what: str, value: Any) -> bool:
-    """Return a truth value, which may be sent as a number.
+    """Return a truth value, which may be a number.
 
     Raises:
-        WrongColumn: if it is none.
+        WrongColumn: if it is neither.
     """
     if value not in (0, 1) or not isinstance(value, bool | int | float):
         raise WrongColumn(f"agent {agent}: has {shown(value)} as {what!r}, expected true or false")
@@ -264,18 +264,18 @@ def action_message(texts: Sequence[bytes]) -> bytes:
 
 
 def not_a_number(value: Any) -> str:
-    """What stands in place of a number, for messages."""
+    """Describe a value in place of a number, for messages."""
     return "null (NaN in Godot, or nothing)" if value is None else value if isinstance(value, str) else shown(value)
 
 
 def _float32(numbers: Iterable[Any], count: int) -> NDArray[np.float32]:
-    """So many numbers; those that float32 does not hold become infinite, which is refused by name."""
+    """Convert numbers to float32; those beyond its range become infinite, and a later check names them."""
     with np.errstate(over="ignore"):
         return np.fromiter(numbers, np.float32, count)
 
 
 def _float(number: Any) -> float:
-    """A number as Python's float; infinite where it has too many digits."""
+    """Convert a number to a float; infinite if it has too many digits."""
     try:
         return float(number)
     except OverflowError:
@@ -289,17 +289,17 @@ def _flat(value: Any) -> chain[Any] | list[Any]:
 
 
 class WrongPicture(ValueError):
-    """A text that is not the picture which was announced; the words follow "a picture" in a sentence."""
+    """A text that is not the announced picture; the words follow "a picture" in a sentence."""
 
 
 def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDArray[np.uint8]:
     """Read a picture of a shape: [height, width, channels], or [channels, height, width].
 
-    An engine may send transparency that the addon has not announced, as Godot 4's Compatibility renderer does of each
-    viewport, or none where it has; then it is dropped, or everything is opaque.
+    An engine may send transparency that the addon has not announced, as Godot 4's Compatibility renderer does, or omit
+    an announced one; then the alpha channel is dropped, or all pixels are opaque.
 
     Raises:
-        WrongPicture: if these are no digits, or the picture is of another size.
+        WrongPicture: if the text has other characters than digits, or the picture has another size.
     """
     try:
         data = np.frombuffer(binascii.unhexlify(text), np.uint8)
@@ -319,13 +319,13 @@ def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDAr
     )
 
 
-# Bytes. The text of Godot's own writer is one byte a character where it is not UTF-8, and numbers that are not finite
-# stand there as the C library prints them (`nan`, `-nan`, `inf`), which no JSON reader takes. They are read as words,
-# so that who looks for a number can tell what was sent and where.
+# Bytes. Godot's own writer emits one byte per character where text is not UTF-8, and writes numbers that are not finite
+# as the C library prints them (`nan`, `-nan`, `inf`), which no JSON reader accepts. They are read as words, so that a
+# reader of numbers can name the value and its place.
 
 
 class WireError(MessageError):
-    """Bytes that are no message."""
+    """Bytes that are not a message."""
 
 
 def call_of(method: str) -> bytes:
@@ -337,7 +337,7 @@ def read_message(content: bytes) -> dict[str, Any]:
     """Read a message of the game.
 
     Raises:
-        WireError: if it is none.
+        WireError: if the bytes are not a message.
     """
     try:
         message = read_json(content)
@@ -349,10 +349,10 @@ def read_message(content: bytes) -> dict[str, Any]:
 
 
 def read_json(content: bytes) -> Any:
-    """Read JSON as Godot writes it; numbers that are not finite are texts.
+    """Read JSON in Godot's form; numbers that are not finite become texts.
 
     Raises:
-        WireError: if it is none.
+        WireError: if the bytes are not JSON.
     """
     try:
         return orjson.loads(content)

@@ -1,6 +1,6 @@
-"""One game made with Godot: its command line, and the order of the addon's messages.
+"""One Godot game: its command line, and the order of the addon's messages.
 
-`programs/worker.py` handles what can go wrong with the program; `messages` converts what messages hold.
+`programs/worker.py` handles failures of the program; `messages` converts the content of messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.stages.environments.programs.worker import GameWorker, Wording, Wo
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 11008
-"""The port that the addon calls without a `--port`, the editor's."""
+"""The addon's port without a `--port`, which the editor uses."""
 _SYNC_NODE = "a Sync node with Control Mode 'Training'"
 _WORDING = Wording(
     program="Godot worker",
@@ -56,18 +56,18 @@ class GodotBuild(Launch):
     """A build and its options."""
 
     headless: bool = True
-    """Without a window, and so without pictures of cameras."""
+    """Whether the game runs without a window, and so without camera pictures."""
     speedup: float | None = 1.0
-    """Times as fast as the game is meant to be: its physics' rate and its time scale; None: as its scene says."""
+    """Multiple of the game's normal speed, by its physics rate and time scale; None: the scene's own value."""
     fixed_fps: int | None = None
     """Frames per second of game time, however long they take: as fast as the machine can; None: in real time."""
     action_repeat: int | None = None
-    """Physics frames between decisions; None: as its scene says."""
+    """Physics frames between decisions; None: the scene's own value."""
     parameters: Mapping[str, float] = field(default_factory=dict)
-    """Environment parameters at its start, as arguments."""
+    """Environment parameters at the start, as arguments."""
 
     def command(self, port: int, seed: int) -> list[str]:
-        """The program, then what the engine and the addon read, then the user's arguments; raises as `Launch`."""
+        """The program, the engine's and the addon's arguments, then the user's; raises as `Launch`."""
         command = [str(find_executable(Path(self.path), ENGINE)), f"--port={port}", f"--env_seed={seed & _SEED}"]
         if self.headless:
             command += _WITHOUT_WINDOW
@@ -84,36 +84,36 @@ class GodotBuild(Launch):
 class GodotWorker(GameWorker):
     """One game: a build that the worker starts, or the editor, whose user presses Play.
 
-    The order of calls is `start`, `reset`, then `step`, and `call` between them; each waits for the game's answer, at
+    The order of calls is `start`, `reset`, then `step`, with `call` between them; each waits for the game's answer, at
     most `timeout_s`.
 
     Args:
-        settings: of the worker; port 0 is for builds alone.
-        build: what to start; None for the editor.
+        settings: the worker's settings; only a build may have port 0.
+        build: the build to start; None for the editor.
     """
 
     def __init__(self, settings: WorkerSettings, build: GodotBuild | None) -> None:
         super().__init__(settings, TcpServer(settings.port, settings.max_message_mib * 2**20), build, _WORDING)
         self._headless = build is not None and build.headless
         self._blind = False
-        """True if its agents observe pictures that nobody draws."""
+        """True if its agents observe pictures, but the game draws none."""
 
     def read(self, content: bytes) -> dict[str, Any]:
-        """Read a message of the addon's."""
+        """Read a message of the addon."""
         return read_message(content)
 
     def say_goodbye(self) -> None:
-        """Send what the addon quits at."""
+        """Send the message at which the addon quits."""
         self._server.send(CLOSE)
 
     async def start(self) -> Announcement:
-        """Listen, start the build or wait for the editor, and ask what there is.
+        """Listen, start the build or wait for the editor, and request the announcement.
 
         After a failure or cancellation everything is released.
 
         Raises:
-            ProgramRefused: if the port is in use, or there is no such build.
-            ProgramBroken: if it ends or is silent before it has told what it is.
+            ProgramRefused: if the port is in use, or the build does not exist.
+            ProgramBroken: if the game exits or is silent before its announcement.
             ProgramEnded: if it closes in order.
         """
         try:
@@ -138,20 +138,20 @@ class GodotWorker(GameWorker):
         return f"; its agents observe pictures, and {NO_WINDOW}" if self._blind else ""
 
     async def reset(self) -> dict[str, Any]:
-        """Ask for a reset of all agents; returns the answer. Raises as `step`."""
+        """Reset all agents; returns the answer. Raises as `step`."""
         return await self._ask(RESET, "reset", "has not answered a reset")
 
     async def step(self, message: bytes) -> dict[str, Any]:
-        """Let the agents act, by a message of `columns.action_message`; returns the answer.
+        """Let the agents act, by a message from `columns.action_message`; returns the answer.
 
         Raises:
-            ProgramBroken: if it died, did not answer, dropped the connection, or broke the protocol.
+            ProgramBroken: if the game died, did not answer, dropped the connection, or broke the protocol.
             ProgramEnded: if it has closed in order.
         """
         return await self._ask(message, "step", "hasn't finished its step")
 
     async def call(self, method: str) -> list[Any]:
-        """Call a method of all agents; returns what each returned. Raises as `step`."""
+        """Call a method of all agents; returns their results. Raises as `step`."""
         message = await self._ask(call_of(method), "call", f"has not answered the call of {method!r}")
         returned = message.get("returns")
         return returned if isinstance(returned, list) else []

@@ -1,4 +1,4 @@
-"""What Gymnasium's own checker says of an environment, beside what a run checks itself."""
+"""Findings of Gymnasium's own checker, in addition to a run's own checks."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _CHECKER = "Gymnasium's own checker (gymnasium.utils.env_checker)"
 
 
 def of_gymnasium(request: EnvironmentRequest) -> Iterator[str]:
-    """Yield what it says of a single environment without wrappers; nothing where there are only vectorised ones."""
+    """Yield findings about a single environment without wrappers; none if there are only vectorised ones."""
     try:
         env, close = make_single(request)
-    except StageError:  # the vectorised implementation that the run has made takes options that single ones lack
+    except StageError:  # the vectorised implementation takes options that single ones lack
         return
     single = getattr(env, "unwrapped", None)
-    if isinstance(single, Env):  # a wrapper may translate what has another interface
+    if isinstance(single, Env):  # a wrapper may translate another interface
         yield from words_of(partial(_check, single), _CHECKER, environment_name(request.settings))
     with suppress(Exception):
         close()
 
 
 def _check(env: Env[Any, Any]) -> None:
-    """Run the checker but where there are masks, which it does not keep, as it acts at random."""
+    """Run the checker, except with masks, which its random actions ignore."""
     if not any(isinstance(each, Mapping) and MASK in each for each in env.reset(seed=0)):
         check_env(env, skip_render_check=True)

@@ -1,6 +1,6 @@
-"""A vector environment whose return values are checked against its spaces and converted to the pipeline's types.
+"""A vector environment with checked return values, converted to the pipeline's types.
 
-`group` makes rows, endings and restarts of them.
+`group` turns them into rows, endings and restarts.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class VectorTick(NamedTuple):
     truncated: NDArray[np.bool_]
     infos: Mapping[str, Any]
     mask: Any
-    """The masks in the observations; None where there are none."""
+    """The masks in the observations; None if there are none."""
 
 
 class VectorReset(NamedTuple):
-    """The checked result of a reset; as of `VectorTick`."""
+    """The checked result of a reset; as for `VectorTick`."""
 
     observations: tuple[Array, ...]
     infos: Mapping[str, Any]
@@ -59,13 +59,12 @@ class VectorReset(NamedTuple):
 
 
 class CheckedVector:
-    """Makes all calls to a vector environment, and checks what they return.
+    """Makes all calls to a vector environment, and checks the return values.
 
     Args:
         envs: the vector environment, in any autoreset mode; closed by `close`.
-        name: of the environment, for messages.
-        observations: `environment.observations`: the kinds of observations, by name, where their spaces leave them
-            open.
+        name: the environment's name, for messages.
+        observations: `environment.observations`: the kinds of observations whose spaces leave them open, by name.
         exact, clips: see `SpaceColumns`.
 
     Attributes:
@@ -74,7 +73,7 @@ class CheckedVector:
         actions: the conversion of columns to its actions.
 
     Raises:
-        StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.
+        StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is unknown.
     """
 
     def __init__(
@@ -110,8 +109,8 @@ class CheckedVector:
         """Pass the parameters of each episode to environments, as options of `reset`.
 
         Single environments get numbers with every reset. Another vector environment gets arrays [n] when the group
-        resets it: at each episode's end if its autoreset mode is DISABLED (instances that are not reset have their
-        previous values), else only when all are reset. `AsyncVectorEnv` gets nothing.
+        resets it: at each episode's end if its autoreset mode is DISABLED (instances without a reset have their
+        previous values), otherwise only when all are reset. `AsyncVectorEnv` gets none.
         """
         envs = self._envs.unwrapped
         if isinstance(envs, SyncVectorEnv):
@@ -137,7 +136,7 @@ class CheckedVector:
         """Reset instances [n], None for all, with their parameters.
 
         Raises:
-            BrokenEnvironmentError: if it raises, or returns what does not fit its spaces.
+            BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
         """
         options: dict[str, Any] = {} if which is None else {"reset_mask": which}
         if self._parameters is not None:
@@ -150,7 +149,7 @@ class CheckedVector:
         """Step all instances.
 
         Raises:
-            BrokenEnvironmentError: if it raises, or returns what does not fit its spaces.
+            BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
         """
         if len(actions.continuous) != self.num_envs or len(actions.discrete) != self.num_envs:
             raise StageError(
@@ -169,7 +168,7 @@ class CheckedVector:
         )
 
     def final_observations(self, infos: Mapping[str, Any], ended: NDArray[np.intp]) -> tuple[Array, ...]:
-        """Return the endings' observations in SAME_STEP mode, batched, from an array of objects if need be."""
+        """Return the endings' observations in SAME_STEP mode, batched, from an array of objects if necessary."""
         finals = infos.get("final_obs")
         if finals is None:
             raise BrokenEnvironmentError(
@@ -187,11 +186,11 @@ class CheckedVector:
         return self._extract("step", batch, ended)
 
     def masks(self, seen: VectorTick | VectorReset, which: Masks | None) -> Masks | None:
-        """Return masks [n, choices]; `which` [n] marks the instances that must have a choice left, None for all.
+        """Return masks [n, choices]; `which` [n] marks the instances that need an allowed choice, None for all.
 
         Raises:
-            BrokenEnvironmentError: if a mask can't be obeyed.
-            StageError: if a mask comes where the spec has none.
+            BrokenEnvironmentError: if a mask is invalid.
+            StageError: if a mask comes although the spec has none.
         """
         told, masks = seen.infos.get(MASK), self.spaces.masks
         if told is None and not masks.masked:
@@ -200,7 +199,7 @@ class CheckedVector:
 
     @property
     def single(self) -> Any:
-        """The first single environment, in its wrappers; None where there are only vectorised ones."""
+        """The first single environment, in its wrappers; None if there are only vectorised ones."""
         return self._envs.envs[0] if isinstance(self._envs, SyncVectorEnv) else None
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
@@ -216,7 +215,7 @@ class CheckedVector:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the environment says about itself, such as `render_fps`."""
+        """The environment's metadata, such as `render_fps`."""
         return self._envs.metadata or {}
 
     def close(self) -> None:

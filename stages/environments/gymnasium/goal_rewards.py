@@ -1,4 +1,4 @@
-"""The reward of a goal environment as a function of goals, for those who learn in hindsight.
+"""The reward of a goal environment as a function of goals, for learning in hindsight.
 
 Goal environments have observations `observation`, `achieved_goal` and `desired_goal`, and a method
 `compute_reward(achieved, desired, info)` (Gymnasium-Robotics' `GoalEnv`). Importing this module needs no gymnasium.
@@ -29,13 +29,13 @@ _CONVENTION = (
 
 # The learner has its own instance: asking the actors would cost a round trip for each update (docs/decisions/041).
 class GymnasiumGoalRewards:
-    """Is a `GoalRewards`.
+    """A `GoalRewards` for Gymnasium environments.
 
-    `open` makes an instance of the environment that is never stepped, by the same settings as an actor's. An object of
-    a caller of `run()` is asked itself, in its own process.
+    `open` makes an instance of the environment with an actor's settings, which is never stepped. An object from a
+    caller of `run()` is called itself, in its own process.
 
     Args:
-        request: whose environment it is.
+        request: names the environment.
     """
 
     def __init__(self, request: factory.EnvironmentRequest) -> None:
@@ -104,7 +104,7 @@ class GymnasiumGoalRewards:
 
 
 def _goal_space(env: Any, key: str, size: int, name: str) -> Any:
-    """Return the space of a goal, whose values are their columns side by side."""
+    """Return the space of a goal, whose values are its flat columns."""
     from gymnasium.spaces import Box, MultiBinary
 
     space = (getattr(env.observation_space, "spaces", None) or {}).get(key)

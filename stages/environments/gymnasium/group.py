@@ -5,11 +5,11 @@ The group drives one `gymnasium.vector.VectorEnv`. The three autoreset modes giv
 
 - SAME_STEP: the tick in which an episode ends brings the ending row and the next episode's first row.
 - DISABLED: the same; the group resets the instances itself, by the `reset_mask` option.
-- NEXT_STEP: the tick brings the ending row only, and the next tick the first row. In between, the environment
-  ignores the action for the instance; so no decision is requested for it, and no transition is made of it.
+- NEXT_STEP: the tick brings only the ending row, and the next tick the first row. In between, the environment ignores
+  the instance's action; so the group requests no decision for it, and makes no transition of it.
 
-`vectorising` makes the vector environment, `checked_vector` checks what it returns, and `stages/environments/spaces/`
-converts spaces to columns. All of them need gymnasium; `making` imports them when a group is to be made.
+`vectorising` makes the vector environment, `checked_vector` checks its return values, and `stages/environments/spaces/`
+converts spaces to columns. All of them need gymnasium; `making` imports them when it makes a group.
 """
 
 from __future__ import annotations
@@ -36,20 +36,19 @@ _NOTHING = np.empty(0, np.bool_)
 class GymnasiumGroup:
     """A vector environment as an EnvironmentGroup: one agent per instance, one behaviour.
 
-    The agent id is the instance's index. The spec is known after the first reset, because only its infos show whether
-    there are action masks (`infos["action_mask"]`, as Taxi has them), if the observation space has none.
+    The agent id is the instance's index. The spec is known after the first reset: if the observation space has no
+    action masks, only the reset's infos show them (`infos["action_mask"]`, as in Taxi).
 
     Args:
         envs: the vector environment, in any autoreset mode; the group closes it.
         behavior: the behaviour id of all agents.
-        name: of the environment, for messages.
-        observations: `environment.observations`: the kinds of observations, by name, where their spaces leave them
-            open.
+        name: the environment's name, for messages.
+        observations: `environment.observations`: the kinds of observations whose spaces leave them open, by name.
         info_keys: `environment.info_keys`.
         exact, clips: see `SpaceColumns`.
 
     Raises:
-        StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is none.
+        StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is unknown.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class GymnasiumGroup:
     ) -> None:
         self.num_envs: int = envs.num_envs
         self.limits_episodes = False
-        """True if its maker has given each environment the limit of the settings."""
+        """True if its maker has given each environment the settings' time limit."""
         self.behavior_specs: Mapping[str, BehaviorSpec] = {}
         self._envs = CheckedVector(envs, name, observations, exact, clips)
         self._behavior = behavior
@@ -84,18 +83,17 @@ class GymnasiumGroup:
         """Reset all instances.
 
         Args:
-            seed: instance i is seeded with seed + i, or as the vectorised implementation does it; None leaves
-                randomness as it is.
+            seed: instance i is seeded with seed + i, or in the vectorised implementation's way; None continues the
+                random numbers.
 
         Raises:
-            BrokenEnvironmentError: if the environment raises, or returns what does not fit its spaces.
+            BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
         """
         first, spaces = self._envs.reset(None, None if seed is None else int(seed)), self._envs.spaces
         if not self.behavior_specs:
             spaces.masks.expect(first.infos)
             self.behavior_specs = {self._behavior: spaces.spec(self._behavior)}
         # Numbers restart with a seed, so a resumed run ends in an uninterrupted one's state (docs/decisions/050).
-        # With a seed all that follows is determined by it, the numbers of episodes too.
         self._episode_ids = self._episode_ids + 1 if seed is None else np.zeros(self.num_envs, np.int64)
         self._restarting = None
         return self._all_decide(first, np.zeros(self.num_envs, np.float32))
@@ -119,7 +117,7 @@ class GymnasiumGroup:
 
     @property
     def single(self) -> Any:
-        """The first single environment, in its wrappers; None where there are only vectorised ones."""
+        """The first single environment, in its wrappers; None if there are only vectorised ones."""
         return self._envs.single
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
@@ -132,7 +130,7 @@ class GymnasiumGroup:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the environment says about itself, such as `render_fps`."""
+        """The environment's metadata, such as `render_fps`."""
         return self._envs.metadata
 
     def close(self) -> None:
@@ -166,7 +164,7 @@ class GymnasiumGroup:
         if same_step:
             masks = self._envs.masks(tick, None)
         elif self._envs.mode is AutoresetMode.DISABLED:
-            masks = self._envs.masks(tick, ~over)  # before a reset, which may write over the arrays
+            masks = self._envs.masks(tick, ~over)  # before a reset, which may overwrite the arrays
             new = self._envs.reset(over)
             for observation, first in zip(observations, new.observations, strict=True):
                 observation[ended] = first[ended]
@@ -177,7 +175,7 @@ class GymnasiumGroup:
             deciding = np.flatnonzero(~over)
             self._restarting = over
             masks = self._envs.masks(tick, ~over)
-        else:  # no instance decides: restart at once, so that each tick has a decision
+        else:  # no instance decides: restart now, so that each tick has a decision
             again = self._envs.step(self._idle_actions())
             self._check_restarted(again, over)
             observations, masks = again.observations, self._envs.masks(again, None)
@@ -193,7 +191,7 @@ class GymnasiumGroup:
         observations: tuple[Array, ...],
         masks: NDArray[np.bool_] | None,
     ) -> StepResult:
-        rows = np.concatenate((ended, deciding))  # agents and instances have the same numbers
+        rows = np.concatenate((ended, deciding))  # an agent has its instance's number
         rewards, all_decide = tick.rewards[rows], len(deciding) == self.num_envs
         if all_decide:
             rewards[ended + len(ended)] = 0.0
@@ -213,7 +211,7 @@ class GymnasiumGroup:
             truncated=tick.truncated[ended],
             action_masks=masks[deciding] if masks is not None else None,
         )
-        # In the mode SAME_STEP all others are of the next episode's first step.
+        # In the mode SAME_STEP all others belong to the next episode's first step.
         infos = tick.infos.get("final_info") if self._envs.mode is AutoresetMode.SAME_STEP else tick.infos
         return StepResult({self._behavior: steps}, statistics=self._episode_infos.of_vector(infos, ended))
 
@@ -226,7 +224,7 @@ class GymnasiumGroup:
             )
 
     def _idle_actions(self) -> ActionBatch:
-        """Return actions [n, …] that will be ignored."""
+        """Return actions [n, …] that the environment will ignore."""
         spec = self._envs.actions.spec
         return ActionBatch(
             np.zeros((self.num_envs, spec.continuous_size), np.float32),

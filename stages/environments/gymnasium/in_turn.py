@@ -1,7 +1,7 @@
-"""Single environments stepped one after the other, as one vector environment that names who returned what does not fit.
+"""Single environments stepped in turn, as one vector environment that names the source of an invalid value.
 
-`checks` has the words. A result is unpacked, and looked at again only if that, or the batch of all, fails; then the
-layers of the environment are asked once more from the inside, to find the wrapper that is to blame.
+`checks` has the messages. Results are only unpacked; if that fails, or the batch does, the environment's layers are
+called again from the inside, to find the faulty wrapper.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _FALSE: Any = np.False_
 
 
 class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
-    """A `SyncVectorEnv` in the mode SAME_STEP that checks what environments return.
+    """A `SyncVectorEnv` in the mode SAME_STEP that checks its environments' return values.
 
-    Rewards and flags are arrays of what came; who uses them checks their dtype. Of the infos there are masks (a list),
-    `final_obs` and `final_info` (an info or None for each instance), so other contents of infos can't fail to be
-    batched. Final observations are copies, as many environments return the same array each time.
+    Rewards and flags are arrays of the raw values; their user checks the dtype. Of the infos it keeps masks (a list),
+    `final_obs` and `final_info` (an info or None for each instance), so that other contents can't break the batching.
+    Final observations are copies, as many environments return the same array each time.
 
     Args:
         envs: the environments.
-        name: of the environment, for messages.
+        name: the environment's name, for messages.
     """
 
     def __init__(self, envs: Sequence[AnyEnv], name: str) -> None:
@@ -55,7 +55,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
                         f"{name}: instance {i} has the {which} {one}, instance 0 {first}; expected the same"
                     )
         self._shared: bool | None = None
-        """True if instances return the same array, so that each observation is copied at once; None: not known yet."""
+        """True if instances return the same array, so that each observation needs a copy; None: not known yet."""
         self._all_false = np.zeros(len(envs), np.bool_)
         super().__init__([partial(itself, env) for env in envs], copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
 
@@ -65,7 +65,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         """Reset all; environment i is seeded with seed + i.
 
         Raises:
-            BrokenEnvironmentError: naming the instance, if it raises, or returns what does not fit.
+            BrokenEnvironmentError: naming the instance, if it raises, or returns an invalid value.
         """
         seeds = seed if isinstance(seed, list) else [None if seed is None else seed + i for i in range(self.num_envs)]
         observations, infos = [], dict[str, Any]()
@@ -79,13 +79,13 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all, and reset those whose episode ends; raises as `reset`."""
-        # Literals, as to call `list[Any]` takes longer than many a step.
+        # Literals, because a call of `list[Any]` takes longer than many a step.
         observations: list[Any] = []
         rewards: list[Any] = []
-        flags: list[tuple[int, Any, Any]] = []  # of those that are other than False
+        flags: list[tuple[int, Any, Any]] = []  # those other than False
         endings: list[tuple[int, Any, Any]] = []
         infos: dict[str, Any] = {}
-        own: list[Any] = []  # observations as they came; that they live on keeps their addresses apart
+        own: list[Any] = []  # raw observations; keeping them alive keeps their addresses distinct
         shared, result = self._shared, RAISED
         each_action = iter(actions) if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
         try:
@@ -120,7 +120,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         return self._batched(observations, "step"), column(rewards, "biuf"), *self._flag_columns(flags), infos
 
     def who(self, i: int | None) -> str:
-        """How messages begin about what an instance returned last: its number, and the wrapper that is to blame."""
+        """The beginning of a message about an instance's last result: its number, and the faulty wrapper."""
         if i is None:
             return self._name
         env = self.envs[i]
@@ -168,5 +168,5 @@ def _apart(observation: Any) -> Any:
 
 
 def _copied(info: Mapping[str, Any]) -> dict[str, Any]:
-    """An info with its arrays copied, as the environment may write over them when it is reset."""
+    """An info with copied arrays, as a reset may overwrite the environment's own."""
     return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()}

@@ -1,6 +1,6 @@
-"""From the `environment` section to a group of Gymnasium environments.
+"""Makes a group of Gymnasium environments from the `environment` section.
 
-Importing this module needs no gymnasium: `--validate` imports what the section names without it.
+Importing this module needs no gymnasium: `--validate` imports the section's modules without it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from headrace.stages.loading import import_module
 def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
     """Make the group that the settings describe; raises as `factory.make_group`.
 
-    Where there are environment parameters, single environments are preferred to a vectorised one, because that one
-    starts episodes by itself, without any.
+    With environment parameters, single environments are preferred to a vectorised one, which starts episodes by itself,
+    without parameters.
     """
     from gymnasium import Env
     from gymnasium.vector import VectorEnv
@@ -59,7 +59,7 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
                 f"{name} gave {type_of(env)}; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
                 f"EnvironmentGroup (num_envs, behavior_specs, reset, step, close){advice_for_class(env)}"
             )
-        singles = not isinstance(env, VectorEnv)  # EnvPool's classes are both
+        singles = not isinstance(env, VectorEnv)  # EnvPool's classes are both kinds
         envs = vectorise(env, make, settings.num_envs, name, wrap(settings.max_episode_steps if singles else None))
     group = GymnasiumGroup(
         envs, settings.behavior or "", name, settings.observations, settings.info_keys, request.exact, request.clips
@@ -72,7 +72,7 @@ def make_single(request: factory.EnvironmentRequest) -> tuple[Any, Callable[[], 
     """Make one of the environments that the settings describe, without a window; raises as `factory.make_group`.
 
     Returns:
-        it, in its wrappers, or None where there are only vectorised ones; and what closes it.
+        the environment in its wrappers, or None if there are only vectorised ones; and a function that closes it.
     """
     settings = request.settings
     options = {key: value for key, value in settings.options.items() if (key, value) != ("render_mode", factory.HUMAN)}
@@ -93,7 +93,7 @@ def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:
 def _import_registrar(env_id: str, folder: Path | None) -> None:
     """Import the module before the colon of an id, which registers the environment."""
     module, _, _ = env_id.rpartition(":")
-    if module:  # Gymnasium imports it too, but does not look beside the YAML
+    if module:  # Gymnasium imports it too, but does not search the YAML's folder
         with blaming("environment", "id"):
             import_module(module, folder, _name(env_id))
 

@@ -1,7 +1,7 @@
-"""Masks in the infos of vector environments: a list of what each instance gave, None where one gave none.
+"""Masks in the infos of vector environments: a list with each instance's mask, or None.
 
-Gymnasium makes an array of them, of the shape and dtype of the first instance's: another's is broadcast or cast to
-these, by which it may mean something else, or fails without a name.
+Gymnasium makes an array of them, with the shape and dtype of the first instance's mask. It broadcasts or casts the
+others, which may change their meaning, or fail without naming the instance.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ MISSING = object()
 
 
 def add_mask(infos: dict[str, Any], mask: Any, i: int, num_envs: int) -> None:
-    """Add the mask of an instance; a copy, as instances may share what they write it into."""
+    """Add a copy of an instance's mask, as instances may share the array behind it."""
     infos.setdefault(MASK, [None] * num_envs)[i] = copy.deepcopy(mask)
 
 
 def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
-    """Return what may be a mask where none is looked for: under other keys, in a method, within a wrapper.
+    """Return possible masks in places without support: under other keys, in a method, within a wrapper.
 
     Args:
         layers: an environment and its wrappers, the outermost first.
-        info: keys of what its reset returned.
+        info: keys of its reset's info.
     """
     found, around = [*info], None
     for layer in layers:
-        if hasattr(layer, "action_masks"):  # as sb3-contrib's MaskablePPO calls it
+        if hasattr(layer, "action_masks"):  # the name that sb3-contrib's MaskablePPO calls
             found.append("action_masks()")
         if MASK in getattr(layer.observation_space, "spaces", ()):
             found += [] if around is None else [f"{MASK} in the observations within {type(around).__name__}"]
@@ -43,7 +43,7 @@ def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
 
 
 def keep_masks(envs: VectorEnv[Any, Any, Any]) -> None:
-    """Let a vector environment of single ones, which Gymnasium batches, keep masks as a list."""
+    """Make a vector environment of single ones, which Gymnasium batches, keep masks as a list."""
     batched = envs._add_info
 
     def added(vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is said of environments of the old package `gym`, and of its API of four values: who converts them."""
+"""Advice about environments of the old package `gym`, and its API of four values: how to convert them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ OLD_STEP = "four are Gym's old API: split `done` into terminated, the task ended
 
 
 def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
-    """How the package shimmy converts an environment of the package `gym`, by its id or as an object.
+    """Describe how the package shimmy converts an environment of the package `gym`, by its id or as an object.
 
     Args:
-        env_id: in `gym`.
-        seeded: True if its `reset` takes a seed, as since 0.26; None: as the version says.
+        env_id: the id in `gym`.
+        seeded: True if its `reset` takes a seed, as since 0.26; None: depends on the version.
     """
     version = str(getattr(sys.modules.get("gym"), "__version__", "0.21"))
     new = version.startswith("0.26") if seeded is None else seeded
@@ -28,7 +28,7 @@ def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
 
 
 def advice_for_class(env: Any) -> str:
-    """What mends an object of the package `gym`, a class, or an object with the same methods; empty for another."""
+    """Advice for an object of the package `gym`, a class, or an object with the same methods; empty for others."""
     if isinstance(env, type):
         return ". It is a class; return an object of it"
     if not any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
@@ -40,7 +40,7 @@ def advice_for_class(env: Any) -> str:
 
 
 def advice_for_id(env_id: str) -> str:
-    """What mends an id that only the old package `gym` has registered; empty if it has not, or isn't imported."""
+    """Advice for an id that only the old package `gym` has registered; empty if it has not, or isn't imported."""
     registry = getattr(sys.modules.get("gym.envs.registration"), "registry", None)
     specs = getattr(registry, "env_specs", registry)  # a mapping since 0.26
     if specs is None or env_id.rpartition(":")[2] not in specs:

@@ -1,4 +1,4 @@
-"""A single Gymnasium environment and its wrappers: made fit for the group, and asked who returned what does not fit."""
+"""A single Gymnasium environment and its wrappers: preparation for the group, and the search for a faulty wrapper."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from headrace.stages.errors import BrokenEnvironmentError, StageError
 AnyEnv = gymnasium.Env[Any, Any]
 
 RAISED: Any = object()
-"""Stands for the result of a call that returned none."""
+"""Stands for the missing result of a call."""
 _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
-"""What unpacking or using a result of another type raises."""
+"""Errors from unpacking or using a result of the wrong type."""
 
 
 def prepared(env: AnyEnv, name: str) -> AnyEnv:
@@ -59,16 +59,16 @@ def layers(env: Any) -> Iterator[Any]:
 
 
 def itself(env: AnyEnv) -> AnyEnv:
-    """Return an environment that is made already."""
+    """Return an existing environment."""
     return env
 
 
 class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A single environment that checks what it returns by itself, where it has a process of its own.
+    """A single environment that checks its return values itself, for a separate process.
 
     Args:
         env: the environment.
-        name: of it, for messages.
+        name: its name, for messages.
     """
 
     def __init__(self, env: AnyEnv, name: str) -> None:
@@ -76,7 +76,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._name = name
 
     def reset(self, **arguments: Any) -> Any:
-        """Reset; raises a `BrokenEnvironmentError` if it raises, or returns what does not fit."""
+        """Reset; raises a `BrokenEnvironmentError` if the environment raises, or returns an invalid value."""
         return self._checked("reset", partial(self.env.reset, **arguments), arguments)
 
     def step(self, action: Any) -> Any:
@@ -95,15 +95,15 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def blame(env: AnyEnv, who: str, call: str, result: Any, error: Exception, arguments: Mapping[str, Any]) -> NoReturn:
-    """Raise the error that says what is wrong with a call, and which wrapper is to blame; ours stays as it is.
+    """Raise the error that describes a failed call and the faulty wrapper; our own errors stay unchanged.
 
     Args:
         env: the environment in its wrappers.
         who: begins the message.
         call: `reset` or `step`.
-        result: what it returned; `RAISED` if it raised.
-        error: what it raised, or whoever used the result.
-        arguments: of a reset.
+        result: the call's result; `RAISED` if it raised.
+        error: the error from the call, or from the use of its result.
+        arguments: the arguments of a reset.
     """
     if isinstance(error, StageError):
         raise error
@@ -118,17 +118,17 @@ def blame(env: AnyEnv, who: str, call: str, result: Any, error: Exception, argum
 
 
 def wrapper_name(layer: Any) -> str:
-    """What is put behind the name of an environment whose wrapper is to blame; nothing for the environment itself."""
+    """The suffix of an environment's name that names its faulty wrapper; empty for the environment itself."""
     return f", wrapper {type(layer).__name__}" if isinstance(layer, gymnasium.Wrapper) else ""
 
 
 def culprit(env: AnyEnv, call: str, arguments: Mapping[str, Any]) -> tuple[Any, str] | None:
-    """Call each layer, from the inside, and return the first whose result does not fit, and why; None for none."""
+    """Call each layer, from the inside, and return the first one with an invalid result, and why; None for none."""
     for layer in reversed([*layers(env)]):
         try:
             result = layer.reset(**arguments) if call == "reset" else layer.step(layer.action_space.sample())
             problem = result_problem(layer, call, result)
-        except Exception:  # it fails in another way than before
+        except Exception:  # this failure differs from the first
             return None
         if problem:
             return layer, problem
@@ -136,7 +136,7 @@ def culprit(env: AnyEnv, call: str, arguments: Mapping[str, Any]) -> tuple[Any, 
 
 
 def result_problem(layer: Any, call: str, result: Any) -> str | None:
-    """Say what is wrong with the result of a call of an environment or wrapper; None for nothing."""
+    """Return what is wrong with the result of a call of an environment or wrapper; None for a valid one."""
     if call == "reset" and (not isinstance(result, tuple) or len(result) != 2):
         old = "" if isinstance(result, tuple) or result is None else f"; {conversion()}"
         return (
@@ -158,7 +158,7 @@ def result_problem(layer: Any, call: str, result: Any) -> str | None:
 
 
 def raised_by_wrapper(error: Exception) -> bool:
-    """Return True if a wrapper raised the error itself, as it could not use what it wraps returned."""
+    """Return True if a wrapper raised the error itself, because it could not use its environment's result."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

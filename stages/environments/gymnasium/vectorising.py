@@ -1,8 +1,8 @@
-"""Makes the vector environment of a Gymnasium group, from an id or from what a factory made.
+"""Makes the vector environment of a Gymnasium group, from an id or from a factory's result.
 
-It is the environment's own vectorised implementation if there is one, else `SyncVectorEnv`; instances have no
-processes of their own, since actors are processes already. Wrappers wrap single environments, and only single ones have
-windows; so with these it is `SyncVectorEnv`, unless options ask for another implementation.
+It is the environment's own vectorised implementation, if any, otherwise `SyncVectorEnv`; instances need no separate
+processes, since actors are processes already. Wrappers wrap single environments, and only single ones have windows; so
+with these it is `SyncVectorEnv`, unless options request another implementation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Wrap = Callable[[AnyEnv], AnyEnv]
 log = logging.getLogger(__name__)
 
 _PACKAGES = {"ALE": ("ale_py", "ale-py")}
-"""Module and distribution that register the ids of a namespace (`ALE/Pong-v5`), imported by themselves."""
+"""Modules and distributions that register the ids of a namespace (`ALE/Pong-v5`), imported automatically."""
 
 
 def make_vector(
@@ -44,18 +44,18 @@ def make_vector(
     """Make a registered environment.
 
     Args:
-        env_id: Gymnasium's id; `module:id` imports the module that registers it first.
+        env_id: Gymnasium's id; `module:id` first imports the module that registers it.
         num_envs: number of instances.
         options: keyword arguments for the environment. `vectorization_mode` chooses among its implementations
             (`sync`, `vector_entry_point`, `async`); without it, the vectorised one is preferred.
-        name: of the environment, for messages.
+        name: the environment's name, for messages.
         wrap: wraps each single environment; then single ones are preferred.
         singly: True to prefer single ones in any case.
 
     Raises:
-        StageError: if there is no such environment, its package is not installed, or wrappers do not go with the
+        StageError: if the environment does not exist, its package is not installed, or wrappers do not go with the
             `vectorization_mode`.
-        BrokenEnvironmentError: if making it failed.
+        BrokenEnvironmentError: if the environment fails while it is made.
     """
     _register(env_id, name)
     try:
