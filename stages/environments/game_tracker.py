@@ -39,7 +39,7 @@ class _EndedGame:
     outcome: float
     outcomes: Any = None
     returns: Any = None
-    """[T] the outcome of each team, in a league."""
+    """[T] the return of each team, in a league."""
 
 
 @dataclass(frozen=True, slots=True)

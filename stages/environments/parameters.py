@@ -1,14 +1,13 @@
-"""Environment parameters at the environments: values drawn anew for each episode of each instance.
+"""Environment parameters on the side of the environments: values drawn for each episode of each instance.
 
-Main decides which value or sampler each parameter has (`pipeline/parts/curricula/`) and sends all of them to the
-actors (`EnvironmentParameters`). Samplers are drawn from here, beside the environments, so that values differ from
-instance to instance and from episode to episode.
+Main decides which value or sampler each parameter has (`pipeline/parts/curricula/`) and sends all of them to the actors
+(`EnvironmentParameters`). This module draws from the samplers, close to the environments, so that values differ between
+instances and episodes.
 
-An environment group that is `Parameterised` receives an `EpisodeParameters` once, and asks it for values whenever
-episodes begin. An adapter of single environments (Gymnasium, PettingZoo) asks with `options`, and passes the answer to
-the environment's `reset`. One whose instances draw values by themselves (Unity, over its side channel) sends `values`
-on whenever `generation` has changed, and reports under which generation each ended episode began
-(`AgentSteps.parameters`).
+A `Parameterised` environment group receives an `EpisodeParameters` once, and gets values from it whenever episodes
+begin. An adapter of single environments (Gymnasium, PettingZoo) calls `options`, and passes the result to the
+environment's `reset`. A group whose instances draw values themselves (Unity, over its side channel) sends `values`
+whenever `generation` has changed, and reports the generation at each ended episode's start (`AgentSteps.parameters`).
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ class EnvironmentParameters:
     """A message from main to the actors: all environment parameters from now on, never a difference."""
 
     generation: int
-    """Rises with every change; returns of episodes are attributed to lessons by it."""
+    """Rises with every change; main attributes returns of episodes to lessons by it."""
     parameters: Mapping[str, Any]
-    """Each a number, or a sampler as the YAML writes it."""
+    """Each a number, or a sampler in the YAML's form."""
     reset: bool = False
-    """True to reset all environments; else each instance uses the new values from its next episode on."""
+    """True to reset all environments; otherwise each instance uses the new values from its next episode on."""
 
 
 # Values are drawn when an episode begins: a setter would change episodes that are being played (docs/decisions/051).
 class EpisodeParameters:
     """The parameters of episodes that begin.
 
-    The values follow from the seed, the samplers' own seeds and the order of the calls; a sampler with a seed of its
-    own gives the same values in runs of other seeds.
+    The seed, the samplers' own seeds and the order of calls determine the values; a sampler with its own seed gives the
+    same values in runs with other seeds.
     """
 
     def __init__(self) -> None:
@@ -59,7 +58,7 @@ class EpisodeParameters:
         self.values: Mapping[str, ParameterValue] = {}
         """The current value or sampler of each parameter."""
         self.begun: NDArray[np.int32] = np.zeros(0, np.int32)
-        """[instances] generation under which the running episode began. Replaced at a change, never written over."""
+        """[instances] generation at the running episode's start. Replaced at a change, never overwritten."""
         self._seed = 0
         self._spawn_key: tuple[int, ...] = ()
         self._random: dict[tuple[str, int], np.random.Generator] = {}
@@ -74,16 +73,16 @@ class EpisodeParameters:
         self.values = _reader().validate_python(dict(message.parameters))
 
     def set_instances(self, num_envs: int) -> None:
-        """Set the number of instances; all are taken to have begun under the current generation."""
+        """Set the number of instances; all count as begun under the current generation."""
         self.begun = np.full(num_envs, self.generation, np.int32)
 
     def reseed(self, seed: int, *spawn_key: int) -> None:
         """Seed all samplers.
 
         Args:
-            seed: of samplers that have none of their own.
-            spawn_key: makes the values of this actor and this part of the run differ from those of others, also for
-                samplers with a seed of their own.
+            seed: the seed of samplers without their own.
+            spawn_key: makes the values differ between actors and parts of the run, for samplers with their own seed
+                too.
         """
         self._seed, self._spawn_key = seed, spawn_key
         self._random.clear()
@@ -102,11 +101,11 @@ class EpisodeParameters:
         return {name: sample(value, self._generator(name, value), count) for name, value in self.values.items()}
 
     def options(self, env_id: int) -> dict[str, float]:
-        """Draw for one instance, as the options of its `reset`."""
+        """Draw for one instance, in the form of its `reset` options."""
         return {name: float(values[0]) for name, values in self.draw([env_id]).items()}
 
     def begin(self, env_ids: Instances) -> None:
-        """Note that episodes begin in instances [k], for environments that draw values by themselves."""
+        """Note that episodes begin in instances [k], for environments that draw values themselves."""
         if (self.begun[env_ids] != self.generation).any():
             self.begun = self.begun.copy()
             self.begun[env_ids] = self.generation
@@ -158,15 +157,15 @@ def connect_parameters(
 
 
 def check_parameter_names(parameters: EpisodeParameters, known: Mapping[str, str], name: str) -> None:
-    """Check that all parameters are among those that an environment knows.
+    """Check that an environment knows all parameters.
 
     Args:
         parameters: the parameters of the run.
         known: meanings of the environment's parameters, by name.
-        name: of the environment, for messages.
+        name: the environment's name, for messages.
 
     Raises:
-        StageError: if a parameter is not known.
+        StageError: if a parameter is unknown.
     """
     for parameter in parameters.values:
         if parameter not in known:

@@ -1,12 +1,12 @@
-"""PolicyMappings: which policy acts for each behaviour id in each game, as the assignments of the ghost stages have it.
+"""PolicyMappings: which policy acts for each behaviour id in each game, according to the ghost stages' assignments.
 
-A behaviour without self-play acts by its newest policy in every game, and always learns. A behaviour with self-play
-keeps, in each game, the mapping that was current when the game started: opponents stay frozen until the game ends, and
-its trajectories are stamped with the mapping. When another team learns, nothing is learned any more from games of the
-turn before, which the actor then ends.
+A behaviour without self-play uses its newest policy in every game, and always learns. A behaviour with self-play keeps,
+in each game, the mapping that was current at the game's start: opponents stay frozen until the game ends, and its
+trajectories carry the mapping's stamp. When another team's turn begins, the trainer ignores games of the previous turn,
+which the actor then ends.
 
-Brains that do not learn (`stages/brains/`) may decide in a share of the games. Which ones do is drawn as a game begins:
-a game in which some do has a variant of the current mapping.
+Brains that do not learn (`stages/brains/`) may decide in a share of the games. A draw at a game's start determines
+them: a game with brains has a variant of the current mapping.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MappedPlayer:
     plain: bool = False
     """True if its behaviour has no self-play."""
     brain: str = ""
-    """Name of the brain that does not learn; empty for a trainer's policy."""
+    """Name of a brain that does not learn; empty for a trainer's policy."""
 
 
 @dataclass
@@ -45,17 +45,17 @@ class PolicyMapping:
     generation: int
     opponent: int
     learning_team: int | None
-    """The team that learns when the game begins, of several the one whose result counts; None without self-play."""
+    """The team that learns at the game's start, of several the one whose result counts; None without self-play."""
     players: dict[str, MappedPlayer] = field(default_factory=dict)
     learners: set[str] = field(default_factory=set)
-    """Behaviour ids whose steps are learned from."""
+    """Behaviour ids from whose steps the trainer learns."""
     draws: dict[int, float] = field(default_factory=dict)
-    """By team: the number that was drawn for its brains, where such decide; see `BrainDraws`."""
+    """By team: the number drawn for its brains, if it has any; see `BrainDraws`."""
     codes: tuple[int, ...] = ()
     """In a league, by team: the code of the player; see `headrace.pipeline.parts.league.mappings`."""
 
     def learns(self, behavior_id: str) -> bool:
-        """Return True if the steps of this behaviour id are learned from."""
+        """Return True if the trainer learns from this behaviour id's steps."""
         return behavior_id in self.learners
 
 
@@ -74,9 +74,9 @@ class PolicyMappings:
 
     Args:
         make_policy: builds an acting policy for a behaviour spec; its weights come with the first update.
-        has_self_play: returns True for a behaviour name if assignments decide by which policies it acts.
-        make_brains: makes the brains that decide for a behaviour spec, with their shares of the games: with self-play
-            where its team is an opponent, without it in all games.
+        has_self_play: returns True for a behaviour name if assignments determine its policies.
+        make_brains: makes a behaviour spec's brains, with their shares of the games: with self-play where its team is
+            an opponent, without it in all games.
     """
 
     def __init__(
@@ -113,25 +113,25 @@ class PolicyMappings:
 
     @property
     def mixes_brains(self) -> bool:
-        """True if it is drawn for each game which brains decide in it."""
+        """True if a draw for each game determines which brains decide in it."""
         return bool(self._draws)
 
     @property
     def names_players(self) -> bool:
-        """True if results say who has played, and the return of each team."""
+        """True if results name the players, and the return of each team."""
         return False
 
     @property
     def rates_brains(self) -> bool:
-        """True if brains alone play, those that do not learn, so that results say how strong these are."""
+        """True if only brains that do not learn play, so that results measure their strength."""
         return bool(self._fixed) and len(self._fixed) == len(self._specs)
 
     def begin_games(self, num_envs: int, random: np.random.Generator | None = None) -> None:
         """Begin a game in every instance.
 
         Args:
-            num_envs: their number.
-            random: decides, in these games and those that follow, which brains take part.
+            num_envs: number of instances.
+            random: determines, in these games and later ones, which brains take part.
         """
         if random is not None:
             self._draws.random = random
@@ -158,7 +158,7 @@ class PolicyMappings:
                 mapping.learners.add(behavior_id)
 
     def _add_brains(self, spec: BehaviorSpec) -> MappedPlayer | None:
-        """Add a behaviour id's brains; returns the first one if nobody else ever decides."""
+        """Add a behaviour id's brains; returns the first one if no other policy ever decides."""
         plain, shares = not self._has_self_play(spec.name), self._make_brains(spec)
         if not shares:
             return None
@@ -171,7 +171,7 @@ class PolicyMappings:
         return brains[0] if never_learns else None
 
     def update(self, update: PolicyUpdate) -> None:
-        """Use a policy that was published for a behaviour id."""
+        """Use a policy published for a behaviour id."""
         self._updates[update.behavior_id] = update.copy()
         player = self.current.players.get(update.behavior_id)
         if player is not None and update.snapshot < 0 and self.current.learns(update.behavior_id):
@@ -180,13 +180,13 @@ class PolicyMappings:
         self._adopt()
 
     def assign(self, assignment: Assignment | Matches) -> None:
-        """Use an assignment for new games, as soon as the policies that it names have arrived."""
+        """Use an assignment for new games, once the policies that it names have arrived."""
         assert isinstance(assignment, Assignment), "matches are for learners of a league"
         self._pending = assignment
         self._adopt()
 
     def ready(self, behavior_ids: Iterable[str]) -> bool:
-        """Return True if there is a policy for each of these behaviour ids."""
+        """Return True if each of these behaviour ids has a policy."""
         players = self.current.players
         return all(name in players and players[name].version >= 0 for name in behavior_ids)
 
@@ -195,15 +195,15 @@ class PolicyMappings:
         return behavior_id in self._specs and behavior_id not in self._plain and behavior_id not in self._fixed
 
     def counts_games(self, behavior_id: str) -> bool:
-        """Return True if a behaviour id's episodes show when a game is over: all do where nobody has self-play."""
+        """Return True if a behaviour id's episodes show when a game is over; without self-play, all do."""
         return self.has_self_play(behavior_id) or not self.self_play
 
     def learns(self, behavior_name: str) -> bool:
-        """Return True if steps of this behaviour in new games are learned from."""
+        """Return True if the trainer learns from this behaviour's steps in new games."""
         return any(self._specs[behavior_id].name == behavior_name for behavior_id in self.current.learners)
 
     def newest_version(self, behavior_name: str) -> int:
-        """Return the version by which a behaviour's learners act; -1 if none of them learns or has a policy yet."""
+        """Return the version of a behaviour's learners; -1 if none of them learns or has a policy yet."""
         current = self.current
         return max(
             (current.players[i].version for i in current.learners if self._specs[i].name == behavior_name),
@@ -216,7 +216,7 @@ class PolicyMappings:
         for env_id, mapping in zip(env_ids, self._draw_games(len(env_ids)), strict=True):
             self.games[env_id] = mapping
         if self._slots is not None and not self._draws:
-            self._slots[env_ids] = 0  # the number of the current one
+            self._slots[env_ids] = 0  # the current mapping's number
         elif len(env_ids):
             self._slots = None
         if self._mixed or self._draws:
@@ -235,8 +235,8 @@ class PolicyMappings:
         return [(found[0][0], None)] if len(found) == 1 else [*found]
 
     def _draw_games(self, count: int) -> list[PolicyMapping]:
-        """Return the mappings of so many games that begin."""
-        if not self._draws or (self.self_play and self.current.learning_team is None):  # nobody can play yet
+        """Return the mappings of `count` games that begin."""
+        if not self._draws or (self.self_play and self.current.learning_team is None):  # no game can begin yet
             return [self.current] * count
         return [self._drawn(draws) for draws in self._draws.draw(count)]
 
@@ -250,7 +250,7 @@ class PolicyMappings:
         key = tuple(chosen.get(behavior_id, -1) for behavior_id in self._brains)
         if key not in self._variants:
             players = {behavior_id: self._brains[behavior_id][index] for behavior_id, index in chosen.items()}
-            # Of an opponent in self-play the number says which it is, as that of a snapshot does.
+            # For an opponent in self-play the number identifies the brain, as a snapshot's number does.
             opponents = [-2 - index for behavior_id, index in chosen.items() if self.has_self_play(behavior_id)]
             self._variants[key] = PolicyMapping(
                 current.generation,
@@ -263,7 +263,7 @@ class PolicyMappings:
         return self._variants[key]
 
     def _learns_by_turns(self, behavior_id: str) -> bool:
-        """Return True if it is the turn of a behaviour id's team to learn by self-play, against brains of others."""
+        """Return True if a behaviour id's team is learning in its turn of self-play, against other teams' brains."""
         return self.has_self_play(behavior_id) and behavior_team(behavior_id) == self.current.learning_team
 
     def _number_mappings(self) -> None:
@@ -295,7 +295,7 @@ class PolicyMappings:
             if learns:
                 mapping.learners.add(behavior_id)
             mapping.players[behavior_id] = self._player(behavior_id, learns, same_team)
-        # A game that lacks a policy for some behaviour id has not begun: it is played under this mapping.
+        # A game without a policy for some behaviour id has not begun: it is played under this mapping.
         self.current = mapping
         self._variants.clear()
         begun = [game.players.keys() >= mapping.players.keys() for game in self.games]
@@ -304,10 +304,10 @@ class PolicyMappings:
         self._mixed, self._slots = any(game is not mapping for game in self.games), None
 
     def _player(self, behavior_id: str, learns: bool, same_team: bool) -> MappedPlayer:
-        """Return the policy of a behaviour id for a new mapping; one that acts already if possible.
+        """Return the policy of a behaviour id for a new mapping; one already in use if possible.
 
         So running games of the same learner continue with each new policy, and an opponent of several mappings decides
-        for all their games at once.
+        for all their games in one call.
         """
         update, player = self._updates[behavior_id], self.current.players.get(behavior_id)
         if learns:
@@ -340,15 +340,15 @@ class PolicyMappings:
         return (update.snapshot, update.version) == (snapshot, version)
 
 
-# The draws of brains: in which games which of the brains that do not learn decide for which behaviour id.
+# The draws of brains: in which games a brain decides for a behaviour id, and which one.
 
 
 class BrainDraws:
     """Draws a number from [0, 1) for each team of each game that begins.
 
-    What a number means follows from the shares of the brains: the first one decides below its share, the next one below
-    the sum of both, and so on. So behaviours of a team with equal shares get the brains of equal places: in a fifth of
-    its games a team is decided by one script, not each of its members in another fifth.
+    The brains' shares give the number its meaning: the first brain decides below its share, the next one below the sum
+    of both, and so on. So behaviours of a team with equal shares get brains of equal index: a script controls a whole
+    team in a fifth of its games, rather than each member in a different fifth.
 
     Attributes:
         random: the source of all chance.
@@ -370,12 +370,12 @@ class BrainDraws:
             self._teams = sorted({*self._teams, spec.team})
 
     def draw(self, count: int) -> Iterator[dict[int, float]]:
-        """Draw for so many games; yields a number for each team."""
-        # In the precision of the column in which results carry it: what is read from there must mean the same.
+        """Draw for `count` games; yields a number for each team."""
+        # In the precision of the results' column: a number read from there must have the same meaning.
         numbers = self.random.random((count, len(self._teams)), np.float32)
         for row in numbers.tolist():
             yield dict(zip(self._teams, row, strict=True))
 
     def chosen(self, behavior_id: str, draws: dict[int, float]) -> int:
-        """Return the place of the brain that decides for a behaviour id in a game; -1 if it is none of them."""
+        """Return the index of the brain that decides for a behaviour id in a game; -1 if none of them does."""
         return drawn(self._shares[behavior_id], draws.get(behavior_team(behavior_id), 0.0))

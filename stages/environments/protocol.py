@@ -24,8 +24,8 @@ _Result = TypeVar("_Result")
 class AgentSteps:
     """The rows of one behaviour id's agents at one tick. The first `ended` rows are endings, the rest await a decision.
 
-    n rows in all, d = n - ended of them decisions. Arrays may be reused by the environment only after the next
-    `step` has returned; the pipeline copies what it keeps before that.
+    There are n rows, d = n - ended of them decisions. The environment may reuse arrays only after the next `step` has
+    returned; the pipeline copies what it keeps before that.
     """
 
     agent_ids: NDArray[np.int64]
@@ -44,24 +44,24 @@ class AgentSteps:
     truncated: NDArray[np.bool_]
     """[ended] true where the episode was cut short."""
     action_masks: NDArray[np.bool_] | None = None
-    """[d, sum of branches] true = allowed; None where the spec is not `masked`."""
+    """[d, sum of branches] true = allowed; None unless the spec is `masked`."""
     group_ids: NDArray[np.int64] | None = None
-    """[n] id of the group of agents with a common reward that the agent belongs to, unique over the instances of this
-    environment group; 0 for none. None if there are no groups; allowed only where the spec is `grouped`. A group may
-    keep its id over its episodes."""
+    """[n] id of the agent's group with a common reward, unique over the instances of this environment group; 0 for
+    none. None if there are no groups; allowed only if the spec is `grouped`. A group may keep its id over its
+    episodes."""
     group_rewards: NDArray[np.float32] | None = None
-    """[n] the group's reward since the agent's previous decision, beside its own; 0 in the first row of an episode. It
-    is the same for all mates that decide at the same ticks, to which POCA adds their own rewards; it includes the
+    """[n] the group's reward since the agent's previous decision, apart from its own; 0 in the first row of an episode.
+    It is the same for all mates that decide at the same ticks, to which POCA adds their own rewards; it includes the
     rewards of mates that never decide. None for no reward."""
     parameters: NDArray[np.int32] | None = None
-    """[ended] generation of the environment parameters under which each ended episode began, where episodes of one
-    instance may begin at different times; None where it is the instance's (`EpisodeParameters.begun`)."""
+    """[ended] generation of the environment parameters at each ended episode's start, if episodes of one instance may
+    begin at different times; None for the instance's own (`EpisodeParameters.begun`)."""
     env_frames: NDArray[np.int32] | None = None
-    """[n] environment steps since the agent's previous decision, 0 in the first row of an episode; given where the spec
-    has an `action_repeat`, and nowhere else."""
+    """[n] environment steps since the agent's previous decision, 0 in the first row of an episode; only if the spec has
+    an `action_repeat`."""
     undiscounted: NDArray[np.float32] | None = None
-    """[n, 2] own and group's reward for the returns of episodes, where those in `rewards` and `group_rewards` are
-    discounted; None where they are not."""
+    """[n, 2] own and group's reward for the returns of episodes, if `rewards` and `group_rewards` are discounted;
+    otherwise None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class GameResults:
     env_ids: NDArray[np.int32]
     """[g] the instances whose game ended, each once."""
     outcomes: NDArray[np.float32]
-    """[g, teams] per team, by team id: 1 won, 0.5 drawn, 0 lost, so that two add up to 1; of more than two teams, any
-    ranking in numbers."""
+    """[g, teams] per team, by team id: 1 won, 0.5 drawn, 0 lost, so that two add up to 1; for more than two teams, any
+    numbers that rank them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,29 +88,29 @@ class Measured:
 class StepResult:
     """The result of one tick of a group.
 
-    A tick need not include all instances: those that are still stepping come with a later one.
+    A tick need not include all instances: a slow one's rows come with a later tick.
     """
 
     steps: Mapping[str, AgentSteps]
-    """By behaviour id."""
+    """The agents' rows, by behaviour id."""
     games: GameResults | None = None
     """None if no game has ended. An environment whose agents may leave a game before its end returns an empty one from
     `reset`, to announce that it declares games: in others, results are inferred from the agents' episodes."""
     statistics: Mapping[str, float | Measured] = field(default_factory=dict)
     """The environment's own statistics, for TensorBoard."""
     behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
-    """Statistics of single behaviours, by behaviour name; `statistics` are of all of them."""
+    """Statistics of single behaviours, by behaviour name; `statistics` apply to all of them."""
     lost: NDArray[np.int32] | None = None
     """Instances that broke and that the group itself restarts: the episodes of their agents never end. New episodes may
     come with this tick or a later one. None for none."""
     closed: NDArray[np.int32] | None = None
-    """Instances that have closed in order and are not started again: no more rows of their agents come. From `step`,
-    those that have since the last tick; from `reset`, all. When the last one closes, the group raises
-    `EnvironmentEnded` instead. None for none."""
+    """Instances that have closed in order and do not restart: their agents have no more rows. From `step`, those closed
+    since the last tick; from `reset`, all. When the last one closes, the group raises `EnvironmentEnded` instead. None
+    for none."""
 
     @property
     def gone(self) -> list[NDArray[np.int32]]:
-        """What there is of `lost` and `closed`."""
+        """The non-empty ones of `lost` and `closed`."""
         return [env_ids for env_ids in (self.lost, self.closed) if env_ids is not None]
 
 
@@ -127,11 +127,11 @@ class EnvironmentGroup(Protocol):
     behavior_specs: Mapping[str, BehaviorSpec]
 
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
-        """Reset all instances; with a seed, everything that follows is determined by it and the actions."""
+        """Reset all instances; with a seed, the seed and the actions determine everything that follows."""
         ...
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
-        """Apply the actions and advance one tick. Instances restart by themselves within the tick in which they end.
+        """Apply the actions and advance one tick. Instances restart automatically within the tick in which they end.
 
         Raises:
             BrokenEnvironmentError: if the whole group must be rebuilt.
@@ -141,21 +141,21 @@ class EnvironmentGroup(Protocol):
         ...
 
     def close(self) -> Awaitable[None] | None:
-        """Release everything; closing twice is allowed."""
+        """Release all resources; closing twice is allowed."""
         ...
 
 
 async def settled(result: _Result | Awaitable[_Result]) -> _Result:
-    """Return what a group's `reset`, `step` or `close` gave, once it is there."""
+    """Return the result of a group's `reset`, `step` or `close`, once it is available."""
     return await result if inspect.isawaitable(result) else result
 
 
 @runtime_checkable
 class Punctual(Protocol):
-    """An environment group that says by itself what takes too long, so that nobody else needs to."""
+    """An environment group that reports delays itself, so that supervision needn't."""
 
     has_deadlines: bool
-    """True if each of its resets and steps ends in time, with an error if need be."""
+    """True if each of its resets and steps ends in time, with an error if necessary."""
 
 
 @runtime_checkable
@@ -163,22 +163,22 @@ class Stoppable(Protocol):
     """An environment group whose steps may hang."""
 
     def request_stop(self) -> None:
-        """Let a `reset` or `step` that still runs raise `EnvironmentEnded` soon, as the run is to end."""
+        """Make a running `reset` or `step` raise `EnvironmentEnded` soon, because the run ends."""
         ...
 
 
 ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"
-"""Observations of a goal environment, beside `observation`, as in Gymnasium-Robotics: vectors of one size."""
+"""Observations of a goal environment, in addition to `observation`, as in Gymnasium-Robotics: vectors of one size."""
 
 
 class GoalRewards(Protocol):
-    """The reward of a run's environment as a function of goals, for a trainer that learns from others than its own."""
+    """The reward of a run's environment as a function of goals, for a trainer that learns from substituted goals."""
 
     def open(self, size: int) -> None:
-        """Get ready, and compute the rewards of a few goals of so many numbers.
+        """Prepare, and compute the rewards of a few goals with `size` numbers.
 
         Raises:
-            StageError: if there is no such function, or it does not do what is expected of it.
+            StageError: if the environment has no reward function, or the function breaks its contract.
         """
         ...
 
@@ -186,22 +186,22 @@ class GoalRewards(Protocol):
         """Compute the rewards [n] of n steps.
 
         Args:
-            achieved: [n, g] goals as they were achieved after each step.
-            desired: [n, g] goals that count.
+            achieved: [n, g] the goals achieved after each step.
+            desired: [n, g] the goals to reward.
 
         Raises:
-            BrokenEnvironmentError: if the function raises, or returns something else than n numbers.
+            BrokenEnvironmentError: if the function raises, or returns anything but n numbers.
             NotFiniteError: if a reward is NaN or infinite.
         """
         ...
 
     def close(self) -> None:
-        """Release what `open` has made, if it was called."""
+        """Release the resources of `open`, if it was called."""
         ...
 
 
 class WrappedGroup:
-    """An environment group in front of another one; a derived class has `behavior_specs`, `reset` and `step`.
+    """An environment group around another one; a derived class has `behavior_specs`, `reset` and `step`.
 
     Args:
         group: the environments; the wrapper closes them.
@@ -213,7 +213,7 @@ class WrappedGroup:
         self._group = group
 
     def request_stop(self) -> None:
-        """Let a step that hangs end soon, if the environments can do that."""
+        """Make a hanging step end soon, if the environments support that."""
         if isinstance(self._group, Stoppable):
             self._group.request_stop()
 

@@ -1,8 +1,8 @@
-"""Policies that do not lie in the actor: what they decide is asked for elsewhere (`stages/inference/`), tick by tick.
+"""Policies outside the actor: another process (`stages/inference/`) makes their decisions, tick by tick.
 
-The environment stage then decides in two parts: it asks for the decisions of all such policies at once, and waits
-(`EnvironmentStage.consult`); then it decides as ever, and each of them returns what was answered. So memories, stamps
-and trajectories are made in one way, wherever policies lie, and who decides locally pays nothing.
+The environment stage then decides in two parts: it requests the decisions of all these policies together, and waits
+(`EnvironmentStage.consult`); then it decides as usual, and each of them returns its answer. So memories, stamps and
+trajectories are made in one way, wherever policies are, and local decisions cost nothing extra.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from headrace.stages.policy.protocol import Decision, Recall
 
 
 class NoDecisionError(Exception):
-    """What was asked is not answered: who asked has given up, or nobody is there to answer any more."""
+    """The request was cancelled before the answer arrived, or no process can answer any more."""
 
 
 class DecisionClient(Protocol):
     """Whoever answers."""
 
     async def ask(self, questions: tuple[PolicyQuestion, ...]) -> tuple[PolicyAnswer, ...]:
-        """Return the answers to all questions of a tick, in their order; a wait that is cancelled gives up.
+        """Return the answers to all questions of a tick, in their order; cancelling the wait abandons the request.
 
         Raises:
-            NoDecisionError: if `give_up` was called meanwhile, or nobody answers.
+            NoDecisionError: if `give_up` was called meanwhile, or no answer can come.
         """
         ...
 
     def give_up(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         ...
 
 
 class RemotePolicy:
-    """An `ActingPolicy` that returns what was answered.
+    """An `ActingPolicy` that returns another process's answers.
 
     Args:
-        behavior_id: whose policy it is.
+        behavior_id: the policy's behaviour id.
         memory_size, previous_action_size: those of the policy that decides.
-        alive: the policies of the behaviour id by which games are played, of which this is one as long as it is used.
+        alive: the policies of the behaviour id that play games, among them this one as long as it is used.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class RemotePolicy:
         alive.add(self)
 
     def load(self, update: PolicyUpdate) -> None:
-        """Be this policy, whose weights lie elsewhere, from the next question on."""
+        """Become this policy, whose weights are elsewhere, from the next question on."""
         self._named = (update.snapshot, update.version)
 
     def question(
         self, observations: tuple[Array, ...], masks: NDArray[np.bool_] | None, greedy: bool, recall: Recall | None
     ) -> PolicyQuestion:
-        """Put what `act` is asked, its random numbers aside, into a message; nothing is copied."""
+        """Put the arguments of `act`, except its random numbers, into a message; copies no array."""
         columns = {f"obs_{i}": observation for i, observation in enumerate(observations)}
         if masks is not None:
             columns["masks"] = masks
@@ -87,21 +87,21 @@ class RemotePolicy:
         deterministic: bool = False,
         recall: Recall | None = None,
     ) -> Decision:
-        """Return the decision that was answered for the same rows."""
+        """Return the answer for the same rows."""
         answer, self._answer = self._answer, None
         assert answer is not None, f"{self._behavior_id}: it was asked before"
         parts = dict(answer.columns)
         columns = {name.removeprefix(DECISION): parts[name] for name in parts if name.startswith(DECISION)}
         after = None
         if recall is not None:
-            if self.previous_action_size:  # a recurrent memory, and nothing else, if the answer has no such column
+            if self.previous_action_size:  # only a recurrent memory, if the answer lacks the column
                 columns.setdefault("memories", recall.memories)
             after = Recall(parts["memories"], parts["previous_actions"])
         return Decision(ActionBatch(parts["continuous"], parts["discrete"]), columns, after)
 
 
 class RemotePolicies:
-    """Makes the policies of an actor that are asked elsewhere.
+    """Makes the policies of an actor that another process answers for.
 
     Args:
         sizes: returns the memory size and the size of the previous action of a behaviour's policy.

@@ -19,12 +19,12 @@ def picture_of(env: Any, render: Callable[[], Any], name: str) -> NDArray[np.uin
     """Return the picture of an environment, RGB [height, width, 3].
 
     Args:
-        env: the environment, which says its render mode.
+        env: the environment, which states its render mode.
         render: draws it.
-        name: of the environment, for messages.
+        name: the environment's name, for messages.
 
     Raises:
-        StageError: if it draws no pictures, or was not made with `render_mode: rgb_array`.
+        StageError: if it draws no pictures, or was made without `render_mode: rgb_array`.
         BrokenEnvironmentError: if drawing fails, or gives no picture.
     """
     if getattr(env, "render_mode", None) != PICTURES:
@@ -35,7 +35,7 @@ def picture_of(env: Any, render: Callable[[], Any], name: str) -> NDArray[np.uin
     except Exception as error:
         hint = _OPENGL if any(word in str(error) for word in ("OpenGL", "GLFW", "EGL")) else ""
         raise BrokenEnvironmentError(f"{name}: its render() raised {describe_error(error)}{hint}") from error
-    if drawn is None and PICTURES not in _stated(env):  # it may have taken the mode without having it
+    if drawn is None and PICTURES not in _stated(env):  # it may accept the mode without supporting it
         raise StageError(_why_none(env, name))
     if picture.ndim == 2:  # grey
         picture = picture[:, :, None].repeat(3, axis=2)

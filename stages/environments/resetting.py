@@ -1,4 +1,4 @@
-"""Resets that lack arguments of today's Gymnasium and PettingZoo are given what they take, with a warning."""
+"""Adapts resets that lack arguments of current Gymnasium and PettingZoo, with a warning."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ARGUMENTS = ("seed", "options")
 
 
 def accept_any_reset(layers: Sequence[Any], name: str, seeded: Callable[..., Any] | None = None) -> None:
-    """Let the `reset` of an environment and of each of its wrappers take `seed` and `options`.
+    """Make the `reset` of an environment and of each of its wrappers accept `seed` and `options`.
 
-    A seed goes to the environment's old method `seed` where it has one, and from a wrapper to what it wraps.
+    A seed goes to the environment's old method `seed`, if any, and from a wrapper to the wrapped environment.
 
     Args:
         layers: the environment and its wrappers, the outermost first.
-        name: of the environment, for messages.
+        name: the environment's name, for messages.
         seeded: the `reset` of its base class, which seeds the random numbers that the class provides.
     """
     for inner, layer in zip([*layers[1:], None], layers, strict=True):
@@ -35,7 +35,7 @@ def accept_any_reset(layers: Sequence[Any], name: str, seeded: Callable[..., Any
 
 
 class _Reset:
-    """Calls a `reset` with what it takes."""
+    """Calls a `reset` with the arguments that it takes."""
 
     def __init__(
         self, layer: Any, missing: Sequence[str], inner: Any, seeded: Callable[..., Any] | None, lack: str
@@ -66,7 +66,7 @@ class _Reset:
 
 
 def taken_by(reset: Callable[..., Any]) -> Sequence[str]:
-    """The arguments that a `reset` takes; both where it has no signature, or takes any."""
+    """The arguments that a `reset` takes; both if it has no signature, or takes any."""
     try:
         parameters = inspect.signature(reset).parameters
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
-"""The environment stage: steps a group of environments and asks the current policies for actions.
+"""The environment stage: steps a group of environments and gets actions from the current policies.
 
-It emits StepBatches, of which the agent processor makes trajectories. The two share a task in `stages/actor/`, without
-a queue between them, because the environment may write over its observation arrays at the next step.
+It emits StepBatches, from which the agent processor makes trajectories. The two share a task in `stages/actor/`,
+without a queue between them, because the environment may overwrite its observation arrays at the next step.
 """
 
 from __future__ import annotations
@@ -43,38 +43,38 @@ from headrace.stages.policy.protocol import Recall
 from headrace.stages.stage import Source, StageContext
 
 _ACTING = 1
-"""Makes the random numbers of decisions differ from all others of the same seed."""
+"""Makes the random numbers of decisions differ from all others with the same seed."""
 _DRAWING = 2
 """The same for the choice of brains."""
 _EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
-"""What an environment should not raise, beside errors."""
+"""Exits, which an environment should not raise, in addition to errors."""
 
 
 class Audience(Protocol):
-    """One that follows what the environments of a stage bring, such as to keep a score."""
+    """An observer of a stage's environments, for example to keep a score."""
 
     def begin(self, num_envs: int, result: StepResult) -> None:
-        """All instances were reset."""
+        """Handle a reset of all instances."""
         ...
 
     def add(self, result: StepResult) -> None:
-        """A tick has passed."""
+        """Handle a tick."""
         ...
 
 
 class EnvironmentStage(Source[StepBatch]):
     """Steps one group of environments.
 
-    For policies with memory it keeps the memories of each agent, from decision to decision within an episode; a
-    decision that is made again starts from the same memories.
+    For policies with memory it keeps the memories of each agent between decisions of an episode; a repeated decision
+    starts from the same memories.
 
     Args:
-        make_group: builds the group; called again when it has to be restarted.
+        make_group: builds the group; called again for a restart.
         mappings: the policies of each game.
         first_agent_id: added to the group's agent ids, so that they are unique across actors.
         deterministic: returns True for a behaviour name if its agents act by the mean and the most likely choice.
-        oracle: answers for policies that do not lie here, of which `mappings` are made then; None if all do.
-        audience: follows what the environments bring; None for nobody.
+        oracle: answers for policies in other processes, which `mappings` then has; None if all are here.
+        audience: observes the environments; None for no observer.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class EnvironmentStage(Source[StepBatch]):
 
     @property
     def num_envs(self) -> int:
-        """Environment instances in the group."""
+        """Number of environment instances in the group."""
         return self._group.num_envs if self._group is not None else 0
 
     @property
@@ -132,20 +132,20 @@ class EnvironmentStage(Source[StepBatch]):
     def start(self, context: StageContext) -> None:
         """Build the group."""
         self._context = context
-        self._build(context.log if not context.replica else None)  # one actor's word is enough
+        self._build(context.log if not context.replica else None)  # one actor's warning is enough
 
     def stop(self) -> Awaitable[None] | None:
         """Close the group."""
         return self._group.close() if self._group is not None else None
 
     async def reset(self, seed: int, spawn_key: tuple[int, ...] = ()) -> None:
-        """Reset all instances; everything that follows is determined by the arguments and the policies.
+        """Reset all instances; the arguments and the policies determine everything that follows.
 
         Args:
-            seed: of everything but parameters that are drawn with seeds of their own.
+            seed: the seed of everything except parameters with their own seeds.
             spawn_key: makes these parameters differ between parts of the run.
         """
-        # Not the seed alone: an environment that seeds its generator with it would draw the same numbers as its agents.
+        # Not only the seed: an environment that seeds its generator with it would draw the same numbers as its agents.
         self._random = np.random.default_rng((seed, _ACTING))
         self.parameters.reseed(seed, self._context.replica, *spawn_key)
         self._result = await self._call("reset", lambda group: group.reset(seed))
@@ -165,17 +165,17 @@ class EnvironmentStage(Source[StepBatch]):
         try:
             if old is not None:
                 await settled(old.close())
-        except Exception as error:  # a broken environment may not even close: that must not hinder the new one
+        except Exception as error:  # a broken environment may fail to close: the new one starts anyway
             self._context.log.debug("closing the broken environment failed: %s", error)
         self._build()
         await self.reset(seed, spawn_key)
 
     # Remote answers arrive before the decision, so there is one way of making trajectories (docs/decisions/031).
     async def consult(self) -> dict[str, int]:
-        """Have the decisions made that are not made here; `decide`, or `decide_again`, comes next.
+        """Get the decisions that other processes make; `decide`, or `decide_again`, comes next.
 
         Returns:
-            By behaviour id, the version of a trainer's policy that has decided, if it is another than before.
+            By behaviour id, the version of a trainer's policy that decided, if it has changed.
 
         Raises:
             NoDecisionError: if there is no answer.
@@ -202,12 +202,12 @@ class EnvironmentStage(Source[StepBatch]):
         return others
 
     def decide(self) -> list[StepBatch]:
-        """Ask the policies for actions on what the last step brought; one StepBatch per behaviour id."""
+        """Get the policies' actions for the last step's rows; one StepBatch per behaviour id."""
         self._random_state = self._random.bit_generator.state
         return self._decide()
 
     def decide_again(self) -> list[StepBatch]:
-        """Decide again on the same step, by newer policies and with the same random numbers."""
+        """Repeat the decision on the same step, by newer policies and with the same random numbers."""
         self._random.bit_generator.state = self._random_state
         return self._decide()
 
@@ -230,7 +230,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._report()
 
     async def produce(self) -> AsyncIterator[StepBatch]:
-        """Yield StepBatches until asked to stop: the stage alone, without flow control."""
+        """Yield StepBatches until told to stop: for a stage without flow control."""
         await self.reset(self._context.seed)
         while not self._stop:
             await self.consult()
@@ -239,7 +239,7 @@ class EnvironmentStage(Source[StepBatch]):
             await self.advance()
 
     def progress(self) -> int | None:
-        """Count ticks; None if the group itself says what is late."""
+        """Count ticks; None if the group itself reports what is late."""
         return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._tick
 
     def request_stop(self) -> None:
@@ -249,16 +249,16 @@ class EnvironmentStage(Source[StepBatch]):
             self._group.request_stop()
 
     def update(self, update: PolicyUpdate) -> None:
-        """Act by this policy from the next decision on."""
+        """Use this policy from the next decision on."""
         self.mappings.update(update)
 
     def _lose(self, env_ids: NDArray[np.int32]) -> None:
-        """Begin new games in instances that are restarted, if ever. Memories need nothing: they are kept by episode."""
+        """Begin new games in instances that restart, if ever. Memories need no change: they are kept by episode."""
         self._tracker.forget(env_ids)
         self.mappings.restart_games(env_ids)
 
     def _report(self) -> None:
-        """Report the environment's own numbers, those of no single behaviour under the name of each."""
+        """Report the environment's own numbers; those without a behaviour appear under the name of each."""
         own, common, report = self._result.behavior_statistics, self._result.statistics, self._context.statistics
         if not (own or common):
             return
@@ -282,16 +282,16 @@ class EnvironmentStage(Source[StepBatch]):
         except (StageError, EnvironmentEnded):
             raise
         except _EXITS as error:
-            if type(error) not in _EXITS or not is_failure(error):  # such as that of who ends what hangs
+            if type(error) not in _EXITS or not is_failure(error):  # such as the error that ends a hanging step
                 raise
             raise StageError(f"the environment's {what}() asked for an exit: {describe_error(error)}") from error
-        except BaseException as error:  # also what is no Exception, such as a panic in Rust
+        except BaseException as error:  # includes errors that are no Exception, such as a panic in Rust
             raise BrokenEnvironmentError(f"the environment's {what}() failed: {describe_error(error)}") from error
         return result  # type: ignore[no-any-return]
 
     def _announce(self) -> None:
         for behavior_id, spec in self.specs.items():
-            if behavior_id not in self._known:  # a restarted group has the same behaviours
+            if behavior_id not in self._known:  # a restarted group announces the same behaviours
                 self._known.add(behavior_id)
                 self.mappings.add_behavior(spec)
 
@@ -342,7 +342,7 @@ class EnvironmentStage(Source[StepBatch]):
         )
 
     def _who_decides(self, behavior_id: str, steps: AgentSteps) -> tuple[MappingRows, PlayerRows, list[Recall | None]]:
-        """Return the mappings and the policies of the rows that decide, and the memories of each policy's rows."""
+        """Return the mappings and the policies of the rows to decide, and the memories of each policy's rows."""
         agent_ids = steps.agent_ids + self._first_agent_id
         deciding = slice(steps.ended, None)
         alone: MappingRows = [(self.mappings.current, None)]
@@ -358,7 +358,7 @@ class EnvironmentStage(Source[StepBatch]):
         return tuple(o[steps.ended :] for o in steps.observations)
 
     def _generations_of(self, steps: AgentSteps) -> NDArray[np.int32]:
-        """[ended] generation of the parameters that each ended episode began under."""
+        """[ended] generation of the parameters at each ended episode's start."""
         return self._begun[steps.env_ids[: steps.ended]] if steps.parameters is None else steps.parameters
 
     def _frames_of(self, behavior_id: str, steps: AgentSteps) -> NDArray[np.int32] | None:

@@ -1,6 +1,6 @@
-"""The time that environments' steps take, by their number: for who chooses that number before a run.
+"""The time of environments' steps, by number of instances: for choosing that number before a run.
 
-`pipeline/main/run_shape.py` measures it in a process of its own, since it makes and steps environments.
+`pipeline/main/run_shape.py` measures it in a separate process, because it makes and steps environments.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from headrace.stages.environments.factory import HUMAN, EnvironmentRequest, make
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
 
 _WARM_TICKS = 3
-"""Ticks that are not counted: libraries load, caches fill."""
+"""Uncounted first ticks, in which libraries load and caches fill."""
 _LEAST_TICKS = 5
 _COUNT_S = 0.15
 """Seconds of ticks with each number of instances."""
 
 
 def measure_stepping(config: RunConfig, counts: list[int], gain: float, budget_s: float) -> list[tuple[int, float]]:
-    """Step so many instances by random actions; returns each number with the median seconds of a tick.
+    """Step each number of instances with random actions; returns the number with the median seconds of a tick.
 
     Args:
-        config: the run's.
+        config: the run's configuration.
         counts: the numbers to try, in this order.
-        gain: ends with the first number whose steps per second are not this many times those of the one before.
+        gain: the least factor between successive steps per second; the first smaller one ends the trials.
         budget_s: seconds after which no further number is tried.
     """
     began, found = time.perf_counter(), list[tuple[int, float]]()
@@ -70,7 +70,7 @@ async def _measure(config: RunConfig, count: int) -> float:
 def random_actions(
     group: EnvironmentGroup, result: StepResult, random: np.random.Generator
 ) -> Mapping[str, ActionBatch]:
-    """Return uniform actions of all agents that decide, of those that their masks allow."""
+    """Return uniform actions of all agents that decide, within their masks."""
     return {
         behavior_id: uniform_actions(
             group.behavior_specs[behavior_id].actions, len(steps.agent_ids) - steps.ended, steps.action_masks, random

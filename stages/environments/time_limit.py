@@ -1,9 +1,9 @@
 """Time limit of episodes: `environment.max_episode_steps`, for environments of any kind.
 
-An episode that is so many steps old is truncated: its last observation is bootstrapped from, as nothing of the task has
+An episode of that many steps is truncated: the trainer bootstraps from its last observation, since the task has not
 ended. Single environments of Gymnasium and PettingZoo are then reset (Gymnasium's `TimeLimit`, `LimitedInstance`).
-Other groups can't reset one instance: there the agent's next episode begins where the last one was cut, which is what
-`LimitedGroup` does.
+Other groups can't reset one instance: there the agent's next episode begins at the cut, which `LimitedGroup`
+implements.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, 
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 _CUTS = 2**20
-"""The environment's episode n becomes n times this, and one more with each truncation: numbers have to rise."""
+"""Factor of the environment's episode numbers; each truncation adds one, so that numbers still rise."""
 
 
 @runtime_checkable
 class Limited(Protocol):
-    """An environment group that can limit episodes by itself."""
+    """An environment group that can limit episodes itself."""
 
     limits_episodes: bool
-    """True if it does: it was made with the limit."""
+    """True if it does, because it was made with the limit."""
 
 
 class LimitedGroup(WrappedGroup):
-    """An environment group in which no agent's episode has more than so many decisions.
+    """An environment group that bounds the decisions in each agent's episode.
 
     Args:
         group: the environments; the group closes them.
@@ -51,7 +51,7 @@ class LimitedGroup(WrappedGroup):
 
     @property
     def behavior_specs(self) -> Mapping[str, BehaviorSpec]:
-        """Those of the group."""
+        """The group's specs."""
         return self._group.behavior_specs
 
     async def reset(self, seed: int | None = None) -> StepResult:
@@ -60,7 +60,7 @@ class LimitedGroup(WrappedGroup):
         return self._limited(await settled(self._group.reset(seed)))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Advance one tick, and truncate what is too old then."""
+        """Advance one tick, and truncate the episodes that have reached the limit."""
         return self._limited(await settled(self._group.step(actions)))
 
     def _pass_on(self, parameters: EpisodeParameters) -> None:
@@ -80,7 +80,7 @@ class LimitedGroup(WrappedGroup):
 
 
 class _Ages:
-    """The ages of one behaviour id's episodes. Slot `NOBODY` is of no agent."""
+    """The ages of one behaviour id's episodes. Slot `NOBODY` belongs to no agent."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -93,10 +93,10 @@ class _Ages:
         """The environment's."""
         self._env_ids = np.zeros(total, np.int64)
         self._generations = np.zeros(total, np.int32)
-        """Generation of the environment parameters when the episode began."""
+        """Generation of the environment parameters at the episode's start."""
 
     def add(self, steps: AgentSteps, generation: int) -> AgentSteps:
-        """Count a tick's decisions; return its rows, with an ending before each decision that is beyond the limit."""
+        """Count a tick's decisions; return its rows, with an ending before each decision beyond the limit."""
         slots = self._slots.find(steps.agent_ids)
         ending, acting = slots[: steps.ended], slots[steps.ended :]
         numbers = steps.episode_ids * _CUTS + np.where(
@@ -129,7 +129,7 @@ class _Ages:
         self._forget(used[np.isin(self._env_ids[used], env_ids)])
 
     def _admit(self, steps: AgentSteps, new: NDArray[np.bool_]) -> Numbers:
-        """Give agents that decide for the first time slots; return those of all that decide."""
+        """Give slots to agents that decide for the first time; return the slots of all agents that decide."""
         added = self._slots.add(steps.agent_ids[steps.ended :][new])
         if self._slots.total > len(self._decisions):
             for name, values in vars(self).items():
@@ -147,7 +147,7 @@ class _Ages:
 def _cut(
     steps: AgentSteps, before: Numbers, after: Numbers, over: NDArray[np.bool_], begun: NDArray[np.int32]
 ) -> AgentSteps:
-    """Put a truncated ending of the last episode before each decision that is `over` ([d]) it."""
+    """Put a truncated ending of the last episode before each decision whose episode is `over` ([d])."""
     ended, cut = steps.ended, steps.ended + over.nonzero()[0]
     rows = np.concatenate((np.arange(ended), cut, np.arange(ended, len(before))))
     fresh = np.concatenate((np.zeros(ended + len(cut), np.bool_), over))

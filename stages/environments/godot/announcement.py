@@ -31,7 +31,7 @@ NO_MASKS = (
     "games made for Godot RL Agents can't forbid actions, as neither its protocol nor its models know masks; if it is "
     "none, give the key another name, else use kind: open_protocol, which has masks (docs/protocol.md)"
 )
-"""The key of action masks, which a game may send although the protocol has none."""
+"""The error for a game that sends masks nevertheless."""
 
 
 @dataclass(frozen=True, slots=True)

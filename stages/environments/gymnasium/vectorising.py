@@ -82,18 +82,18 @@ def make_vector(
 def vectorise(
     env: AnyEnv | AnyVectorEnv, make: Callable[[], AnyEnv], num_envs: int, name: str, wrap: Wrap | None = None
 ) -> AnyVectorEnv:
-    """Make a vector environment of what a factory made.
+    """Make a vector environment from a factory's result.
 
     Args:
         env: a vector environment, or the first of the single environments.
         make: makes another single environment.
         num_envs: number of instances.
-        name: of the environment, for messages.
+        name: the environment's name, for messages.
         wrap: wraps each single environment.
 
     Raises:
-        StageError: if a vector environment is of another size or should be wrapped, or `make` returns the same
-            object again.
+        StageError: if a vector environment has another size or would need wrapping, or `make` returns the same object
+            again.
         BrokenEnvironmentError: if `make` raises.
     """
     if isinstance(env, VectorEnv):
@@ -120,7 +120,7 @@ def vectorise(
 
 
 def _who_registers(env_id: str) -> str:
-    """Say what the module before the colon registers, or that one has to be named."""
+    """Describe what the module before the colon registers, or that a module must be named."""
     module, _, registered = env_id.rpartition(":")
     if not module:
         return f"An environment of your own is registered by a module, named before a colon: my_module:{registered}"
@@ -138,7 +138,7 @@ def _who_registers(env_id: str) -> str:
 
 
 def _register(env_id: str, name: str) -> None:
-    """Import the package of an id's namespace, if it is a known one and not registered yet."""
+    """Import the package of an id's namespace, if the namespace is known and not registered yet."""
     module, distribution = _PACKAGES.get(env_id.partition("/")[0], (None, None))
     if module is None or env_id in gymnasium.registry:
         return
@@ -172,7 +172,7 @@ def _make(
                 lacks = f"does not take these options ({error_summary(error)})"
         mode = "sync"
     if mode == "sync":
-        options = {"disable_env_checker": True, **options}  # `checks` says the same in better words
+        options = {"disable_env_checker": True, **options}  # `checks` has clearer messages
         envs = _in_turn((gymnasium.make(env_id, **options) for _ in range(num_envs)), wrap, name)
         if own and lacks:
             log.info("%s is stepped by single environments (sync): its vectorised implementation %s.", env_id, lacks)

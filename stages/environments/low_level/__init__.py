@@ -1,1 +1,1 @@
-"""Environments with the interface of ML-Agents' low-level API (`BaseEnv`), whoever made them."""
+"""Environments with the interface of ML-Agents' low-level API (`BaseEnv`), from any package."""

@@ -1,7 +1,7 @@
-"""Specs and steps of ML-Agents' interface, converted to columns. Attributes are read by name; classes don't matter.
+"""Specs and steps of ML-Agents' interface, converted to columns. Attributes are read by name, whatever the class.
 
-Implementations differ: lists stand for arrays, masks come by branch or in one, attributes of newer versions are
-missing. Everything unambiguous is accepted.
+Implementations differ: they use lists as arrays, masks by branch or in one array, and lack attributes of newer
+versions. Everything unambiguous is accepted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
         label: begins messages; names the environment.
 
     Raises:
-        StageError: if it is no such spec, or has observations that can't be learned from.
+        StageError: if it is not such a spec, or has observations that no network can read.
     """
     try:
         observations = tuple(_observation(o, index) for index, o in enumerate(spec.observation_specs))
@@ -55,13 +55,13 @@ def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, label: str) -> 
     """Convert the steps of one behaviour to rows, endings first.
 
     Args:
-        spec: made by `behavior_spec`.
+        spec: the spec, from `behavior_spec`.
         decisions: `DecisionSteps`.
         endings: `TerminalSteps`.
         label: begins messages; names the environment.
 
     Raises:
-        BrokenEnvironmentError: if a value is missing, of another shape, doubled or not finite.
+        BrokenEnvironmentError: if a value is missing, duplicated, not finite or of the wrong shape.
     """
     reader = _StepsReader(spec, label)
     over, asking = reader.part(endings, "TerminalSteps"), reader.part(decisions, "DecisionSteps")
@@ -88,7 +88,7 @@ def _observation(spec: Any, index: int) -> ObservationSpec:
 
 
 def _number(value: Any) -> int:
-    """Return an enum's number, of an IntEnum or another one."""
+    """Return an enum's number, whether it is an IntEnum or not."""
     return int(getattr(value, "value", value))
 
 
@@ -123,13 +123,13 @@ class _StepsReader:
         )
 
     def interrupted(self, endings: Any, count: int) -> NDArray[np.bool_]:
-        """[count]; before version 0.22 it was called max_step."""
+        """[count] the flags of interruption, called max_step before version 0.22."""
         name = "max_step" if not hasattr(endings, "interrupted") and hasattr(endings, "max_step") else "interrupted"
         column: NDArray[np.bool_] = self._column(endings, name, np.bool_, count, "TerminalSteps")
         return column
 
     def masks(self, decisions: Any, count: int) -> NDArray[np.bool_] | None:
-        """[count, choices] true = allowed, of masks where true = forbidden: an array, or one for each branch."""
+        """[count, choices] true = allowed, from masks with true = forbidden: an array, or one for each branch."""
         if not self._spec.actions.masked:
             return None
         width = self._spec.actions.mask_size
@@ -156,7 +156,7 @@ class _StepsReader:
         if values is None:
             raise self._broken(f"get_steps gave {kind} ({type(steps).__name__}) without {name}")
         try:
-            with np.errstate(over="ignore"):  # `_finite` names it
+            with np.errstate(over="ignore"):  # `_finite` reports an overflow
                 column = np.asarray(values).astype(dtype).reshape(-1)
         except (OverflowError, TypeError, ValueError) as error:
             raise self._broken(f"{kind}.{name} is no column of numbers: {error}") from error
@@ -173,7 +173,7 @@ class _StepsReader:
         if not count:
             return np.zeros((0, *spec.shape), np.float32)
         try:
-            with np.errstate(over="ignore"):  # found and named below
+            with np.errstate(over="ignore"):  # reported below
                 column = np.asarray(observations[index], np.float32)
         except (OverflowError, TypeError, ValueError) as error:
             raise self._broken(f"{kind}.obs[{index}] is no array of numbers: {error}") from error

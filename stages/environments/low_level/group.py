@@ -1,4 +1,4 @@
-"""Objects of ML-Agents' interface as one environment group: stepped one after the other, each in each tick.
+"""Objects with ML-Agents' interface as one environment group, which steps each of them in each tick, in turn.
 
 `make_low_level_group` makes it from the `environment` section.
 """
@@ -49,11 +49,11 @@ class LowLevelGroup:
     """A group of objects with ML-Agents' `BaseEnv` interface.
 
     They have `behavior_specs`, `reset()`, `step()`, `get_steps(name)`, `set_actions(name, actions)` and `close()`.
-    Behaviours may be known only after the first reset, and more may come.
+    Behaviours may be unknown before the first reset, and more may appear later.
 
     Args:
         envs: the objects.
-        name: of the environments, for messages.
+        name: the environments' name, for messages.
         bridges: to the side channels of each object; None without side channels.
     """
 
@@ -69,7 +69,7 @@ class LowLevelGroup:
         self._asked: dict[int, dict[str, slice]] = {}
         self._closed = False
         self._left: set[int] = set()
-        """The objects that have ended; the others go on."""
+        """The objects that have ended; the others continue."""
         self._just_left: list[int] = []
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
@@ -87,8 +87,8 @@ class LowLevelGroup:
         """Reset all environments. ML-Agents' interface has no seed; a factory may have one.
 
         Raises:
-            BrokenEnvironmentError: if an environment raises, or returns what does not fit its specs.
-            EnvironmentEnded: if the last one has ended in order.
+            BrokenEnvironmentError: if an environment raises, or returns values that do not fit its specs.
+            EnvironmentEnded: if the last environment has ended in order.
         """
         self._send_parameters()
         for index, env in self._playing():
@@ -122,14 +122,14 @@ class LowLevelGroup:
         for index, env in enumerate(self._envs):
             try:
                 env.close()
-            except Exception as error:  # one that fails to close must not hinder the others
+            except Exception as error:  # one that fails to close must not prevent the others' close
                 log.debug("%s: its close() failed: %s", self._label(index), error)
 
     def _playing(self) -> list[tuple[int, Any]]:
         return [(index, env) for index, env in enumerate(self._envs) if index not in self._left]
 
     def _leave_out(self, index: int, end: EnvironmentEnded) -> None:
-        """An object has ended: go on with the others.
+        """Continue with the others after an object has ended.
 
         Raises:
             EnvironmentEnded: if there are no others.
@@ -198,10 +198,9 @@ def _specs_of(env: Any) -> dict[str, Any]:
 def make_low_level_group(request: factory.EnvironmentRequest) -> LowLevelGroup:
     """Make the group that the settings describe; raises as `factory.make_group`.
 
-    The factory is called once for each instance, with the options; and, if it has such parameters, with
-    `worker_id` (the instance's number over all actors, so that those on ports don't meet), `seed` (the run's +
-    worker_id) and `side_channels` (a list to pass on to Unity: without it, environment parameters and engine settings
-    have no effect).
+    The factory is called once for each instance, with the options. If it has these parameters, it also gets `worker_id`
+    (the instance's number over all actors, so that ports differ), `seed` (the run's + worker_id) and `side_channels` (a
+    list for Unity's constructor: without it, environment parameters and engine settings have no effect).
     """
     settings, engine, first = request.settings, request.config.engine_settings, request.first_instance
     assert settings.factory is not None, "the schema asks for it"

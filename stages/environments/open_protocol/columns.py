@@ -1,4 +1,4 @@
-"""A game's state: its agents as columns, and its statistics; and agents' actions as a message's part."""
+"""A game's state: its agents as columns, and its statistics; and the actions in a message."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _WANTED = {
     "int32": "whole numbers from 0 to 2³¹ - 1",
     "bool": "0 or 1",
 }
-"""What the numbers of a column have to be, by its dtype here."""
+"""The valid numbers of a column, by its dtype here."""
 _OF_BYTES = {"bool": "uint8"}
-"""Types of numbers where a column comes as bytes, if not its dtype here."""
+"""Number types of columns sent as bytes, if they differ from the dtype here."""
 _NO_IDS = np.zeros(0, np.int32)
 _KEYS = ("type", "number", "agents", "statistics")
 
@@ -37,7 +37,7 @@ def read_rows(spec: BehaviorSpec, part: Any) -> ProgramRows:
     """Read one behaviour's part of a state: a map with `deciding`, `ended` or both.
 
     Raises:
-        MessageError: if something is missing, unknown, or does not fit what was announced.
+        MessageError: if a key is missing or unknown, or does not fit the announcement.
     """
     where = f"agents.{spec.behavior_id}"
     if not isinstance(part, Mapping) or set(part) - {"deciding", "ended"}:
@@ -70,7 +70,7 @@ def actions_part(ids: NDArray[np.int32], batch: ActionBatch) -> dict[str, Any]:
 
 
 class _Columns:
-    """The columns of agents that ask for decisions, or of those that have ended."""
+    """The columns of agents that need decisions, or of agents that have ended."""
 
     def __init__(self, spec: BehaviorSpec, part: Any, known: tuple[str, ...], where: str) -> None:
         self._spec = spec
@@ -101,19 +101,19 @@ class _Columns:
         return values.reshape(count, *spec.shape)
 
     def numbers(self, key: str) -> NDArray[np.float32]:
-        """A column of numbers [n]; zeros if it is left out."""
+        """A column of numbers [n]; zeros if absent."""
         if key not in self._part:
             return np.zeros(len(self.ids), np.float32)
         return self._array(self._part[key], len(self.ids), "float32", key)
 
     def flags(self, key: str) -> NDArray[np.bool_]:
-        """A column of true and false [n]; false if it is left out."""
+        """A column of true and false [n]; false if absent."""
         if key not in self._part:
             return np.zeros(len(self.ids), np.bool_)
         return self._array(self._part[key], len(self.ids), "bool", key)
 
     def groups(self) -> NDArray[np.int32]:
-        """Group ids [n]; 0 if they are left out."""
+        """Group ids [n]; 0 if absent."""
         if "groups" not in self._part:
             return np.zeros(len(self.ids), np.int32)
         groups = self._array(self._part["groups"], len(self.ids), "int32", "groups")
@@ -125,7 +125,7 @@ class _Columns:
         return groups
 
     def masks(self) -> NDArray[np.bool_]:
-        """[n, choices of all branches] true where allowed; all if they are left out."""
+        """[n, choices of all branches] true where allowed; all true if absent."""
         actions, count = self._spec.actions, len(self.ids)
         if "masks" not in self._part:
             return np.ones((count, actions.mask_size), np.bool_)
@@ -160,7 +160,7 @@ class _Columns:
         return ids.astype(np.int32)
 
     def _array(self, sent: Any, size: int, dtype: str, what: str) -> Array:
-        """A column's numbers, flat: lists of numbers, or their bytes (little-endian; in JSON as base64)."""
+        """A column's numbers, flat: from lists of numbers, or from their bytes (little-endian; in JSON as base64)."""
         count = len(self.ids)
         per_agent = size // max(1, count)
         if isinstance(sent, bytes | str):
@@ -183,7 +183,7 @@ class _Columns:
             raise MessageError(f"has sent {found} as {self._where}.{what}: expected {size} in all{each}")
         flat = values.reshape(-1)
         if flat.dtype == np.uint8 and dtype == "uint8":
-            return flat  # a picture's bytes are what they have to be
+            return flat  # all bytes of a picture are valid
         good = _are(flat, dtype)
         if not good.all():
             at = int(good.argmin())
@@ -192,7 +192,7 @@ class _Columns:
         return flat.astype(dtype, copy=False)
 
     def _no_numbers(self, sent: list[Any], per_agent: int, dtype: str, what: str) -> MessageError:
-        """The error for a list with something in it that is no number, or with lists of different lengths."""
+        """The error for a list with something other than numbers, or with lists of different lengths."""
         for agent, row in zip(self.ids.tolist(), sent, strict=False):
             flat = [*_flat(row)]
             for index, value in enumerate(flat):
@@ -221,7 +221,7 @@ class _Columns:
 
 
 def _numbers(sent: Any) -> NDArray[Any]:
-    """A list of numbers, or of lists of them, as an array; of objects if it is none."""
+    """A list of numbers, or of lists of numbers, as an array; an array of objects if that fails."""
     try:
         return np.asarray(sent if isinstance(sent, list) else [None])
     except (ValueError, OverflowError):  # lists of different lengths; beyond 64 bits
@@ -229,7 +229,7 @@ def _numbers(sent: Any) -> NDArray[Any]:
 
 
 def _are(values: NDArray[Any], dtype: str) -> NDArray[np.bool_]:
-    """Return which of the numbers are what `_WANTED` says."""
+    """Return which numbers satisfy `_WANTED`."""
     if dtype == "float32":
         return np.isfinite(values.astype(np.float32, copy=False))
     if dtype == "bool":
@@ -252,10 +252,10 @@ def _flat(value: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class SentState:
-    """What a game has sent of its agents."""
+    """The content of a game's state message."""
 
     rows: Mapping[str, ProgramRows]
-    """By behaviour id; those without a row are left out."""
+    """The rows by behaviour id; without behaviours that have none."""
     statistics: Mapping[str, tuple[float, ...]]
 
 
@@ -263,11 +263,11 @@ def read_state(message: Mapping[str, Any], specs: Mapping[str, BehaviorSpec]) ->
     """Read a `state`.
 
     Args:
-        message: the game's.
-        specs: what its hello has announced, by behaviour id.
+        message: the game's message.
+        specs: the specs that its hello announced, by behaviour id.
 
     Raises:
-        MessageError: if something is unknown, or does not fit what was announced.
+        MessageError: if a key is unknown, or does not fit the announcement.
     """
     unknown = [str(key) for key in message if key not in _KEYS]
     if unknown:

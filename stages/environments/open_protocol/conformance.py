@@ -1,4 +1,4 @@
-"""A trainer that learns nothing: it tests a game of the open protocol, or lets it play on by random actions."""
+"""A trainer that learns nothing: it tests a game of the open protocol, or plays it with random actions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from headrace.stages.environments.programs.rows import ProgramRows
 from headrace.stages.errors import StageError
 
 _END_S = 10.0
-"""Time in which a game should end after `close`, as in a run."""
+"""Seconds for a game to exit after `close`, as in a run."""
 _SEED = 7
 _USUAL = str(NetworkSettings.model_fields["vis_encode_type"].default)
-"""The network of pictures where the YAML names none."""
+"""The default network for pictures."""
 _LONG_SILENT = 200
-"""States without an agent that has not ended, after which it is taken for lost."""
+"""States without an agent that has not ended, after which the agent counts as lost."""
 
 
 class _Shown:
-    """What one behaviour's agents have shown."""
+    """The observed behaviour of one behaviour's agents."""
 
     def __init__(self, spec: BehaviorSpec) -> None:
         self.spec = spec
@@ -43,15 +43,15 @@ class _Shown:
         self._states = 0
         self._running: dict[int, tuple[float, int]] = {}
         self._heard: dict[int, int] = {}
-        """The state in which each running agent was heard last."""
+        """The last state with a row of each running agent."""
         self._first: NDArray[Any] | None = None
 
     def pass_state(self) -> None:
-        """Count a state, in which agents of the behaviour may be or not."""
+        """Count a state, with or without rows of the behaviour."""
         self._states += 1
 
     def silent(self) -> list[int]:
-        """Return the agents that have neither ended nor asked for long."""
+        """Return the agents that have neither ended nor requested a decision for long."""
         return [agent for agent, state in self._heard.items() if self._states - state > _LONG_SILENT]
 
     def add(self, rows: ProgramRows) -> None:
@@ -84,12 +84,12 @@ class _Shown:
             self._first = whole if self._first is None else self._first
 
     def forget(self) -> None:
-        """All agents begin anew."""
+        """Reset the counts, as all agents begin again."""
         self._running.clear()
         self._heard.clear()
 
     def words(self) -> str:
-        """What was seen, in a line."""
+        """Summarise the observations in a line."""
         line = f"{self.spec.behavior_id}: {self.decisions:,} decisions, {len(self.returns):,} episodes"
         if self.returns:
             mean, length = np.mean(self.returns), np.mean(self.lengths)
@@ -107,7 +107,7 @@ class Line:
 
 
 class RandomTrainer:
-    """Plays a game by random actions.
+    """Plays a game with random actions.
 
     Args:
         worker: its connection, not started yet.
@@ -119,9 +119,9 @@ class RandomTrainer:
         self._random = np.random.default_rng(0)
         self._asked: dict[str, ProgramRows] = {}
         self.statistics: set[str] = set()
-        """Names of those that came."""
+        """Names of the statistics received."""
         self.idle = 0
-        """States in which nobody has asked."""
+        """States without a request for a decision."""
 
     async def start(self) -> Hello:
         """Connect."""
@@ -130,13 +130,13 @@ class RandomTrainer:
         return hello
 
     async def reset(self, parameters: Mapping[str, float], seed: int | None = None) -> dict[str, Any]:
-        """Let all agents begin anew; returns the state."""
+        """Reset all agents; returns the state."""
         for each in self.seen.values():
             each.forget()
         return await self._take(await self.worker.reset(parameters, seed))
 
     async def step(self, parameters: Mapping[str, float] | None = None) -> dict[str, Any]:
-        """Let the agents act that have asked; returns the next state."""
+        """Send the requested actions; returns the next state."""
         parts = {}
         for behavior_id, rows in self._asked.items():
             if len(rows) > rows.ended:
@@ -161,16 +161,16 @@ class RandomTrainer:
 
     @property
     def asking(self) -> int:
-        """How many agents ask for a decision."""
+        """Number of agents that need a decision."""
         return sum(len(rows) - rows.ended for rows in self._asked.values())
 
 
 async def check_game(worker: OpenWorker, steps: int) -> AsyncIterator[Line]:
-    """Test a game: hello, resets, steps by random actions, parameters, its end; yields a line for each.
+    """Test a game: hello, resets, random steps, parameters, its end; yields a line for each.
 
     Args:
         worker: its connection, not started yet.
-        steps: how many.
+        steps: number of steps.
     """
     trainer = RandomTrainer(worker)
     try:
@@ -228,7 +228,7 @@ def _asking(count: int) -> str:
 
 
 def _too_small(spec: BehaviorSpec) -> Iterator[str]:
-    """What is to be said of pictures that are too small for the usual network."""
+    """Notes about pictures that are too small for the default network."""
     needed = IMAGE_ENCODERS[_USUAL].smallest_side
     for seen in spec.observations:
         sides = seen.shape[:2] if seen.channels_last else seen.shape[1:]
@@ -261,7 +261,7 @@ def _notes(seen: _Shown) -> list[str]:
 
 
 def _without_ids(state: Mapping[str, Any]) -> Any:
-    """What agents observe in a state."""
+    """The observations in a state."""
     return {
         behavior_id: part.get("deciding", {}).get("observations")
         for behavior_id, part in state.get("agents", {}).items()

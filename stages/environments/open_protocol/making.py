@@ -1,4 +1,4 @@
-"""From the YAML to a group of games that speak the open protocol; and one of them, its states as rows."""
+"""Makes a group of games that speak the open protocol, from the YAML; and one such game, with its states as rows."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from headrace.stages.environments.protocol import Measured
 log = logging.getLogger(__name__)
 
 _MANY_EMPTY = 2_000
-"""States without a row, one after the other, after which a warning tells of them."""
+"""Consecutive states without a row that cause a warning."""
 _MOST_EMPTY = 100_000
-"""States without a row, one after the other, after which a game is taken for broken."""
+"""Consecutive states without a row after which a game counts as broken."""
 
 
 def make_open_group(request: EnvironmentRequest) -> ProgramGroup:
-    """Make the group that `environment` and `env_settings` describe; nothing is started before its first reset.
+    """Make the group that `environment` and `env_settings` describe; its first reset starts the games.
 
-    Game n has the run's seed + n. The end of a game that its user starts does not end a run: its next start goes on.
+    Game n has the run's seed + n. The end of a game that its user starts does not end the run: its next start continues
+    it.
     """
 
     def make(index: int, parameters: EpisodeParameters | None) -> OpenInstance:
@@ -47,10 +48,10 @@ def make_open_group(request: EnvironmentRequest) -> ProgramGroup:
 
 
 def check_game(config: RunConfig) -> None:
-    """Check, before a run starts, that its program is there, and what WebSockets need.
+    """Check, before a run starts, that its program exists, and the requirements of WebSockets.
 
     Raises:
-        ProgramRefused: if something is not.
+        ProgramRefused: if either is missing.
     """
     if config.env_settings.env_path is not None:
         GameProgram(config.env_settings.env_path).command(0, 0)
@@ -69,11 +70,11 @@ def _connect(request: EnvironmentRequest, worker_id: int, again: bool) -> OpenWo
 
 
 class OpenInstance(Program[OpenWorker]):
-    """One game, which can be started again after it broke.
+    """One game, which can be restarted after a failure.
 
     Args:
-        worker_id: counts the games of the run; names it in messages.
-        connect: makes a connection, from whether there was one before.
+        worker_id: counts the games of the run; names this one in messages.
+        connect: makes a connection, from whether there was an earlier one.
         index: number of the game in its group.
         parameters: the environment parameters; None without any.
     """
@@ -87,7 +88,7 @@ class OpenInstance(Program[OpenWorker]):
         self._parameters = parameters
         self._generation = 0
         self._deciding: dict[str, NDArray[np.int32]] = {}
-        """Agents that have asked for decisions, by behaviour id."""
+        """Agents that need decisions, by behaviour id."""
 
     async def _start(self) -> None:
         self._connection = self._connect(self.connected)
@@ -133,7 +134,7 @@ class OpenInstance(Program[OpenWorker]):
         }
 
     def _changed(self) -> Mapping[str, float] | None:
-        """The environment parameters, if they have changed since the game was told."""
+        """The environment parameters, if they have changed since the last message about them."""
         if self._parameters is None or self._parameters.generation == self._generation:
             return None
         return self._drawn()

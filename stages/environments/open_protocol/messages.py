@@ -1,6 +1,6 @@
-"""Messages of the open protocol as bytes, JSON or msgpack as each game chooses by its first message; and that message.
+"""Messages of the open protocol as bytes, in JSON or msgpack as the game's first message chooses; and that message.
 
-The first message, the hello, has the game's name, and what its behaviours observe and do.
+The first message, the hello, has the game's name, and its behaviours' observations and actions.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _TYPES = ("float32", "uint8")
 _MOST_NUMBERS = 2**26
 _TEAM = re.compile(r"[^?]+\?team=[0-9]+")
 VERSION = 1
-"""Of the protocol."""
+"""Version of the protocol."""
 Format = Literal["json", "msgpack"]
 _SHOWN = 60
 _MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
-"""First bytes of maps in msgpack; no text begins with one."""
+"""First bytes of maps in msgpack; no text begins with one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a game has announced."""
+    """The content of a game's hello."""
 
     game: str
     specs: dict[str, BehaviorSpec]
-    """By behaviour id."""
+    """The specs, by behaviour id."""
 
 
 def read_hello(message: Mapping[str, Any]) -> Hello:
     """Read a `hello`.
 
     Raises:
-        MessageError: if something is missing, unknown or of another form, or it is of another version.
+        MessageError: if a key is missing, unknown or malformed, or the version differs.
     """
     if message.get("protocol") != VERSION:
         raise MessageError(
@@ -81,7 +81,7 @@ def _spec(behavior_id: str, announced: Any) -> BehaviorSpec:
 
 
 def _check_teams(specs: Mapping[str, BehaviorSpec]) -> None:
-    """Refuse teams of one behaviour that observe or do different things: they share a policy."""
+    """Refuse teams of one behaviour with different observations or actions: they share a policy."""
     first: dict[str, BehaviorSpec] = {}
     for behavior_id, spec in specs.items():
         other = first.setdefault(spec.name, spec)
@@ -161,7 +161,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def format_of(content: bytes) -> Format:
-    """The format of a message's bytes, by the first one."""
+    """Return the format of a message, by its first byte."""
     return "msgpack" if content and content[0] in _MAPS else "json"
 
 
@@ -176,7 +176,7 @@ def decode(content: bytes) -> dict[str, Any]:
     """Read a message.
 
     Raises:
-        MessageError: if it is none.
+        MessageError: if the bytes are not a message.
     """
     form = format_of(content)
     try:

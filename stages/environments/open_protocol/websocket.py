@@ -1,4 +1,4 @@
-"""The WebSocket server that one game calls, a page in a browser mostly."""
+"""The WebSocket server for one game, usually a page in a browser."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from headrace.stages.environments.programs.server import ConnectionClosed, GameS
 log = logging.getLogger(__name__)
 
 _CALLERS = 16
-"""Connections at a time, of which one is the game's."""
+"""Concurrent connections, one of which is the game's."""
 _CLOSE_S = 1.0
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _TOO_BIG = 1009
-"""The code with which a connection is closed whose message is above the limit."""
+"""The code that closes a connection after a message above the limit."""
 
 
 class WebSocketServer(GameServer):
     """A `GameServer` of WebSockets: JSON in text frames, msgpack in binary ones.
 
-    Pages of other sites can't call it: a browser tells where a page comes from, and only this machine's own, or files,
-    are let in.
+    Pages of other sites can't connect: a browser sends the page's origin, and the server accepts only this machine's
+    own pages, and files.
     """
 
     def __init__(self, port: int, max_bytes: int) -> None:
@@ -47,16 +47,16 @@ class WebSocketServer(GameServer):
 
     @property
     def unasked(self) -> bool:
-        """As of `GameServer`."""
+        """As in `GameServer`."""
         return bool(self._arrived)
 
     @property
     def arrived(self) -> tuple[int, int] | None:
-        """None: of a frame that is not whole nothing is known."""
+        """Return None: the size of an incomplete frame is unknown."""
         return None
 
     async def start(self, name: str, cure: str) -> None:
-        """As of `GameServer`."""
+        """As in `GameServer`."""
         app = web.Application()
         app.router.add_get("/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
@@ -69,11 +69,11 @@ class WebSocketServer(GameServer):
             raise
 
     def send(self, content: bytes) -> None:
-        """As of `GameServer`."""
+        """As in `GameServer`."""
         self._leaving.put_nowait(content)
 
     async def receive(self) -> bytes:
-        """As of `GameServer`."""
+        """As in `GameServer`."""
         while not self._arrived:
             if self._error is not None:
                 raise self._error
@@ -82,16 +82,16 @@ class WebSocketServer(GameServer):
         return self._arrived.popleft()
 
     def interrupt(self, error: Exception) -> None:
-        """As of `GameServer`."""
+        """As in `GameServer`."""
         if self._error is None:
             self._error = error
         self._changed.set()
 
     def close(self) -> None:
-        """As of `GameServer`."""
+        """As in `GameServer`."""
         self._leaving.put_nowait(None)
         if self._server is not None:
-            self._server.close()  # at once: the next start listens at the same port
+            self._server.close()  # immediately: the next start listens on the same port
         if self._runner is not None and self._ending is None:
             self._ending = asyncio.ensure_future(self._runner.cleanup())
 
@@ -138,7 +138,7 @@ class WebSocketServer(GameServer):
                     self.interrupt(TooLarge(self._max_bytes + 1))
                 break
             self._changed.set()
-            if sum(map(len, self._arrived)) > self._max_bytes:  # message upon message that nobody has asked for
+            if sum(map(len, self._arrived)) > self._max_bytes:  # a flood of unrequested messages
                 self.interrupt(TooLarge(sum(map(len, self._arrived))))
                 break
 
@@ -150,5 +150,5 @@ class WebSocketServer(GameServer):
                 else:
                     await socket.send_bytes(content)
             except ConnectionError:
-                return  # reading tells it
+                return  # reading reports the loss
         await socket.close()

@@ -1,6 +1,6 @@
 """One game that speaks the open protocol: the order of its messages.
 
-`programs/worker.py` handles what can go wrong with the program; `columns` converts what messages hold.
+`programs/worker.py` handles failures of the program; `columns` converts the content of messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 TRAINER = "headrace"
 _TO_READ_S = 1.0
-"""Time in which a game may read what was wrong with it before it is killed."""
+"""Seconds for a game to read what was wrong with its message, before it is killed."""
 _SEED = 0x7FFFFFFF
 _WORDING = Wording(
     program="Game",
@@ -52,10 +52,10 @@ class GameProgram(Launch):
     """A game, or a command of the system such as `node`, with its arguments."""
 
     scheme: str = "tcp"
-    """How it calls: `tcp` or `ws`."""
+    """The transport that the game uses: `tcp` or `ws`."""
 
     def command(self, port: int, seed: int) -> list[str]:
-        """The program, the user's arguments, where it has to call, its seed; raises as `Launch`."""
+        """The program, the user's arguments, the address to connect to, the seed; raises as `Launch`."""
         try:
             found = str(find_executable(Path(self.path), "game"))
         except ProgramRefused:
@@ -71,21 +71,21 @@ def make_server(transport: str, port: int, max_message_mib: int) -> GameServer:
     if transport == "tcp":
         return TcpServer(port, max_message_mib * 2**20)
     from headrace.stages.environments.open_protocol.websocket import (
-        WebSocketServer,  # with aiohttp, which plain TCP does without
+        WebSocketServer,  # imports aiohttp, which plain TCP does not need
     )
 
     return WebSocketServer(port, max_message_mib * 2**20)
 
 
 class OpenWorker(GameWorker):
-    """One game: a program that the worker starts, or one that somebody else starts.
+    """One game: a program that the worker starts, or one that the user starts.
 
     The order of calls is `start`, `reset`, then `step`; each waits for the game's state, at most `timeout_s`.
 
     Args:
-        settings: of the worker; port 0 is for programs alone.
+        settings: the worker's settings; only a program may have port 0.
         transport: `tcp` or `websocket`.
-        program: what to start; None if somebody else does.
+        program: the program to start; None if the user starts it.
     """
 
     def __init__(self, settings: WorkerSettings, transport: str, program: GameProgram | None) -> None:
@@ -98,12 +98,12 @@ class OpenWorker(GameWorker):
         """Number of the last `reset` or `act`."""
 
     def read(self, content: bytes) -> dict[str, Any]:
-        """Read a message; the game is answered in its format."""
+        """Read a message, whose format the answers use too."""
         self._form = format_of(content)
         return decode(content)
 
     def check(self, message: dict[str, Any], kind: str) -> None:
-        """Check a message's kind and number; a game may also say that it ends, or what is wrong with it."""
+        """Check a message's kind and number; a game may instead report its end, or an error."""
         if message["type"] == "close":
             raise ProgramEnded(f"{self.name} has ended: {message.get('reason') or 'it said so'}")
         if message["type"] == "error":
@@ -118,17 +118,17 @@ class OpenWorker(GameWorker):
             )
 
     def say_goodbye(self) -> None:
-        """Send that it is over."""
+        """Send the end of the session."""
         self._server.send(encode({"type": "close"}, self._form))
 
     async def start(self) -> Hello:
-        """Listen, start the program or wait for the game, and for what it announces.
+        """Listen, start the program or wait for the game, and receive its announcement.
 
         After a failure or cancellation everything is released.
 
         Raises:
-            ProgramRefused: if the port is in use, there is no such program, or it announces what can't be read.
-            ProgramBroken: if it ends, or is silent.
+            ProgramRefused: if the port is in use, the program does not exist, or its announcement is invalid.
+            ProgramBroken: if the game exits, or is silent.
             ProgramEnded: if it closes in order.
         """
         try:
@@ -136,7 +136,7 @@ class OpenWorker(GameWorker):
             message = await self._answer("hello", "has connected, but says no hello")
             try:
                 hello = read_hello(message)
-            except MessageError as error:  # another start would say the same
+            except MessageError as error:  # another start would get the same announcement
                 raise ProgramRefused(str(await self._failed(str(error)))) from None
         except BaseException:
             await self._release()
@@ -147,11 +147,11 @@ class OpenWorker(GameWorker):
         return hello
 
     async def reset(self, parameters: Mapping[str, float], seed: int | None = None) -> dict[str, Any]:
-        """Let all agents begin anew; returns the game's state. Raises as `step`.
+        """Reset all agents; returns the game's state. Raises as `step`.
 
         Args:
             parameters: all environment parameters.
-            seed: for the game's random numbers from now on; None to leave them as they are.
+            seed: for the game's random numbers from then on; None leaves them unchanged.
         """
         request = self._request("reset", parameters=dict(parameters))
         if seed is not None:
@@ -162,11 +162,11 @@ class OpenWorker(GameWorker):
         """Let agents act, and wait for the next state.
 
         Args:
-            actions: by behaviour id, as of `columns.actions_part`.
+            actions: by behaviour id, from `columns.actions_part`.
             parameters: all environment parameters, if they have changed.
 
         Raises:
-            ProgramBroken: if it died, did not answer, dropped the connection, or broke the protocol.
+            ProgramBroken: if the game died, did not answer, dropped the connection, or broke the protocol.
             ProgramEnded: if it has closed in order.
         """
         request = self._request("act", actions=actions)
@@ -179,11 +179,11 @@ class OpenWorker(GameWorker):
         return {"type": kind, "number": self._asked, **content}
 
     async def refuse(self, what: str) -> ProgramBroken:
-        """Tell the game what is wrong with its message, and end it; returns the error, which names the game."""
+        """Report to the game what is wrong with its message, and end it; returns the error, which names the game."""
         return await self._failed(what)
 
     async def _failed(self, what: str) -> ProgramBroken:
-        if not self._owes:  # one that is late is in the middle of something, and has said nothing wrong
+        if not self._owes:  # a late game is busy, and has sent nothing wrong
             self._server.send(encode({"type": "error", "message": what}, self._form))
             if self._process is not None:
                 await self._process.exited(_TO_READ_S)

@@ -1,1 +1,1 @@
-"""Games of OpenSpiel: their states as instances of the group that PettingZoo's turn-based environments are."""
+"""Games of OpenSpiel: their states as instances of the group for PettingZoo's turn-based environments."""

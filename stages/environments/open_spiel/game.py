@@ -1,7 +1,7 @@
-"""A game of OpenSpiel, made from its name and parameters, and how its players see its states.
+"""A game of OpenSpiel, made from its name and parameters, and its players' observations.
 
-Games in which all move at once are played by turns, by OpenSpiel's own conversion, which hides the moves of a turn
-until it is over. `instance` plays a game, `making` makes the group of a run; `headrace.nash_conv` evaluates policies.
+OpenSpiel's own conversion turns simultaneous games into turn-based ones, and hides the moves of a turn until it is
+over. `instance` plays a game, `making` makes the group of a run; `headrace.nash_conv` evaluates policies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gymnasium import spaces
 
 _SEED = "rng_seed"
-"""Parameter of games that draw by themselves what chance does."""
+"""Parameter of games that draw their chance events themselves."""
 _GAME = ("environment", "game")
 _OPTIONS = ("environment", "options")
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", dict: "a map"}
@@ -31,19 +31,19 @@ class OpenSpielGame:
     """A game in which one player moves at a time. Players are the agents `player_0`, `player_1`, ….
 
     Args:
-        game: OpenSpiel's.
-        name: of it, for messages.
+        game: the game of OpenSpiel.
+        name: its name, for messages.
 
     Attributes:
-        game: OpenSpiel's, by turns.
+        game: the turn-based game of OpenSpiel.
         name: as above.
-        possible_agents: names of the players, in their order.
+        possible_agents: names of the players, in order.
         cooperative: True if all players have the same rewards.
-        draws: True if the game itself draws what chance does, from a seed.
+        draws: True if the game itself draws its chance events, from a seed.
         pays_at_the_end: True if there are no rewards before the end.
 
     Raises:
-        StageError: if it is of a kind that is not played here.
+        StageError: if its kind is not supported.
     """
 
     def __init__(self, game: Any, name: str) -> None:
@@ -79,15 +79,15 @@ class OpenSpielGame:
         self._observation_space = spaces.Box(-np.inf, np.inf, tuple(shape), np.float32)
 
     def observation_space(self, agent: Any) -> spaces.Box:
-        """The space of what every player sees."""
+        """The space of every player's observations."""
         return self._observation_space
 
     def action_space(self, agent: Any) -> spaces.Discrete:
-        """The space of every player's actions, of which a mask forbids some in each state."""
+        """The space of every player's actions; a mask forbids some of them in each state."""
         return self._action_space
 
     def new_state(self, seed: int) -> Any:
-        """An initial state; the seed counts in games that draw by themselves what chance does."""
+        """An initial state; the seed matters in games that draw their chance events themselves."""
         if not self.draws:
             return self.game.new_initial_state()
         import pyspiel
@@ -96,7 +96,7 @@ class OpenSpielGame:
         return pyspiel.load_game(self.game.get_type().short_name, parameters).new_initial_state()
 
     def seen(self, state: Any, player: int) -> NDArray[np.float32]:
-        """What a player sees of a state: its information state, or an observation in games without these."""
+        """A player's view of a state: its information state, or an observation in games without these."""
         tensor = state.information_state_tensor(player) if self._informed else state.observation_tensor(player)
         found = np.array(tensor, np.float32)
         return found if len(self._observation_space.shape) == 1 else found.reshape(self._observation_space.shape)
@@ -106,14 +106,14 @@ def find_game(reference: str, options: Mapping[str, Any], folder: Path | None = 
     """Make a game.
 
     Args:
-        reference: its name in OpenSpiel (`leduc_poker`), with parameters if need be (`leduc_poker(players=3)`), and
-            behind the module that registers it if it is not one of OpenSpiel's own (`my_module:my_game`).
+        reference: its name in OpenSpiel (`leduc_poker`), with parameters if necessary (`leduc_poker(players=3)`), and
+            after its module if OpenSpiel does not have it (`my_module:my_game`).
         options: its parameters.
-        folder: of the YAML; modules in it are importable.
+        folder: the YAML's folder, whose modules are importable.
 
     Raises:
-        LoadError: if there is no such game, or no OpenSpiel.
-        StageError: if it does not take the parameters, or is of a kind that is not played here.
+        LoadError: if the game does not exist, or OpenSpiel is not installed.
+        StageError: if the game does not take the parameters, or its kind is not supported.
     """
     name = f"OpenSpiel's game {reference!r}"
     try:
@@ -147,7 +147,7 @@ def find_game(reference: str, options: Mapping[str, Any], folder: Path | None = 
 
 
 def _fitting(key: str, value: Any, defaults: Mapping[str, Any], name: str) -> Any:
-    """A parameter, of the type that OpenSpiel wants."""
+    """Convert a parameter to the type that OpenSpiel expects."""
     where = f"environment.options: {name}"
     if key == _SEED:
         raise StageError(f"{where}: {_SEED} follows from the run's seed; leave it out", key=(*_OPTIONS, key))

@@ -1,4 +1,4 @@
-"""One state of an OpenSpiel game that is played by turns, as an instance of PettingZoo's group."""
+"""One state of a turn-based OpenSpiel game, as an instance of PettingZoo's group."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headrace.stages.errors import StageError
 
 
 class GameInstance(Instance):
-    """A game that is played again and again. What chance does is drawn from the seed of each episode.
+    """A game that is played repeatedly. Each episode's seed determines its chance events.
 
     Args:
         game: the game; instances may share it.
-        name: of the instance, for messages.
+        name: the instance's name, for messages.
     """
 
     by_turns = True
@@ -32,7 +32,7 @@ class GameInstance(Instance):
         self._state: Any = None
         self._random = Random()
         self._paid: list[float] = []
-        """What each player has received up to its last time step."""
+        """Each player's return up to its last time step."""
 
     def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode."""
@@ -87,7 +87,7 @@ class GameInstance(Instance):
         return [self._time_step(player, self._received()[player], mask)]
 
     def _received(self) -> list[float]:
-        """The rewards of each player since the episode's begin."""
+        """The rewards of each player since the episode began."""
         return self._paid if self._game.pays_at_the_end and not self.over else self._state.returns()
 
     def _time_step(
@@ -99,9 +99,9 @@ class GameInstance(Instance):
 
 
 def _drawn(outcomes: Sequence[tuple[int, float]], share: float) -> int:
-    """The outcome at a share, from 0 to 1, of the probabilities."""
+    """The outcome at a quantile, from 0 to 1, of the distribution."""
     for outcome, probability in outcomes:
         share -= probability
         if share < 0:
             return outcome
-    return outcomes[-1][0]  # rounding may leave a little
+    return outcomes[-1][0]  # rounding may leave a remainder

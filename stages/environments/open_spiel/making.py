@@ -1,4 +1,4 @@
-"""From `environment.game` to the group of a run."""
+"""Makes the group of a run from `environment.game`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.stages.environments.pettingzoo.instances import LimitedInstance
 from headrace.stages.environments.protocol import EnvironmentGroup
 
 _VECTOR = {"observation": ObservationSettings(kind="vector")}
-"""Boards are too small for an encoder of pictures."""
+"""Boards are too small for an image encoder."""
 
 
 def make_open_spiel_group(request: EnvironmentRequest) -> EnvironmentGroup:

@@ -1,4 +1,4 @@
-"""What PettingZoo's own tests say of an environment, beside what a run checks itself."""
+"""Findings of PettingZoo's own tests, in addition to a run's own checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CYCLES = 50
 
 
 def of_pettingzoo(request: EnvironmentRequest) -> Iterator[str]:
-    """Yield what they say of one environment without wrappers; nothing of a group that a factory made."""
+    """Yield findings about one environment without wrappers; none about a group that a factory made."""
     env, _, name = first_environment(request)
     if isinstance(env, EnvironmentGroup):
         return
@@ -34,7 +34,7 @@ def of_pettingzoo(request: EnvironmentRequest) -> Iterator[str]:
 
 
 def _has_other_masks(env: Any, parallel: bool) -> bool:
-    """Return True if there are masks in a form in which the tests, which act at random, don't keep them."""
+    """Return True if masks have a form that the tests, which act at random, ignore."""
     first = env.reset(seed=0)
     if parallel:
         seen, infos = first

@@ -1,7 +1,7 @@
 """The spaces of one behaviour: conversion between single agents' observations, masks and actions and columns.
 
-Spaces are Gymnasium's, read by `stages/environments/spaces/`. This module adds what PettingZoo has beside them: rows
-that come agent by agent, and the action mask, under the key `action_mask` of the observation or (newer) of the info.
+Spaces are Gymnasium's, read by `stages/environments/spaces/`. This module adds what is special in PettingZoo: rows
+arrive agent by agent, and the action mask is under the key `action_mask` of the observation or (newer) of the info.
 
 Axis letters: k observations, d decisions.
 """
@@ -39,7 +39,7 @@ class BehaviorSpaces:
     Args:
         behavior: the behaviour name.
         observation_space: the space of each of its agents; `action_mask` in it is no observation.
-        action_space: of each of its agents.
+        action_space: the action space of each of its agents.
         settings: `environment.observations`; settings of other behaviours' observations are ignored.
         grouped: True if its agents belong to groups.
         owner: the environment's name, for messages.
@@ -74,7 +74,7 @@ class BehaviorSpaces:
         self._spaces = SpaceColumns(observation_space, action_space, owner, own, exact, clips)
 
     def expect_masks(self, info: Mapping[str, Any]) -> None:
-        """Look for a mask in an agent's info; to be called before the spec is made."""
+        """Look for a mask in an agent's info; call this before the spec is made."""
         self._spaces.masks.expect(info)
 
     def spec(self, behavior_id: str) -> BehaviorSpec:
@@ -85,11 +85,11 @@ class BehaviorSpaces:
         """Convert k observations of the environment to one new array [k, *shape] per observation of the spec.
 
         Args:
-            seen: observations.
-            who: made which.
+            seen: the observations.
+            who: names the agent of a row.
 
         Raises:
-            BrokenEnvironmentError: if one does not fit its space.
+            BrokenEnvironmentError: if an observation does not fit its space.
         """
         batch = stack(self._seen_space, seen, "reset() or step()", who)
         try:
@@ -104,12 +104,12 @@ class BehaviorSpaces:
         """Masks [d, choices] of d agents; None if the spec has none.
 
         Args:
-            seen: what they decide on.
-            who: made which.
+            seen: the time steps that they decide on.
+            who: names the agent of a row.
 
         Raises:
-            BrokenEnvironmentError: if a mask can't be obeyed.
-            StageError: if a mask comes where the spec has none.
+            BrokenEnvironmentError: if a mask is invalid.
+            StageError: if a mask comes although the spec has none.
         """
         observed = [each.observation.get(MASK) for each in seen] if self._spaces.mask_observed else None
         return self._spaces.masks.read(len(seen), observed, [each.info.get(MASK) for each in seen], who)
@@ -118,7 +118,7 @@ class BehaviorSpaces:
         """Convert the actions of d = `count` decisions to single actions for the environment.
 
         Raises:
-            StageError: if the batch is of another size.
+            StageError: if the batch has another size.
         """
         if len(batch.continuous) != count or len(batch.discrete) != count:
             raise StageError(
@@ -149,7 +149,7 @@ def check_names(settings: Mapping[str, ObservationSettings], observation_spaces:
 
 
 def _names(space: Space) -> list[str]:
-    """The names of a space's observations, as `observation_parts` gives them."""
+    """The names of a space's observations, from `observation_parts`."""
     return [name_of(keys) for keys, _ in leaves(own_space(space))]
 
 
@@ -163,7 +163,7 @@ def _one_by_one(space: Space, batch: Any) -> list[Any]:
     return list(batch)
 
 
-# The rows of one tick, collected agent by agent, and made into columns: one AgentSteps per behaviour id.
+# The rows of one tick, collected agent by agent, and turned into columns: one AgentSteps per behaviour id.
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ class RunningGame:
 
     score: TeamScores
     rotation: int
-    """Places by which the teams are rotated against the sides."""
+    """Number of places by which the teams are rotated against the sides."""
     live: dict[Agent, AgentEpisode] = field(default_factory=dict)
     group_rewards: GroupRewards = field(default_factory=GroupRewards)
 
@@ -208,7 +208,7 @@ class BehaviorRows:
     ending: _Rows = field(default_factory=_Rows)
     deciding: _Rows = field(default_factory=_Rows)
     actors: list[tuple[int, Agent]] = field(default_factory=list)
-    """(instance, agent) of those that decide."""
+    """(instance, agent) of the agents that decide."""
 
     def add(self, env_id: int, episode: AgentEpisode, time_step: TimeStep, ended: bool, group_reward: float) -> None:
         """Add an agent's time step, whether its episode has ended, and the rewards of its mates since its last row."""
@@ -224,7 +224,7 @@ class BehaviorRows:
         """All rows, as columns.
 
         Args:
-            spaces: of the behaviour.
+            spaces: the behaviour's spaces.
             grouped: True if its agents belong to groups.
 
         Raises:
@@ -261,7 +261,7 @@ class BehaviorRows:
 
 
 def _finite(received: list[float], what: str, who: Who) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # found and named below
+    with np.errstate(over="ignore"):  # reported below
         rewards = np.array(received, np.float32)
     finite = np.isfinite(rewards)
     if not finite.all():

@@ -39,9 +39,9 @@ class TurnInstance(Instance):
             return self._up_to_next_turn()
 
     def waiting(self) -> Mapping[Agent, float]:
-        """The reward that `last()` would return for each agent, where the environment keeps it as PettingZoo's do.
+        """The reward that `last()` would return for each agent, if the environment stores it as PettingZoo's own do.
 
-        The attribute is private, but PettingZoo's wrappers pass it on as well.
+        The attribute is private, but PettingZoo's wrappers pass it on too.
         """
         with blaming(self._name, "step"):
             received = getattr(self.env, "_cumulative_rewards", None)
@@ -50,7 +50,7 @@ class TurnInstance(Instance):
             return {agent: number(received[agent]) for agent in self.env.agents if agent in received}
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
-        """End the episode of the agent whose turn it is, and of those who wait for theirs."""
+        """End the episode of the agent whose turn it is, and of those that wait for theirs."""
         ended, received = super().truncate(deciding), self.waiting()
         known = {time_step.agent for time_step in ended}
         with blaming(self._name, "observe"):
@@ -63,7 +63,7 @@ class TurnInstance(Instance):
         return ended + self._left_behind()
 
     def _up_to_next_turn(self) -> list[TimeStep]:
-        """Step dead agents with None, as PettingZoo demands, until a live agent is selected."""
+        """Step dead agents with None, as PettingZoo requires, until a live agent is selected."""
         time_steps: list[TimeStep] = []
         while self.env.agents:
             time_step = self._turn()
@@ -98,15 +98,15 @@ class TurnInstance(Instance):
             if problem := problem or info_problem(info or {}, "last()"):
                 raise BrokenEnvironmentError(f"{self._name}: agent '{agent}': {problem.replace('step()', 'last()')}")
         if observation is None and terminated and agent in self._last:
-            observation = self._last[agent].observation  # not learned from, but a row needs one
+            observation = self._last[agent].observation  # training ignores it, but a row needs one
         return TimeStep(agent, observation, number(reward), info or {}, bool(terminated), bool(truncated))
 
     def _kept(self, name: str) -> dict[Agent, Any]:
-        """What the environment keeps by agent, as an attribute of this name; nothing where it has none."""
+        """An attribute of the environment that holds a value for each agent; empty if it does not exist."""
         return dict(getattr(self.env, name, {}))
 
     def _left_behind(self) -> list[TimeStep]:
-        """Endings of agents whose last decision would have no result, as they are gone without a turn at their end."""
+        """Endings of agents that have gone without a turn at their end, so that their last decision has a result."""
         ended = []
         for agent, last in self._last.items():
             terminated = bool(self._kept("terminations").get(agent))

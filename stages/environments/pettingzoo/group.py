@@ -1,8 +1,8 @@
 """PettingZoo environments as an environment group: many agents, of several behaviours and teams.
 
-Instances are stepped one after the other; `BehaviorRows` makes columns of their time steps. In a turn-based environment
-a tick is one action of each instance, and only the agents that act next have decision rows, with all their
-rewards since their last action.
+Instances are stepped in turn; `BehaviorRows` makes columns of their time steps. In a turn-based environment a tick is
+one action of each instance, and only the agents that act next have decision rows, with all their rewards since their
+last action.
 
 An episode of an instance is a game between its teams, if it has several (`teams`). Agents have fixed sides, but the
 teams that play them may rotate: with T teams, side s of instance i is played in its episode e by team
@@ -63,14 +63,14 @@ class _Tick:
 class PettingZooGroup:
     """Instances of a PettingZoo environment, parallel or by turns.
 
-    The specs are known after the first reset, as action masks may stand in its infos.
+    The specs are known after the first reset, whose infos may contain action masks.
 
     Args:
-        instances: all of the same environment; the group closes them.
+        instances: instances of one environment; the group closes them.
         behavior: behaviour name of agents whose role names none.
-        name: what messages call the environment.
+        name: the environment's name in messages.
         roles: `environment.behaviors`: behaviour names and teams of agents, by patterns.
-        observations: settings of observations, by name, where their spaces do not tell enough.
+        observations: settings of observations whose spaces are ambiguous, by name.
         outcome: the rule by which a game is won, see `environment.outcome`.
         rotate_sides: True if teams change sides with each episode; None: if all sides have the same behaviours.
         info_keys: `environment.info_keys`.
@@ -116,7 +116,7 @@ class PettingZooGroup:
         self._random = np.random.default_rng()
         self._parameters: EpisodeParameters | None = None
         self._shared = False
-        """True if instances return the same arrays, so that each observation is copied at once."""
+        """True if instances return the same arrays, so that each observation needs a copy."""
         self._closed = False
         try:
             agents = getattr(instances[0].env, "possible_agents", None)
@@ -134,8 +134,8 @@ class PettingZooGroup:
         """Reset all instances.
 
         Args:
-            seed: instance i's first episode is seeded with seed + i, its others with numbers drawn by the seed; None:
-                the next numbers drawn.
+            seed: instance i's first episode is seeded with seed + i, its later ones with numbers drawn from the seed;
+                None: the next numbers drawn.
 
         Raises:
             BrokenEnvironmentError: if an environment raises, or returns values outside its spaces.
@@ -143,7 +143,7 @@ class PettingZooGroup:
         if seed is None:
             seeds = [self._new_seed() for _ in self._instances]
         else:
-            # A seed determines all that follows, the numbers of episodes and the sides too.
+            # A seed determines everything that follows, including the numbers of episodes and the sides.
             self._random = np.random.default_rng(seed)
             self._episodes.clear()
             self._played = [0] * self.num_envs
@@ -194,12 +194,12 @@ class PettingZooGroup:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the environment says about itself, such as `render_fps`."""
+        """The environment's metadata, such as `render_fps`."""
         return getattr(self._instances[0].env, "metadata", None) or {}
 
     @property
     def agents(self) -> Mapping[str, Sequence[str]]:
-        """By behaviour id, the agents that it plays in the first instance's running game."""
+        """The agents of each behaviour id in the first instance's running game."""
         found: dict[str, list[str]] = {}
         for agent, role in self._assignment.roles.items() if self._games else ():
             team = (role.team + self._games[0].rotation) % self._teams
@@ -260,7 +260,7 @@ class PettingZooGroup:
         self._tracks_group_rewards |= grouped and self._instances[0].by_turns
 
     def _make_specs(self) -> None:
-        """Make the specs, after the first infos have come."""
+        """Make the specs, after the first infos have arrived."""
         if not self._assignment.roles:
             agents = dict.fromkeys(agent for instance in self._instances for agent in instance.env.agents)
             self._assign_roles(list(agents), everybody=False)
@@ -268,7 +268,7 @@ class PettingZooGroup:
             for agent, info in instance.first_infos.items():
                 if agent in self._assignment.roles:
                     behavior = self._assignment.roles[agent].behavior
-                    # In turn-based environments the others' masks may come with their turns only.
+                    # In turn-based environments the others' masks may come only with their turns.
                     for spaces in self._spaces.values() if instance.by_turns else [self._spaces[behavior]]:
                         spaces.expect_masks(info)
         specs = [spec for agent in self._assignment.roles for spec in self._specs_of(agent)]
@@ -281,7 +281,7 @@ class PettingZooGroup:
         return [self._spaces[role.behavior].spec(self._behavior_id(agent, team)) for team in teams]
 
     def _behavior_id(self, agent: Agent, team: int) -> str:
-        """`Name`, or `Name?team=N` where there are several teams."""
+        """`Name`, or `Name?team=N` if there are several teams."""
         behavior = self._assignment.roles[agent].behavior
         return f"{behavior}?team={team}" if self._teams > 1 else behavior
 
@@ -329,7 +329,7 @@ class PettingZooGroup:
             if ended:
                 del game.live[agent]
                 if not episode.decided:
-                    continue  # it never acted, so there is nothing to learn from
+                    continue  # it never acted, so it has no step to learn from
             rows = tick.rows.get(episode.behavior_id)
             if rows is None:
                 rows = tick.rows[episode.behavior_id] = BehaviorRows()
@@ -382,7 +382,7 @@ class PettingZooGroup:
         return StepResult(steps, self._game_results(tick), behavior_statistics=self._statistics(tick))
 
     def _statistics(self, tick: _Tick) -> dict[str, Mapping[str, Measured]]:
-        """What the infos of ended episodes say, by behaviour name."""
+        """The statistics from the infos of ended episodes, by behaviour name."""
         infos: dict[str, list[Mapping[str, Any]]] = {}
         for behavior_id, rows in tick.rows.items():
             if rows.ending.time_steps:

@@ -1,6 +1,6 @@
 """One PettingZoo environment behind one interface for both of its APIs: what `parallel` and `by_turns` share.
 
-`reset` and `step` return time steps: those of agents that ended first, then those of agents that decide now.
+`reset` and `step` return time steps: first those of agents that ended, then those of agents that decide now.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from headrace.stages.environments.checks import raise_broken
 
 Agent = Hashable
-"""The id of an agent, of any kind; `str` of it is its name in patterns and messages."""
+"""An agent's id, of any type; `str` of it is its name in patterns and messages."""
 log = logging.getLogger(__name__)
 
 
@@ -26,7 +26,7 @@ class TimeStep(NamedTuple):
     agent: Agent
     observation: Any
     reward: float
-    """Since its previous time step."""
+    """Reward since its previous time step."""
     info: Mapping[str, Any]
     terminated: bool
     truncated: bool
@@ -42,14 +42,14 @@ class Instance:
 
     Args:
         env: the environment.
-        name: of it, for messages.
-        said: warnings that were given already; instances of one environment share it.
+        name: its name, for messages.
+        said: warnings already logged; instances of one environment share them.
     """
 
     by_turns = False
-    """True if one agent acts after the other."""
+    """True if agents act one after the other."""
     apart: bool | None = None
-    """True if each agent is a team of its own where `environment.behaviors` says nothing else, False if all are one."""
+    """Without `environment.behaviors`: True if each agent is a separate team, False if all are one."""
 
     def __init__(self, env: Any, name: str, said: set[str] | None = None) -> None:
         self.env = env
@@ -60,7 +60,7 @@ class Instance:
         self._name = name
         self._said: set[str] = set() if said is None else said
         self._last: dict[Agent, TimeStep] = {}
-        """By agent that has decided and whose episode goes on, the time step that it decided at."""
+        """By agent that has decided and whose episode continues, the time step of its decision."""
 
     def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode; the environment gets options only if there are any."""
@@ -71,18 +71,18 @@ class Instance:
         raise NotImplementedError
 
     def waiting(self) -> Mapping[Agent, float]:
-        """Preliminary rewards of waiting agents since their last time step, where the environment has them."""
+        """Preliminary rewards of waiting agents since their last time step, if the environment has them."""
         return {}
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
-        """End the episode instead of letting these agents decide; returns the endings of all that are left."""
+        """End the episode in place of these agents' decisions; returns the endings of all remaining agents."""
         self.over = True
         for time_step in deciding:
             self._last.pop(time_step.agent, None)
         return [copied(time_step._replace(truncated=True)) for time_step in deciding]
 
     def _warn(self, kind: str, text: str, *values: Any) -> None:
-        """Warn of the first of a kind."""
+        """Log the first warning of a kind."""
         if kind not in self._said:
             self._said.add(kind)
             log.warning("%s: %s", self._name, text % values)
@@ -100,7 +100,7 @@ def copied(time_step: TimeStep) -> TimeStep:
 
 @contextmanager
 def blaming(name: str, call: str) -> Iterator[None]:
-    """Raise what an environment raises as a `BrokenEnvironmentError` that names it and the call."""
+    """Turn an environment's error into a `BrokenEnvironmentError` that names it and the call."""
     try:
         yield
     except Exception as error:
@@ -108,5 +108,5 @@ def blaming(name: str, call: str) -> Iterator[None]:
 
 
 def number(value: Any) -> float:
-    """A reward, which may be an array of one."""
+    """A reward, which may be an array of one element."""
     return float(value if type(value) is not np.ndarray else value.item())

@@ -1,8 +1,8 @@
-"""Which PettingZoo API an object has, its instance, and the limit of an instance's episodes.
+"""The PettingZoo API of an object, its instance, and the limit of an instance's episodes.
 
-In a parallel environment all agents decide at once; in a turn-based one (AEC, agent-environment cycle) one does, with
-all its rewards since its last turn. PettingZoo's methods are used, none of its classes, so any object with these
-methods will do.
+In a parallel environment all agents decide simultaneously; in a turn-based one (AEC, agent-environment cycle) one agent
+decides, with all its rewards since its last turn. Only PettingZoo's methods matter, not its classes, so any object with
+these methods works.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ def api_of(env: Any) -> Literal["parallel", "aec"] | None:
 
 
 def instance_of(env: Any, name: str, said: set[str] | None = None) -> Instance:
-    """Wrap an environment by the API that it has.
+    """Wrap an environment according to its API.
 
     Args:
         env: a ParallelEnv, an AECEnv, or an object with the same methods.
-        name: what messages call it.
-        said: warnings that were given already; instances of one environment share it.
+        name: the environment's name in messages.
+        said: warnings already logged; instances of one environment share them.
     """
     return TurnInstance(env, name, said) if api_of(env) == "aec" else ParallelInstance(env, name, said)
 
 
 class LimitedInstance(Instance):
-    """An environment whose episodes are truncated once an agent has decided so many times.
+    """An environment whose episodes are truncated once an agent has decided `steps` times.
 
     Args:
         instance: the environment.
-        steps: how many times.
+        steps: the most decisions of an agent.
     """
 
     def __init__(self, instance: Instance, steps: int) -> None:
@@ -57,7 +57,7 @@ class LimitedInstance(Instance):
         return self._instance.reset(seed, options)
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
-        """Advance, and end the episode if somebody who would decide next has done so as many times as is allowed."""
+        """Advance, and end the episode if an agent that would decide next has reached the limit."""
         for agent in actions:
             self._decisions[agent] = self._decisions.get(agent, 0) + 1
         time_steps = self._instance.step(actions)

@@ -1,4 +1,4 @@
-"""From `environment.id`, or what a factory gave, to the instances of a PettingZoo environment.
+"""Makes the instances of a PettingZoo environment, from `environment.id` or a factory's result.
 
 An id is a module with functions `parallel_env` and `env` (`mpe2.simple_tag_v3`) or, with a slash, a name in the
 registry of PettingZoo 1.27 and later (`classic/connect_four-v3`).
@@ -68,7 +68,7 @@ def first_environment(request: factory.EnvironmentRequest) -> tuple[Any, Callabl
     """Make one environment, without wrappers.
 
     Returns:
-        the environment, or what else a factory made; a function that makes another one; its name for messages.
+        the environment, or another object from a factory; a function that makes another one; its name for messages.
     """
     settings = request.settings
     if settings.id is None:
@@ -87,12 +87,12 @@ def maker_of(env_id: str, api: Api, folder: Path | None, name: str) -> Make:
     Args:
         env_id: module or registered name.
         api: the required API.
-        folder: of the YAML; modules in it are importable.
-        name: what messages call the environment.
+        folder: the YAML's folder, whose modules are importable.
+        name: the environment's name in messages.
 
     Raises:
         LoadError: if it does not exist, or PettingZoo or another package that it needs is not installed.
-        StageError: if it does not have the API.
+        StageError: if it lacks the API.
     """
     if "/" in env_id:
         return _registered(env_id, api, name)
@@ -126,13 +126,13 @@ def make_instances(
         make: makes another one.
         num_envs: number of instances.
         api: the required API.
-        name: what messages call the environment.
-        wrap: applies the wrappers of the settings.
-        worn: names them, in messages about what an instance returns.
+        name: the environment's name in messages.
+        wrap: applies the settings' wrappers.
+        worn: names the wrappers, in messages about an instance's return values.
 
     Raises:
-        StageError: if the API is another one, or `make` returns the same object twice.
-        LoadError: if an object is no PettingZoo environment.
+        StageError: if the API differs, or `make` returns the same object twice.
+        LoadError: if an object is not a PettingZoo environment.
         BrokenEnvironmentError: if `make` raises.
     """
     envs = [made]
@@ -190,8 +190,8 @@ def _registered(env_id: str, api: Api, name: str) -> Make:
     for kind in _FUNCTIONS if api == "auto" else (api,):
         names += getattr(pettingzoo, f"{kind}_registry", ())
         try:
-            pettingzoo.spec(kind, env_id)  # as versions may be left out, a look-up in the registry is not enough
-        except Exception:  # any of its errors: it does not exist
+            pettingzoo.spec(kind, env_id)  # an id may omit its version, so a look-up in the registry is not enough
+        except Exception:  # every error of it means that the id does not exist
             continue
         return partial(_from_registry, pettingzoo, kind, env_id, name)
     kinds = "" if api == "auto" else f" with environment.api: {api}"
@@ -244,7 +244,7 @@ def _needs(error: ImportError) -> str:
 
 
 def _siblings(env_id: str) -> str:
-    """A hint at an environment of the same package with a similar name, often another version."""
+    """Suggest an environment of the same package with a similar name, often another version."""
     package, _, wanted = env_id.rpartition(".")
     try:
         spec = importlib.util.find_spec(package) if package else None

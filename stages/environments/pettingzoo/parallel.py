@@ -24,41 +24,43 @@ from headrace.stages.environments.pettingzoo.instance import (
 from headrace.stages.errors import BrokenEnvironmentError, type_of
 
 _PROBLEMS: Mapping[str, Callable[[Any], str | None]] = {
-    "observations": lambda value: None,  # compared with the space where rows are made
-    "rewards": number_problem,  # rows name one that is not finite
+    "observations": lambda value: None,  # rows compare it with the space
+    "rewards": number_problem,  # rows report a value that is not finite
     "terminations": lambda flag: flag_problem(flag, "termination"),
     "truncations": lambda flag: flag_problem(flag, "truncation"),
     "infos": lambda info: info_problem(info, "step()"),
 }
-"""By part of what a call returns, what is wrong with an agent's value."""
+"""Checks of an agent's value, by part of a call's result."""
 _PARTS = {"reset": ("observations", "infos"), "step": (*_PROBLEMS,)}
 _NUMBERS = {2: "two", 5: "five"}
 _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
-"""What using a value of another type raises."""
+"""Errors from the use of a value of the wrong type."""
 _LONGEST_PAUSE = 10_000
-"""Steps without anybody that decides, after which something is wrong."""
+"""Steps without a decision after which something is wrong."""
 _MOST_LIVES = 20
-"""Episodes of one step each that an agent may have in a row without leaving `agents`."""
+"""Consecutive episodes of one step each that an agent may have without leaving `agents`."""
 
 
 class ParallelInstance(Instance):
-    """An environment in which all agents act at once; agents may die, live again, join and pause.
+    """An environment in which all agents act simultaneously; agents may die, revive, join and pause.
 
-    An agent whose episode goes on pauses while it is not in `agents`, or has no observation: it gets no action, and
-    its rewards add up until it decides again. One that ended and is in `agents`, still or again, begins a new episode.
+    An agent whose episode continues pauses while it is not in `agents`, or has no observation: it gets no action, and
+    its rewards add up until it decides again. One that has ended and is in `agents`, still or again, begins a new
+    episode.
     """
 
     def __init__(self, env: Any, name: str, said: set[str] | None = None) -> None:
         super().__init__(env, name, said)
         self._owed: dict[Agent, float] = {}
-        """By agent whose episode goes on, its rewards since its last time step."""
+        """By agent whose episode continues, its rewards since its last time step."""
         self._lives: dict[Agent, tuple[int, int]] = {}
-        """By agent that ended and stayed in `agents`, the step of its end, and how many ended in a row before."""
+        """By agent that ended and stayed in `agents`, the step of its end, and the number of earlier consecutive
+        ends."""
         self._steps = 0
         self._tried = False
 
     def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
-        """Begin an episode, in which all agents decide that have an observation."""
+        """Begin an episode, in which all agents with an observation decide."""
         with blaming(self._name, "reset"):
             result = self.env.reset(**arguments(seed, options))
             left = self._agents()
@@ -78,7 +80,7 @@ class ParallelInstance(Instance):
         return self._until_somebody_decides(time_steps, left)
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
-        """End the episode of those who would decide next, and of those who pause."""
+        """End the episode of agents that would decide next, and of those that pause."""
         ended = super().truncate(deciding)
         pausing = [each._replace(reward=self._owed[each.agent], truncated=True) for each in self._last.values()]
         return ended + [copied(each) for each in pausing]
@@ -114,7 +116,7 @@ class ParallelInstance(Instance):
             raise_broken(error, self._name, "step")
 
     def _check(self, result: Any, call: str) -> None:
-        """Check all that a call returned.
+        """Check the whole result of a call.
 
         Raises:
             BrokenEnvironmentError: naming the part and the agent.
@@ -163,10 +165,10 @@ class ParallelInstance(Instance):
             elif agent in there:
                 self._note_new_life(agent)
             observation, last = seen.get(agent), self._last.pop(agent, None)
-            if observation is None and last is not None:  # one without `last` has never decided, so it makes no row
+            if observation is None and last is not None:  # without `last` it has never decided, so it makes no row
                 if not terminated and agent in actions:
                     raise BrokenEnvironmentError(f"{self._name}: step() gave no observation for agent '{agent}'")
-                observation = last.observation  # not learned from, or the last one before a pause
+                observation = last.observation  # training ignores it, or it is the last one before a pause
             reward, info = self._owed.pop(agent), infos.get(agent) or {}
             ending.append(copied(TimeStep(agent, observation, reward, info, bool(terminated), bool(truncated))))
         return ending
@@ -205,7 +207,7 @@ class ParallelInstance(Instance):
         )
 
     def _note_new_life(self, agent: Agent) -> None:
-        """Tell an agent that lives again from one that is over and was forgotten in `agents`."""
+        """Distinguish an agent that lives again from a finished one that the environment forgot in `agents`."""
         step, lives = self._lives.get(agent, (0, 0))
         self._lives[agent] = self._steps, lives + 1 if step == self._steps - 1 else 1
         if self._lives[agent][1] >= _MOST_LIVES:

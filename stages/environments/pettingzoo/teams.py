@@ -1,7 +1,7 @@
 """Teams of agents: the behaviour name and team of each agent, the rewards of groups, and the results of games.
 
-Patterns of `environment.behaviors` match agents by their names, `str` of their ids, which are all that PettingZoo
-gives them. Without patterns, all agents must have equal spaces and are one behaviour; two of them are opponents unless
+Patterns of `environment.behaviors` match agents by name, which is `str` of an agent's id: PettingZoo has no other
+information. Without patterns, all agents must have equal spaces and are one behaviour; two of them are opponents unless
 they are a group, more are a team.
 
 Axis letters: g games, T teams.
@@ -31,7 +31,7 @@ _PATH = ("environment", "behaviors")
 _NAMES_SHOWN = 12
 OutcomeRule = Literal["return", "last_reward"]
 _TIE = 1e-6
-"""Scores that differ by less, relative to their size, are equal: sums of floats in another order are."""
+"""Scores that differ by less, relative to their size, count as equal: sums of floats depend on the order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Role:
     behavior: str
     """Behaviour name."""
     team: int
-    """Its side; the team that plays it can change from episode to episode."""
+    """Its side; the team on that side may change from episode to episode."""
     grouped: bool = False
-    """True if it shares rewards with the other agents of its team that are in groups."""
+    """True if it shares rewards with the other grouped agents of its team."""
 
 
 class RoleAssignment:
@@ -52,9 +52,9 @@ class RoleAssignment:
     Args:
         roles: `environment.behaviors`; if empty, all agents are of `behavior`.
         behavior: behaviour name of roles that name none; may be empty if all name one.
-        spaces_of: an agent's spaces.
+        spaces_of: returns an agent's spaces.
         owner: the environment's name, for messages.
-        apart: True if agents without a team, and not in a group, have each one of its own; False if they are one team;
+        apart: True if each agent without a team and outside a group is a separate team; False if they are one team;
             None if only two that share a behaviour are opponents.
     """
 
@@ -129,7 +129,7 @@ class RoleAssignment:
         """Assign a role to an agent that was absent at the start.
 
         Raises:
-            StageError: as `assign`, and if its team would be a new one.
+            StageError: as `assign`, and if it would form a new team.
         """
         pattern = self._pattern(agent)
         behavior, team = self._behavior_of(pattern), self._settings[pattern].team
@@ -210,7 +210,7 @@ def _fits(agent: Agent, pattern: str) -> bool:
 
 
 def _pattern_for(agent: Agent) -> str:
-    """`adversary_*` for `adversary_3`; the name itself of one without letters, such as 3."""
+    """`adversary_*` for `adversary_3`; the name itself if it has no letters, such as 3."""
     name = str(agent)
     return re.sub(r"(?<=\D)\d+$", "*", name)
 
@@ -251,12 +251,12 @@ class TeamScores:
 def check_scores(scores: Sequence[Sequence[float]], env_ids: Sequence[int], name: str) -> None:
     """Check that the scores [g, T] of games are finite.
 
-    Rewards in rows are checked with the rows, but those of an agent that never acted count in its game alone.
+    Rows check their own rewards, but those of an agent that never acted count only in its game.
 
     Args:
         scores: the scores of the games that ended.
         env_ids: [g] their instances.
-        name: what messages call the environment.
+        name: the environment's name in messages.
 
     Raises:
         NotFiniteError: if a team's score is NaN or infinite.
@@ -281,14 +281,15 @@ def game_outcomes(scores: Sequence[Sequence[float]], teams: int) -> NDArray[np.f
 
 
 class GroupRewards:
-    """The rewards of the groups of one instance in its running episode, where agents act by turns.
+    """The rewards of the groups of one instance in its running episode, for turn-based environments.
 
-    Where all agents act at once, the mates' rewards are in their rows of the same tick. In a turn-based game no two
-    agents have a row in the same tick, so each row carries what the others received between two of its agent's turns.
+    Where all agents act simultaneously, the mates' rewards are in their rows of the same tick. In a turn-based game no
+    two agents have a row in the same tick, so each row carries what the others received between two of its agent's
+    turns.
 
-    An agent's reward is final when its turn comes. Many environments give a preliminary reward of an agent that still
-    waits; it counts for its mates at once, even for one that dies before that agent's turn. The final reward replaces
-    the preliminary ones, so nothing counts twice.
+    An agent's reward is final when its turn comes. Many environments report a preliminary reward of a waiting agent; it
+    counts for its mates immediately, even for one that dies before that agent's turn. The final reward replaces the
+    preliminary ones, so no reward counts twice.
     """
 
     __slots__ = ("_counted", "_final", "_groups")

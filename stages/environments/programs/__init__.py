@@ -1,1 +1,1 @@
-"""What engines share: programs, servers and workers, and groups of them with partial ticks, restarts, episodes."""
+"""The parts that engines share: programs, servers and workers, and groups with partial ticks, restarts, episodes."""

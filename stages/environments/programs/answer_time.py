@@ -1,4 +1,4 @@
-"""How long a program may take to answer: an answer that has come in time is taken, also where this process was late."""
+"""The time limit of a program's answer: an answer that arrived in time counts, even if this process was late."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import asyncio
 from types import TracebackType
 
 _HELD_S = 1.0
-"""An event loop that looks at the clock later than this was held: by an import, a policy, or a machine without time.
-What has arrived meanwhile has as long to be taken."""
+"""A later wake-up than this means that the event loop was blocked: by an import, a policy, or a busy machine. Answers
+that arrived meanwhile get as much time to be received."""
 _TURNS = 10
-"""So often at most, as it may be held again before what has arrived has passed from the socket to who waits for it."""
+"""The most extensions: the loop may block again before the data has passed from the socket to its reader."""
 
 
 class AnswerTime:
-    """A time limit for what is awaited within it; a little more where the event loop was held when it was over.
+    """A time limit for the awaits within it, extended a little if the event loop was blocked at its end.
 
-    So an answer that arrived meanwhile is taken: nobody could take it before.
+    So an answer that arrived during the block counts: no code could receive it earlier.
 
     Args:
         seconds: the limit.
 
     Raises:
-        TimeoutError: if it is over.
+        TimeoutError: after the limit.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Errors of a connection with a program, by their remedy: a restart may help, or it can't, or it ended in order."""
+"""Errors of a connection with a program, by remedy: a restart may help, can't help, or isn't needed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ class ProgramBroken(BrokenEnvironmentError):
 
 
 class ProgramRefused(StageError):
-    """A program can't be used as it is set up (version, port, executable): no restart helps."""
+    """A program can't be used in its present setup (version, port, executable): no restart helps."""
 
 
 class ProgramEnded(StageError):
-    """A program closed in order: its window was closed, or the game quit by itself."""
+    """A program closed in order: its window was closed, or the game quit."""
 
 
 class MessageError(Exception):
-    """A message that does not fit the protocol; the text follows the game's name in a sentence."""
+    """A message that breaks the protocol; the text follows the game's name in a sentence."""
 
 
 def shown(value: Any) -> str:
-    """Return a value as messages show it: the beginning of it, if it is long."""
+    """Return a value in the form of messages: only its beginning, if it is long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,7 +1,7 @@
-"""Several programs of one engine, or its editor, as one environment group: each is stepped on its own.
+"""Several programs of one engine, or its editor, as one environment group: each is stepped independently.
 
-None waits for another: a tick holds the agents of the programs that have answered. A broken program is restarted alone,
-the others go on; so they do where one has closed in order, until the last one closes.
+No program waits for another: a tick holds the agents of the programs that have answered. Only a broken program
+restarts, and the others continue; they also continue after one has closed in order, until the last one closes.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ log = logging.getLogger(__name__)
 RUN_LOGS = "run_logs"
 """Subfolder of a run's folder for programs' own logs."""
 _LAST_STEP_S = 1.0
-"""Time that a step may still take once the run is to end."""
+"""Seconds that a step may still take once the run is ending."""
 _END_S = 10.0
-"""Time that a program may take to end before it is killed."""
+"""Seconds for a program to exit before it is killed."""
 _HUNG_S = 3.0
 """The same for a program in the middle of a step, which may hang: a late host is killed, and then can't kill it."""
 
 
 class ProgramGroup:
-    """A group of programs. They are started at the first reset, all at once.
+    """A group of programs, which all start at the first reset.
 
     Args:
         make: makes an instance, from its number in the group and the environment parameters (None without any).
-        num_envs: instances.
+        num_envs: number of instances.
         restarts: makes an instance's restart limits.
         editor: True for an engine's editor, which its user starts and stops.
-        on_close: what follows when an instance closes in order, as `env_settings.on_close`.
+        on_close: the reaction to an instance that closes in order, as `env_settings.on_close`.
         in_step: True if each tick waits for all instances, so that runs are reproducible.
-        clock: seconds, for the restart limits.
+        clock: the time in seconds, for the restart limits.
     """
 
     has_deadlines = True
@@ -73,21 +73,21 @@ class ProgramGroup:
         self._editor = editor
         self._on_close = on_close
         self._closed: dict[int, asyncio.Task[None]] = {}
-        """The instances that have closed in order for good, with what waits for the end of each program."""
+        """The instances that have closed in order for good, with the task that waits for each program's exit."""
         self._lost: list[int] = []
         self._gone: list[int] = []
         """The instances that were restarted, and that closed for good, since the last tick."""
         self._in_step = in_step
         self._clock = clock
         self._under_way: dict[asyncio.Task[ProgramAnswer], int] = {}
-        """Exchanges without an answer yet. Each is awaited by a later `step` or `reset`, or ended by `close`."""
+        """Exchanges without an answer yet. A later `step` or `reset` awaits each of them, or `close` ends it."""
         self._given_up: asyncio.Future[None] | None = None
-        """Done once steps under way are no longer waited for."""
+        """Done once the group stops waiting for steps in progress."""
         self._asked: dict[int, dict[str, slice]] = {}
         """The instances that wait for actions, with their slices of the last tick's decisions."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Send these to all instances, at their start and whenever they change."""
+        """Send the parameters to all instances, at their start and after each change."""
         self._parameters = parameters
 
     async def reset(self, seed: int | None = None) -> StepResult:
@@ -112,11 +112,11 @@ class ProgramGroup:
         answers: dict[int, ProgramAnswer] = {}
         while self._under_way:
             answers |= await self._gather(everyone=True)
-        self._lost, self._gone = [], [*self._closed]  # all others begin anew
+        self._lost, self._gone = [], [*self._closed]  # all others restart their episodes
         return self._result(dict(sorted(answers.items())))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Send actions to the instances that asked for them, and wait until at least one has answered.
+        """Send actions to the instances that need them, and wait until at least one has answered.
 
         After a cancelled step only `close` may be called.
 
@@ -130,12 +130,12 @@ class ProgramGroup:
         return self._result(await self._gather(everyone=self._in_step))
 
     def request_stop(self) -> None:
-        """Let the group end regularly if its steps take much longer, as the run is to end."""
+        """End the group regularly if its steps take much longer, because the run ends."""
         if self._given_up is not None:
             asyncio.get_running_loop().call_later(_LAST_STEP_S, self._give_up)
 
     async def close(self) -> None:
-        """End all connections at once, in any state; closing twice is allowed."""
+        """End all connections immediately, in any state; closing twice is allowed."""
         stepping = {self._under_way[task] for task in self._under_way if not task.done()}
         tasks, self._under_way = [*self._under_way], {}
         for task in tasks:
@@ -162,7 +162,7 @@ class ProgramGroup:
         """Wait for one answer, or for everyone's; returns all answers by instance.
 
         Raises:
-            EnvironmentEnded: if the last instance has closed, or the run is to end and an instance hangs.
+            EnvironmentEnded: if the last instance has closed, or the run ends and an instance hangs.
             StageError: if an instance can't be used, or broke too often.
         """
         done = await self._some_done(everyone)
@@ -188,7 +188,7 @@ class ProgramGroup:
         """Wait until one exchange is done, or all are.
 
         Raises:
-            EnvironmentEnded: if the run is to end and an instance hangs.
+            EnvironmentEnded: if the run ends and an instance hangs.
         """
         assert self._given_up is not None, "reset comes first"
         waiting: set[Any] = {*self._under_way, self._given_up}
@@ -223,7 +223,7 @@ class ProgramGroup:
 
     # A program that quits in order has not failed, so its agents' steps are kept (docs/decisions/054).
     def _on_closed(self, index: int, end: ProgramEnded) -> None:
-        """An instance has closed in order: start it again if that is wanted, else go on with the others.
+        """Handle an instance that has closed in order: restart it if configured, otherwise continue with the others.
 
         Raises:
             EnvironmentEnded: if there are no others.
@@ -312,10 +312,10 @@ def make_program_group(
     """Make the group that `env_settings` describes; nothing is started before its first reset.
 
     Args:
-        config: the run's.
-        num_envs: instances.
-        make: as of `ProgramGroup`.
-        waits_for_restart: True if a run goes on once the user has stopped and started the engine's editor again.
+        config: the run's configuration.
+        num_envs: number of instances.
+        make: as for `ProgramGroup`.
+        waits_for_restart: True if a run continues once the user has restarted the engine's editor.
     """
     env = config.env_settings
     editor = env.env_path is None

@@ -1,4 +1,4 @@
-"""The process of a game, in a session of its own; which file to start, and the end of its log."""
+"""The process of a game, in its own session; the choice of its file, and the end of its log."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from headrace.surroundings import absolute, surroundings
 
 _STDERR = 2
 _PASSES = 3
-"""Of the event loop, before it hears of an end: a last message, the connection's end and what that calls come first."""
+"""Turns of the event loop before it reports an exit: a last message and the connection's end come first."""
 _EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
-"""Of all platforms: a path may have any of them, or none."""
+"""Extensions on all platforms: a path may have any of them, or none."""
 _STARTS_ON_WINDOWS = (".exe", ".bat", ".cmd")
 _NOT_THE_GAME = re.compile(r"UnityCrashHandler|.*\.console$", re.IGNORECASE)
-"""Programs beside a game: Unity's, and Godot's, which starts the game with a console."""
+"""Programs next to a game: Unity's, and Godot's, which starts the game with a console."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +34,31 @@ class Launch(ABC):
     """A program that a worker starts."""
 
     path: str | Path
-    """As given by the user, with or without the extension of any platform."""
+    """The path as the user wrote it, with or without the extension of any platform."""
     arguments: Sequence[str] = ()
     """The user's."""
     log_file: Path | None = None
-    """Gets its output; None for no log."""
+    """The file for its output; None for no log."""
     show_output: bool = False
-    """Show its output among ours, instead of writing it to a log."""
+    """Whether its output appears among ours instead of in a log."""
 
     @abstractmethod
     def command(self, port: int, seed: int) -> list[str]:
         """Make the command line.
 
         Raises:
-            ProgramRefused: if there is no such program.
+            ProgramRefused: if the program does not exist.
         """
 
 
 class ProgramProcess:
     """The process of a game, with its child processes, as a script may start the game; Ctrl-C does not reach them.
 
-    A thread waits for its end: not every event loop can.
+    A thread waits for its exit: not every event loop can.
 
     Args:
         tree: the process.
-        on_exit: called once, from the running event loop, with the return code when the process ends.
+        on_exit: called once, in the running event loop, with the return code when the process exits.
     """
 
     def __init__(self, tree: ProcessTree, on_exit: Callable[[int], None]) -> None:
@@ -81,9 +81,9 @@ class ProgramProcess:
 
         Args:
             command: the program and its arguments.
-            show_output: True to pass its standard output and error on to our standard error.
+            show_output: True to pass its standard output and error to our standard error.
             on_exit: called with the return code.
-            log_file: gets them otherwise; None to drop them.
+            log_file: receives the output otherwise; None to drop it.
 
         Raises:
             ProgramRefused: if the system can't start the program.
@@ -101,7 +101,7 @@ class ProgramProcess:
     def _wait(self) -> None:
         self._tree.wait()
         self._tree.kill_all()  # its remaining children, before its process id can be reused
-        with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the event loop is closed, so no task waits for the exit
             self._loop.call_soon_threadsafe(self._report, _PASSES)
 
     def _report(self, passes: int) -> None:
@@ -123,14 +123,14 @@ class ProgramProcess:
         return self._tree.pid
 
     async def exited(self, timeout_s: float) -> bool:
-        """Wait for the end of the process; returns False after a timeout."""
+        """Wait for the exit of the process; returns False after a timeout."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._exited.wait()
         return self._exited.is_set()
 
     def kill(self) -> None:
-        """Kill the process and its children; no effect after its end."""
+        """Kill the process and its children; no effect after its exit."""
         if self._tree.returncode is None:
             self._tree.kill_all()
 
@@ -159,17 +159,17 @@ def _cure(error: OSError) -> str:
 def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Path:
     """Find the file to start.
 
-    An existing file is used as it is. Otherwise any platform's extension is replaced by this platform's: on Linux
-    `.x86_64`, `.x86` or none; on macOS the program in `<path>.app/Contents/MacOS`; on Windows `.exe`, or the one in the
-    folder `<path>`, of several the one with the folder's name.
+    An existing file is used unchanged. Otherwise this platform's extension replaces any platform's: on Linux `.x86_64`,
+    `.x86` or none; on macOS the program in `<path>.app/Contents/MacOS`; on Windows `.exe`, or the program in the folder
+    `<path>`, of several the one with the folder's name.
 
     Args:
-        path: as the user gives it, with or without the extension of any platform.
+        path: as the user wrote it, with or without the extension of any platform.
         engine: the engine's name, for messages.
         platform: as `sys.platform`.
 
     Raises:
-        ProgramRefused: if there is none.
+        ProgramRefused: if there is no such file.
     """
     looked_at = []
     for candidate in _candidates(path, platform):
@@ -226,7 +226,7 @@ def _programs_in(folder: Path, platform: str) -> list[Path]:
 
 
 def _is_a_folder(path: Path, platform: str) -> str:
-    """A hint if the path is a folder with the program in it."""
+    """A hint if the path is a folder that contains the program."""
     folder = _bare(path) if platform == "win32" else path
     if platform == "darwin" or not folder.is_dir():
         return ""
@@ -236,12 +236,12 @@ def _is_a_folder(path: Path, platform: str) -> str:
 
 
 def _has_backslashes(path: Path, platform: str) -> str:
-    """A hint if the path is written as on Windows, where this is another system."""
+    """A hint if the path has Windows' separators on another system."""
     return " Only Windows separates folders by \\; write /." if platform != "win32" and "\\" in str(path) else ""
 
 
 def tail(path: Path | None, lines: int = 15) -> str:
-    """The end of a log, indented under a line with its path; empty if there is nothing to show."""
+    """The end of a log, indented under a line with its path; empty if there is none."""
     if path is None:
         return ""
     try:

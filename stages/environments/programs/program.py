@@ -1,4 +1,4 @@
-"""What a program group needs of each of its programs, and what programs of all engines have in common."""
+"""The interface of a program group to each of its programs, and the parts that all engines' programs share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.stages.environments.protocol import Measured
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 3.0
-"""Time that a broken program may take to end before it is killed."""
+"""Seconds for a broken program to exit before it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,15 @@ class ProgramAnswer:
     """An answer of a program, with at least one row."""
 
     rows: Mapping[str, InstanceRows]
-    """By behaviour id."""
+    """The rows, by behaviour id."""
     statistics: Mapping[str, Measured] = field(default_factory=dict)
-    """Of all behaviours."""
+    """Statistics of all behaviours."""
     behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
-    """Of single behaviours, by behaviour name."""
+    """Statistics of single behaviours, by behaviour name."""
 
     @property
     def asks_for_decisions(self) -> bool:
-        """True if any agent asks for a decision."""
+        """True if any agent needs a decision."""
         return any(len(rows.columns) > rows.columns.ended for rows in self.rows.values())
 
 
@@ -40,20 +40,20 @@ class Closable(Protocol):
     """A connection with a program."""
 
     async def close(self, patience_s: float | None = None) -> None:
-        """End it in any state; the program is killed after `patience_s`, by default the time of an exchange."""
+        """End the connection in any state; kills the program after `patience_s`, by default the time of an exchange."""
 
 
 Connection = TypeVar("Connection", bound=Closable)
 
 
 class Program(ABC, Generic[Connection]):
-    """A program that agents act in; it can be started again after it broke.
+    """A program in which agents act; it can be restarted after a failure.
 
     Args:
-        name: in log messages and errors.
+        name: its name in log messages and errors.
 
     Attributes:
-        connected: true once it has been connected.
+        connected: true once it has connected.
         specs: its behaviours so far, by behaviour id.
     """
 
@@ -71,11 +71,11 @@ class Program(ABC, Generic[Connection]):
         return self._connection
 
     async def begin(self) -> ProgramAnswer:
-        """Start it, or start it again, and reset all agents.
+        """Start or restart the program, and reset all agents.
 
         Raises:
             ProgramBroken: if it breaks; another attempt may help.
-            ProgramRefused: if it can't be used as it is set up.
+            ProgramRefused: if it can't be used in its present setup.
             ProgramEnded: if it ends in order.
         """
         await self.close(_PATIENCE_S)
@@ -90,16 +90,16 @@ class Program(ABC, Generic[Connection]):
 
     @abstractmethod
     async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
-        """Let the agents act that asked for decisions, and wait for an answer; raises as `begin`."""
+        """Let the agents act that needed decisions, and wait for an answer; raises as `begin`."""
 
     async def close(self, patience_s: float | None = None) -> None:
-        """End the connection, if there is one, as `Closable.close`; what that raises is only logged."""
+        """End the connection, if there is one, as `Closable.close`; errors are only logged."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
         try:
             await connection.close(patience_s)
-        except Exception as error:  # one that can't even be closed must not hinder the others
+        except Exception as error:  # a failing close must not prevent the others' close
             log.debug("%s: closing it failed: %s", self.name, error)
 
     @abstractmethod

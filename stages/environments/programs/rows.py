@@ -1,6 +1,6 @@
-"""The rows of one message of a program, those of several as one tick, and which actions go to which; episodes' numbers.
+"""The rows of one program's message, several such messages as one tick, the routing of actions; episodes' numbers.
 
-Programs report agents and endings, but count no episodes: `EpisodeTracker` does.
+Programs report agents and endings, but do not count episodes: `EpisodeTracker` does.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 ID_RANGE = 2**32
-"""Agents and groups of instance i have ids from i × this on: programs' own ids are int32, and unique in one program."""
+"""Offset of ids per instance, of agents and groups: programs' own ids are int32, and unique in one program."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramRows:
     """The rows of one behaviour in one message: n rows, of which the first `ended` are endings, in the program's order.
 
-    The other d = n - ended ask for a decision. An agent that ended and restarted within a step has a row of each kind.
+    The other d = n - ended need a decision. An agent that ended and restarted within a step has a row of each kind.
     """
 
     ids: NDArray[np.int32]
     """[n] the program's own agent ids."""
     rewards: NDArray[np.float32]
-    """[n] since the agent's previous decision."""
+    """[n] reward since the agent's previous decision."""
     ended: int
     interrupted: NDArray[np.bool_]
     """[ended] true if the episode was truncated (by its step limit), not terminated by the task."""
@@ -41,7 +41,7 @@ class ProgramRows:
     action_masks: NDArray[np.bool_] | None
     """[d, sum of branches] true = allowed; None without discrete actions."""
     group_ids: NDArray[np.int32]
-    """[n] 0 for none."""
+    """[n] group id, 0 for none."""
     group_rewards: NDArray[np.float32]
     """[n] the group's reward since the agent's previous decision."""
 
@@ -65,8 +65,8 @@ def agent_steps(parts: Sequence[IndexedRows], spec: BehaviorSpec) -> AgentSteps:
     """The rows of one behaviour in several instances: first all endings, then all decisions, instance by instance.
 
     Args:
-        parts: at least one, no instance twice.
-        spec: of the behaviour.
+        parts: at least one, with distinct instances.
+        spec: the behaviour's spec.
     """
     ends = [rows.columns.ended for _, rows in parts]
 
@@ -156,14 +156,14 @@ class TrackedEpisodes:
     first: NDArray[np.bool_]
     """[n] true in the first row of an episode."""
     generations: NDArray[np.int32]
-    """[ended] generation of the environment parameters when the ended episodes began."""
+    """[ended] generation of the environment parameters at the ended episodes' starts."""
 
 
 class EpisodeTracker:
     """The running episodes of one behaviour's agents in one program.
 
-    Episodes are numbered in the order in which they begin, over all agents. So an agent's numbers rise even if it gets
-    a new id with each episode (as in older packages), and nothing has to be kept of agents that have ended.
+    Episodes are numbered in the order of their starts, over all agents. So an agent's numbers rise even if it gets a
+    new id with each episode (as in older packages), and agents that have ended need no state.
     """
 
     def __init__(self) -> None:
@@ -178,9 +178,9 @@ class EpisodeTracker:
         """Number the rows of a message: endings end their agents' episodes, deciding agents without one begin one.
 
         Args:
-            agent_ids: [n] of the rows, no agent twice among the endings or among the rest.
+            agent_ids: [n] the rows' agents, distinct among the endings and among the rest.
             ended: the number of rows that are endings.
-            generation: of the current environment parameters.
+            generation: the generation of the current environment parameters.
         """
         key = b"" if ended else agent_ids.tobytes()
         if key and key == self._last:
@@ -234,7 +234,7 @@ class ProgramEpisodes:
         self._trackers: defaultdict[str, EpisodeTracker] = defaultdict(EpisodeTracker)
 
     def of(self, behavior_id: str, columns: ProgramRows, generation: int) -> InstanceRows:
-        """Return a behaviour's rows of a message with their episodes; `generation` is of the current parameters."""
+        """Return a behaviour's rows of a message with their episodes; `generation` is the current parameters'."""
         episodes = self._trackers[behavior_id].track(columns.ids.astype(np.int64), columns.ended, generation)
         return InstanceRows(columns, episodes)
 

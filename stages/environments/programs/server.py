@@ -1,6 +1,6 @@
-"""The TCP server that one game calls, and the exchange of messages with it: a request, and the one answer to it.
+"""The TCP server for one game, and the exchange of messages with it: a request, and the one answer to it.
 
-A message is bytes behind their number (u32, little-endian), in both directions.
+A message is its length in bytes (u32, little-endian), then the bytes, in both directions.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from headrace.stages.environments.programs.errors import ProgramRefused
 log = logging.getLogger(__name__)
 
 ADDRESS = "127.0.0.1"
-"""Where games on this machine call, always."""
+"""The address that games on this machine always connect to."""
 _CALLERS = 16
-"""Connections that are heard at a time until one of them says something."""
+"""The most concurrent connections until one of them sends data."""
 HEADER = struct.Struct("<I")
-"""The number of bytes that follow, before each message."""
+"""The length that precedes each message."""
 
 
 def framed(content: bytes) -> bytes:
-    """Return a message as it is sent."""
+    """Return a message in its form on the wire."""
     return HEADER.pack(len(content)) + content
 
 
 class ConnectionClosed(Exception):
-    """The game has closed the connection; `in_answer` says whether it did so in the middle of an answer."""
+    """The game has closed the connection; `in_answer` states whether it did so in the middle of an answer."""
 
     def __init__(self, in_answer: bool = False) -> None:
         super().__init__()
@@ -48,10 +48,10 @@ class TooLarge(Exception):
 
 
 class GameServer(ABC):
-    """Listens at a port for one game; whoever calls while it is connected is turned away.
+    """Listens on a port for one game; refuses further connections while the game is connected.
 
     Args:
-        port: 0 for any that is free.
+        port: the port; 0 for any free one.
         max_bytes: the largest message.
 
     Attributes:
@@ -68,8 +68,8 @@ class GameServer(ABC):
         """Listen.
 
         Args:
-            name: of the game, for messages.
-            cure: what to do if the port is taken.
+            name: the game's name, for messages.
+            cure: the remedy if the port is taken.
 
         Raises:
             ProgramRefused: if the port can't be used.
@@ -92,29 +92,29 @@ class GameServer(ABC):
     @property
     @abstractmethod
     def arrived(self) -> tuple[int, int] | None:
-        """Bytes of a message that is not whole yet, and how many it announces; None without one."""
+        """Bytes of an incomplete message, and its announced size; None without one."""
 
     @property
     @abstractmethod
     def unasked(self) -> bool:
-        """True if something has arrived that nobody has received yet."""
+        """True if data has arrived that `receive` has not returned."""
 
     @abstractmethod
     def send(self, content: bytes) -> None:
-        """Send a message; nothing happens if the game is gone, which `receive` tells."""
+        """Send a message; has no effect if the game is gone, which `receive` reports."""
 
     @abstractmethod
     async def receive(self) -> bytes:
         """Wait for the game's message.
 
         Raises:
-            ConnectionClosed: if it closes the connection, or has done so.
+            ConnectionClosed: if the game closes the connection, or has closed it.
             TooLarge: if the message is above the limit.
         """
 
     @abstractmethod
     def interrupt(self, error: Exception) -> None:
-        """Let `receive` raise an error, now or at its next call."""
+        """Make `receive` raise an error, now or at its next call."""
 
     @abstractmethod
     def close(self) -> None:
@@ -122,7 +122,7 @@ class GameServer(ABC):
 
     @abstractmethod
     def _protocol_factory(self) -> Callable[[], asyncio.BaseProtocol]:
-        """Return what asyncio calls for each connection."""
+        """Return the protocol that asyncio needs for a connection."""
 
     def _warn_of_second(self) -> None:
         log.warning(
@@ -133,37 +133,37 @@ class GameServer(ABC):
 
 
 class TcpServer(GameServer):
-    """A `GameServer` of plain TCP: of those who call, the game is who says something first."""
+    """A `GameServer` of plain TCP: the first connection that sends data is the game's."""
 
     def __init__(self, port: int, max_bytes: int) -> None:
         super().__init__(port, max_bytes)
         self._connection: _Connection | None = None
         self._callers: list[_Connection] = []
-        """Before it is known which of them is the game."""
+        """The connections before one of them proves to be the game's."""
         self._sent: list[bytes] = []
-        """By then, for whoever calls later."""
+        """The messages sent before that, for later connections."""
         self._known = asyncio.Event()
         self._error: Exception | None = None
 
     @property
     def arrived(self) -> tuple[int, int] | None:
-        """As of `GameServer`."""
+        """As in `GameServer`."""
         return None if self._connection is None else self._connection.arrived
 
     @property
     def unasked(self) -> bool:
-        """As of `GameServer`."""
+        """As in `GameServer`."""
         return self._connection is not None and self._connection.unread
 
     def send(self, content: bytes) -> None:
-        """As of `GameServer`."""
+        """As in `GameServer`."""
         if self._connection is None:
             self._sent.append(content)
         for each in self._callers if self._connection is None else [self._connection]:
             each.send(content)
 
     async def receive(self) -> bytes:
-        """As of `GameServer`."""
+        """As in `GameServer`."""
         if self._connection is None and self._callers and self._error is None:
             await self._known.wait()
         if self._connection is None:
@@ -171,7 +171,7 @@ class TcpServer(GameServer):
         return await self._connection.message()
 
     def interrupt(self, error: Exception) -> None:
-        """As of `GameServer`."""
+        """As in `GameServer`."""
         if self._connection is not None:
             self._connection.fail(error)
         elif self._callers:
@@ -179,7 +179,7 @@ class TcpServer(GameServer):
             self._known.set()
 
     def close(self) -> None:
-        """As of `GameServer`."""
+        """As in `GameServer`."""
         for each in (*self._callers, *([self._connection] if self._connection is not None else [])):
             each.close()
         if self._server is not None:
@@ -189,18 +189,18 @@ class TcpServer(GameServer):
         return lambda: _Connection(self)
 
     def _called_by(self, connection: _Connection) -> bool:
-        """Hear a connection until the game is known; False if that is another."""
+        """Accept a connection until the game is known; False if another one is the game's."""
         if self._connection is not None:
             self._warn_of_second()
             return False
-        if len(self._callers) >= _CALLERS:  # a game says something soon
+        if len(self._callers) >= _CALLERS:  # a game sends data soon
             self._callers.pop(0).close()
         self._callers.append(connection)
         self._connected.set()
         return True
 
     def _told_by(self, connection: _Connection) -> None:
-        """The first bytes of a connection have come: it is the game's if it is the first."""
+        """Handle a connection's first bytes: the first such connection is the game's."""
         if self._connection is not None:
             return
         self._connection, others = connection, [each for each in self._callers if each is not connection]
@@ -212,7 +212,7 @@ class TcpServer(GameServer):
             each.close()
 
     def _lost(self, connection: _Connection) -> None:
-        """A connection has ended."""
+        """Handle the end of a connection."""
         if connection in self._callers:
             self._callers.remove(connection)
             if not self._callers:
@@ -221,7 +221,7 @@ class TcpServer(GameServer):
 
 
 class _Connection(asyncio.Protocol):
-    """A connection with a program that has called; its messages are put together from what arrives."""
+    """A connection from a program; it assembles messages from the arriving bytes."""
 
     def __init__(self, server: TcpServer) -> None:
         self._server = server
@@ -234,12 +234,12 @@ class _Connection(asyncio.Protocol):
 
     @property
     def unread(self) -> bool:
-        """True if bytes have arrived that no message was made of."""
+        """True if bytes have arrived that are not part of a received message."""
         return bool(self._buffer)
 
     @property
     def arrived(self) -> tuple[int, int] | None:
-        """Bytes of a message that is not whole yet, and how many it announces."""
+        """Bytes of an incomplete message, and its announced size."""
         if self._wanted == HEADER.size:
             return None
         return len(self._buffer) - HEADER.size, self._wanted - HEADER.size
@@ -255,17 +255,17 @@ class _Connection(asyncio.Protocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Add what has arrived; asyncio calls this."""
+        """Add arriving bytes; asyncio calls this."""
         self._server._told_by(self)
         self._buffer += data
-        if len(self._buffer) > self._max_bytes + HEADER.size:  # message upon message that nobody has asked for
+        if len(self._buffer) > self._max_bytes + HEADER.size:  # a flood of unrequested messages
             self.fail(TooLarge(len(self._buffer)))
             self.close()
         if len(self._buffer) >= self._wanted and self._whole():
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell who waits; asyncio calls this."""
+        """Notify the waiting reader; asyncio calls this."""
         self._server._lost(self)
         self.fail(ConnectionClosed(bool(self._buffer)))
 
@@ -290,7 +290,7 @@ class _Connection(asyncio.Protocol):
         return content
 
     def fail(self, error: Exception) -> None:
-        """Let `message` raise an error from now on, once no whole message is left; the first one stays."""
+        """Make `message` raise an error from now on, once no complete message remains; the first error stays."""
         if self._error is None:
             self._error = error
         self._wake()
@@ -301,10 +301,10 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     def _whole(self) -> bool:
-        """Return True if a whole message is there; reads its length as soon as that is.
+        """Return True if a complete message is available; reads its length as soon as possible.
 
         Raises:
-            TooLarge: if it is announced to be above the limit.
+            TooLarge: if the announced length is above the limit.
         """
         if len(self._buffer) < HEADER.size:
             return False

@@ -1,4 +1,4 @@
-"""One game that calls us: its start, the exchange of messages, its end, and all that can go wrong with the program.
+"""One game that connects to us: its start, the exchange of messages, its end, and the program's possible failures.
 
 Protocols add their messages: the workers of `godot/` and `open_protocol/` derive from `GameWorker`.
 """
@@ -21,81 +21,81 @@ from headrace.stages.environments.programs.server import ConnectionClosed, GameS
 log = logging.getLogger(__name__)
 
 _LAST_WORDS_S = 2.0
-"""Time from the end of a connection to the end of its process."""
+"""Seconds from the end of a connection to the exit of its process."""
 _BEYOND_ALL = 2**30
-"""Bytes that no message has; such a length is another number."""
+"""A length that no message has; such a number is no length."""
 _KILL_S = 10.0
-"""Time for the system to end a killed process."""
+"""Seconds for the system to end a killed process."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerWording:
-    """What an engine's users call a worker, in messages."""
+    """An engine's words for a worker, in messages."""
 
     program: str
     """A program that the worker starts: `Godot worker`."""
     unstarted: str
-    """One that somebody else starts: `Godot's editor`."""
+    """One that the user starts: `Godot's editor`."""
     taken_port: str
-    """What to do if the port of the `unstarted` is in use, as a sentence."""
+    """The remedy if the port of the `unstarted` one is in use, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wording(WorkerWording):
-    """What users of an engine whose games are `GameWorker`s call things, in messages."""
+    """The words for an engine with `GameWorker`s, in messages."""
 
     invitation: str
-    """What that somebody has to do, as a sentence."""
+    """The user's part in the start, as a sentence."""
     next_start: str
-    """What is waited for after it has ended: `the next Play`."""
+    """The event that continues the run after the game's end: `the next Play`."""
     needs: str
-    """What a game needs to call: `has its main scene …?`."""
+    """The game's condition for a connection: `has its main scene …?`."""
     argument: str
-    """The argument that tells a program where to call."""
+    """The argument with the program's port or address."""
     late: str
-    """Why a game of somebody else's may not call, and what to do, as a sentence."""
+    """Why a game that the user starts may not connect, and the remedy, as a sentence."""
     stranger: str
-    """A question for a message beyond all limits: `Is it really the addon … that calls this port?`."""
+    """A question about a message beyond all limits: `Is it really the addon … that calls this port?`."""
     paused: str
     """Why a game may not answer, between `it hangs,` and a full stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker of any engine is told."""
+    """The settings of an engine's worker."""
 
     worker_id: int
     """Number of the game in the run, from 0."""
     port: int
-    """The port that it calls; 0 for any that is free."""
+    """The port for the game; 0 for any free one."""
     seed: int
-    """For the game's random numbers."""
+    """The seed of the game's random numbers."""
     timeout_s: float
-    """For the start, and for each exchange."""
+    """The time limit of the start, and of each exchange."""
     max_message_mib: int = EnvSettings().max_message_mib
     """Largest message, in MiB."""
     patient: bool = False
-    """True to wait for as long as it takes until somebody else starts the game again."""
+    """True to wait without limit until the user restarts the game."""
 
 
 def worker_settings(config: RunConfig, worker_id: int, seed: int, patient: bool) -> WorkerSettings:
-    """Return what `env_settings` tells worker n, which has the run's seed + n."""
+    """Return the settings of worker n from `env_settings`, with the run's seed + n."""
     env = config.env_settings
     port = env.base_port + worker_id if env.base_port else 0
     return WorkerSettings(worker_id, port, seed + worker_id, env.timeout_wait, env.max_message_mib, patient)
 
 
 class ProgramWorker:
-    """What workers of all engines have in common: what they start, and their name.
+    """The parts that all engines' workers share: the program to start, and their name.
 
     Args:
-        settings: of the worker.
-        launch: what to start; None if its user starts it.
-        wording: what its users call things.
+        settings: the worker's settings.
+        launch: the program to start; None if its user starts it.
+        wording: the engine's words.
 
     Attributes:
-        port: the port that the program calls; after `start` the real one in place of 0.
-        timeout_s: for the next exchange; may be changed between exchanges.
+        port: the program's port; after `start` the real one in place of 0.
+        timeout_s: the limit of the next exchange; may be changed between exchanges.
     """
 
     def __init__(self, settings: WorkerSettings, launch: Launch | None, wording: WorkerWording) -> None:
@@ -116,7 +116,7 @@ class ProgramWorker:
 
     @property
     def pid(self) -> int | None:
-        """The program's process id, also after its end; None if its user starts it, and before `start`."""
+        """The program's process id, even after its exit; None if its user starts it, and before `start`."""
         return None if self._process is None else self._process.pid
 
     def _cure_for_port(self) -> str:
@@ -132,13 +132,13 @@ class GameWorker(ProgramWorker):
     """One game: a program that the worker starts, or one that its user starts.
 
     The first call is `start` of a derived class; after a `ProgramBroken`, a `ProgramEnded` or a cancelled call only
-    `close` may be called.
+    `close` is allowed.
 
     Args:
-        settings: of the worker.
-        server: where the game calls.
-        launch: what to start; None if its user starts it.
-        wording: what its users call things.
+        settings: the worker's settings.
+        server: the server for the game.
+        launch: the program to start; None if its user starts it.
+        wording: the engine's words.
     """
 
     def __init__(self, settings: WorkerSettings, server: GameServer, launch: Launch | None, wording: Wording) -> None:
@@ -149,22 +149,22 @@ class GameWorker(ProgramWorker):
         self._announced = False
         self._over = False
         self._owes = False
-        """True while a request is unanswered: whatever else a game is told meanwhile may be an error to it."""
+        """True while a request is unanswered: any other message to the game may then be an error."""
 
     def read(self, content: bytes) -> dict[str, Any]:
         """Read a message of the game.
 
         Raises:
-            MessageError: if it is none.
+            MessageError: if the bytes are not a message.
         """
         raise NotImplementedError
 
     def check(self, message: dict[str, Any], kind: str) -> None:
-        """Check that a message is of the kind that was asked for.
+        """Check that a message has the requested kind.
 
         Raises:
-            MessageError: if it is another.
-            ProgramEnded: if the game says that it ends.
+            MessageError: if it has another kind.
+            ProgramEnded: if the game announces its end.
         """
         if message["type"] != kind:
             raise MessageError(f"has answered with a message of type {message['type']!r}, expected {kind!r}")
@@ -172,10 +172,10 @@ class GameWorker(ProgramWorker):
     async def close(self, patience_s: float | None = None) -> None:
         """End the game: a program quits, and is killed if it takes too long.
 
-        A game that still owes an answer, as a run may end in the middle of a step, is told nothing before it has come.
+        A run may end in the middle of a step; then the game gets no message before its pending answer has arrived.
 
         Args:
-            patience_s: time that the program may take to answer, and then to end; None for `timeout_s`.
+            patience_s: seconds for the program to answer, and then to exit; None for `timeout_s`.
         """
         patience_s = self.timeout_s if patience_s is None else patience_s
         if self._announced and not self._over:
@@ -188,7 +188,7 @@ class GameWorker(ProgramWorker):
         await self._release()
 
     async def _answered(self, patience_s: float) -> bool:
-        """Wait for the answer that is owed; True if it has come."""
+        """Wait for the pending answer; True if it has arrived."""
         with suppress(TimeoutError, ConnectionClosed, TooLarge):
             async with asyncio.timeout(patience_s):
                 await self._server.receive()
@@ -196,17 +196,17 @@ class GameWorker(ProgramWorker):
         return False
 
     def say_goodbye(self) -> None:
-        """Tell the game that it is to end."""
+        """Send the game its last message, which ends it."""
         raise NotImplementedError
 
     async def _connected(self) -> None:
-        """Listen, start the program or wait for its user, and for the game's call.
+        """Listen, start the program or wait for its user, and wait for the game's connection.
 
-        After a failure or cancellation `_release` has to be called.
+        After a failure or cancellation, call `_release`.
 
         Raises:
-            ProgramRefused: if the port is in use, or there is no such program.
-            ProgramBroken: if it ends or is silent.
+            ProgramRefused: if the port is in use, or the program does not exist.
+            ProgramBroken: if it exits or is silent.
         """
         await self._server.start(self.name, self._cure_for_port())
         self.port = self._server.port
@@ -251,7 +251,7 @@ class GameWorker(ProgramWorker):
         )
 
     async def _ask(self, content: bytes, kind: str, late: str) -> dict[str, Any]:
-        """Send a request, and return the answer, a message of this kind; `late` says what is missing without one."""
+        """Send a request, and return the answer, a message of this kind; `late` describes a missing answer."""
         if self._over:
             raise ProgramBroken(f"{self.name} isn't connected: it has failed, or was never started")
         if self._server.unasked:
@@ -299,7 +299,7 @@ class GameWorker(ProgramWorker):
         )
 
     def _looks_of(self, error: TooLarge) -> str:
-        """What the bytes of a length look like, if that is no length; else nothing."""
+        """Describe the bytes in place of a length, if they are no length; otherwise empty."""
         header, turned = error.header, int.from_bytes(error.header, "big")
         if not header:
             return ""
@@ -310,7 +310,7 @@ class GameWorker(ProgramWorker):
         return ""
 
     async def _gone(self, lost: ConnectionClosed) -> ProgramBroken | ProgramEnded:
-        """The error for a connection that was closed: the end of the process, if that follows."""
+        """The error for a closed connection: the exit of the process, if that follows."""
         ended = self._process is not None and await self._process.exited(_LAST_WORDS_S)
         try:
             if lost.in_answer:
@@ -344,7 +344,7 @@ class GameWorker(ProgramWorker):
         return self._broken(f"ended with {describe_exit(code)} before it had told of its agents{hint}")
 
     def _suspicion(self) -> str:
-        """What a game that has crashed may have died of, behind a semicolon; nothing without one."""
+        """The likely cause of a game's crash, after a semicolon; empty if there is none."""
         return ""
 
     def _log_tail(self) -> str:
@@ -355,7 +355,7 @@ class GameWorker(ProgramWorker):
         self._server.interrupt(ConnectionClosed())
 
     async def _release(self) -> None:
-        """Release everything at once: kill the process, and stop listening."""
+        """Release all resources immediately: kill the process, and stop listening."""
         self._over = True
         if self._process is not None:
             self._process.kill()

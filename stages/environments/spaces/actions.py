@@ -1,8 +1,8 @@
 """Action spaces as columns, and the conversion of decisions to actions of the environment.
 
-Boxes become continuous actions, discrete spaces branches; Dict and Tuple of them, also nested, become both side by side
+Boxes become continuous actions, discrete spaces branches; Dict and Tuple of them, even nested, become both side by side
 (hybrid actions), in the space's own order. Each part of such an action is a head with a name: its key in a Dict, its
-index in a Tuple, with dots where they are nested (`arm.grip`), and a number behind where a part is several (`arm.0`).
+index in a Tuple, joined by dots if nested (`arm.grip`), and followed by a number if a part has several (`arm.0`).
 Observations are in `observations`, masks in `masks`.
 
 Axis letters: n instances.
@@ -34,7 +34,7 @@ class ActionMapping:
     """The columns of an action space, and their conversion."""
 
     spec: ActionSpec
-    """Never `masked`: that is `AgentMasks`' to say."""
+    """Never `masked`: `AgentMasks` determines that."""
     to_environment: Callable[[ActionBatch], Any]
     """From columns [n, …] to n actions, batched as `gymnasium.vector` batches the space."""
 
@@ -48,7 +48,7 @@ def action_mapping(space: OwnSpace, num_envs: int, owner: str) -> ActionMapping:
         owner: the environment's name, for messages.
 
     Raises:
-        StageError: if the space is of another type.
+        StageError: if the space has another type.
     """
     if isinstance(space, ComposedSpace):
         return _composed(space, num_envs, owner)
@@ -125,8 +125,8 @@ def _branch_actions(space: ChoiceSpace) -> ActionMapping:
 def _box_actions(space: BoxSpace, num_envs: int) -> ActionMapping:
     """Scale [-1, 1] affinely to [low, high] in each bounded dimension; others get the raw value.
 
-    A dimension that is bounded on one side only counts as unbounded, but is clipped to that side. So do all of a
-    clipped space, to both sides.
+    A dimension with one bound counts as unbounded, but is clipped at that bound. All dimensions of a clipped space are
+    clipped at both bounds.
     """
     shape, dtype = space.shape, space.dtype
     whole = not np.issubdtype(dtype, np.floating)
@@ -143,7 +143,7 @@ def _box_actions(space: BoxSpace, num_envs: int) -> ActionMapping:
     def to_environment(actions: ActionBatch) -> Array:
         values: Array = actions.continuous * halves
         values += middles
-        # Rounding alone can step over a bound, which some environments refuse.
+        # Rounding alone can cross a bound, which some environments reject.
         np.minimum(values, highs, out=values)
         np.maximum(values, lows, out=values)
         if whole:

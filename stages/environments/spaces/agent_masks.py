@@ -1,7 +1,7 @@
 """The masks of agents in observations and infos, which groups of Gymnasium and PettingZoo environments share.
 
-`masks` reads them. This module decides whether agents have any. An agent without a mask may do everything; of one with
-a mask in both places each is obeyed; a mask that comes when the policy was made without masks is an error.
+`masks` reads them. This module decides whether agents have any. An agent without a mask may choose anything; masks in
+both places apply together; a mask that comes after the policy was made without masks is an error.
 
 Axis letters: n agents.
 """
@@ -31,16 +31,16 @@ _LATE = (
 
 
 def like_masks(keys: Iterable[Any]) -> list[str]:
-    """Return the keys under which hardly anything stands but a mask."""
+    """Return the keys that almost certainly hold a mask."""
     named = [key for key in keys if isinstance(key, str) and key.strip("_") != MASK]
     return [key for key in named if key in _NAMES or ("mask" in key and "action" in key)]
 
 
 class AgentMasks:
-    """The masks of one behaviour's agents: whether they have any, and what both places say.
+    """The masks of one behaviour's agents: whether they have any, and their content in both places.
 
     Args:
-        reader: of their action space.
+        reader: the reader of their action space.
         observed: true if their observation space has the key `action_mask`.
         owner: the environment's name, for messages.
 
@@ -48,7 +48,7 @@ class AgentMasks:
         masked: True if agents have masks; fixed once the spec is made.
 
     Raises:
-        StageError: if masks are observed, and there is nothing to choose.
+        StageError: if the observations have masks, but the actions have no choices.
     """
 
     def __init__(self, reader: MaskReader, observed: bool, owner: str) -> None:
@@ -63,7 +63,7 @@ class AgentMasks:
             )
 
     def expect(self, info: Iterable[Any]) -> None:
-        """Look for a mask among the keys of an info, before the spec is made; warn of one under another name."""
+        """Look for a mask among an info's keys, before the spec is made; warn about one under another name."""
         if not self._reader.width:
             return
         self.masked = self.masked or MASK in info
@@ -88,15 +88,15 @@ class AgentMasks:
 
         Args:
             n: the number of agents.
-            observed: the masks of their observations; None where these have none.
-            told: those of their infos, which may be None or hold None.
-            who: how messages begin about a row; None: about all.
-            there: of those of the infos, as of `MaskReader.read`.
-            deciding: as of `MaskReader.read`.
+            observed: the masks in their observations; None if these have none.
+            told: the masks in their infos, which may be None or hold None.
+            who: begins a message about a row, or with None about all rows.
+            there: for the infos' masks, as in `MaskReader.read`.
+            deciding: as in `MaskReader.read`.
 
         Raises:
-            BrokenEnvironmentError: if a mask can't be obeyed.
-            StageError: if a mask comes where the spec has none.
+            BrokenEnvironmentError: if a mask is invalid.
+            StageError: if a mask comes although the spec has none.
         """
         allowed = None
         places = (f"{MASK} in the observation", observed, None), (f"info[{MASK!r}]", told, there)

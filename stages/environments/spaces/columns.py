@@ -23,21 +23,21 @@ log = logging.getLogger(__name__)
 
 
 class SpaceColumns:
-    """What agents observe and do, as columns.
+    """Agents' observations and actions as columns.
 
     Args:
-        observation_space: Gymnasium's, of one agent; `action_mask` in a Dict is no observation, but a mask.
+        observation_space: Gymnasium's, of one agent; `action_mask` in a Dict is a mask, not an observation.
         action_space: Gymnasium's, of one agent.
         owner: the environment's name, for messages.
-        settings: `environment.observations`: the kinds of observations, by name, where their spaces leave them open.
+        settings: `environment.observations`: the kinds of observations whose spaces leave them open, by name.
         exact: see `observation_parts`.
-        clips: `environment.action_bounds` is `clip`.
+        clips: whether `environment.action_bounds` is `clip`.
 
     Attributes:
         observation_space: as plain data, without the mask.
         parts: the conversion of observations to columns.
-        mask_observed: True if there is one.
-        masks: of the actions.
+        mask_observed: True if the observations contain a mask.
+        masks: the masks of the actions.
 
     Raises:
         StageError: if a space is not supported, or the settings do not fit it.
@@ -67,11 +67,11 @@ class SpaceColumns:
         self.masks = AgentMasks(MaskReader(self._action_space, self._actions.branch_names), self.mask_observed, owner)
 
     def actions(self, count: int) -> ActionMapping:
-        """The conversion of the actions of so many agents."""
+        """The conversion of the actions of `count` agents."""
         return self._mappings(count)
 
     def spec(self, behavior_id: str, grouped: bool = False) -> BehaviorSpec:
-        """The spec under a behaviour id, `grouped` as of `BehaviorSpec`."""
+        """The spec under a behaviour id, `grouped` as in `BehaviorSpec`."""
         return BehaviorSpec(
             behavior_id,
             tuple(part.spec for part in self.parts),
@@ -84,7 +84,7 @@ class SpaceColumns:
         """Convert k observations, batched as `gymnasium.vector` does, to a new array [k, *shape] of each part.
 
         Raises:
-            BrokenEnvironmentError: if a whole number is not of its space; `who` made which.
+            BrokenEnvironmentError: if a whole number is outside its space; `who` names the row's agent.
         """
         return tuple([part.extract(batch, who) for part in self.parts])
 

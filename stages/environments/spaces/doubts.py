@@ -1,6 +1,6 @@
-"""What is doubtful about how observations are read: channels and scales of images, and vectors that may be images.
+"""Doubts about the interpretation of observations: channels and scales of images, and vectors that may be images.
 
-Each is a sentence for people, with what says it otherwise. `observations` decides; nothing here changes it.
+Each is a sentence for people, with the setting that overrides it. `observations` decides; this module only reports.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from headrace.stages.environments.spaces.observations import are_pixels
 from headrace.stages.environments.spaces.own_space import BoxSpace, OwnSpace, leaves
 
 _SHORTEST_SIDE = 16
-"""Of what may be a picture."""
+"""Smallest side of a possible picture."""
 _MOST_FLAT = 1024
-"""Bytes in a row that are hardly all features."""
+"""Length of a vector of bytes that is hardly all features."""
 _MOST_NUMBERS = 10_000
-"""Numbers of any kind, likewise."""
+"""The same for numbers of any kind."""
 _LIKE_BYTES = 100
-"""Bounds from which on numbers are pixels rather than features."""
+"""Bounds at which numbers count as pixels rather than features."""
 _SMALL_FOR_BYTES = 15
-"""The highest value up to which bytes are a board rather than pixels."""
+"""The highest value at which bytes count as a board rather than pixels."""
 
 
 def doubts(
     space: OwnSpace, specs: tuple[ObservationSpec, ...], settings: Mapping[str, ObservationSettings] | None
 ) -> Iterator[str]:
-    """Yield what is doubtful about the observations of a space.
+    """Yield the doubts about the observations of a space.
 
     Args:
         space: the space of a single instance.
-        specs: what is made of it, a spec for each leaf.
-        settings: `environment.observations`; what they say is not in doubt.
+        specs: the resulting specs, one for each leaf.
+        settings: `environment.observations`; an explicit setting removes the doubt.
     """
     for (_, leaf), spec in zip(leaves(space), specs, strict=True):
         name = spec.name
@@ -79,7 +79,7 @@ def _about_channels(shape: tuple[int, ...]) -> str | None:
 
 
 def _about_scale(box: BoxSpace) -> str | None:
-    """Bytes alone are scaled to 0 to 1, by 1/255."""
+    """Only bytes are scaled to 0 to 1, by 1/255."""
     if not (np.isfinite(box.low).all() and np.isfinite(box.high).all()) or box.dtype == np.bool_:
         return None
     highest = max(float(np.abs(box.low.astype(np.float64)).max()), float(np.abs(box.high.astype(np.float64)).max()))

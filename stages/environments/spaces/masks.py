@@ -1,16 +1,17 @@
-"""Action masks: the one reader of what environments, scripts and clients say about which choices are allowed.
+"""Action masks: the one reader of environments', scripts' and clients' masks.
 
-A column of masks is [n, choices], true where a choice is allowed, the choices of all branches side by side. Given are
-booleans, or 0 and 1 of any type, in one of these forms:
+A column of masks is [n, choices], true where a choice is allowed, the choices of all branches side by side. The input
+holds booleans, or 0 and 1 of any type, in one of these forms:
 
 - an array of all choices side by side, [choices] or [1, choices];
-- an array with a row for each branch, [branches, most choices], filled up behind shorter ones;
+- an array with a row for each branch, [branches, most choices], padded after shorter ones;
 - a tuple or list of an array for each branch, or of a mask for each part of a Tuple;
-- of a Dict a map by its keys, as `Dict.sample` takes it;
-- of a MultiBinary an array for each flag [2] (may be 0, may be 1), or as `MultiBinary.sample` takes it: for each flag a
-  number, 0 where it has to be 0, 1 where it has to be 1, 2 where it may be either.
+- for a Dict, a map by its keys, as `Dict.sample` takes it;
+- for a MultiBinary, an array for each flag [2] (may be 0, may be 1), or as `MultiBinary.sample` takes it: for each flag
+  a number, 0 where it has to be 0, 1 where it has to be 1, 2 where it may be either.
 
-What is None or missing allows everything. Of several agents arrays have an axis more in front; a tuple has such an
+None, or a missing mask, allows everything. For several agents, arrays have another leading axis; a tuple has such an
+array for each branch or part, and a list has a mask for each agent.
 array for each branch or part, and a list has a mask for each agent.
 
 Axis letters: n agents.
@@ -32,23 +33,23 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.environments.spaces.own_space import ChoiceSpace, ComposedSpace, OwnSpace, from_plain, leaves
 
 MASK = "action_mask"
-"""The key of masks in the infos, and in observations that are maps."""
+"""The key of masks in infos, and in observations that are maps."""
 Masks = NDArray[np.bool_]
 Lead = tuple[int, ...]
-"""The axes before those of one mask: () of one agent, (n,) of several."""
+"""The axes before those of one mask: () for one agent, (n,) for several."""
 _MEANING = "1 for each choice that is allowed and 0 for each that is not"
 _LEAST = "at least one 1, which stands for allowed"
 _FLAGS = "for each flag 0 where it has to be 0, 1 where it has to be 1, and 2 where it may be either"
 _ADDITIVE = -1e6
-"""Numbers below it are meant to be added to logits."""
+"""Smaller numbers are meant to be added to logits."""
 
 
 class MaskError(ValueError):
-    """A mask that can't be obeyed.
+    """An invalid mask.
 
     Attributes:
-        row: the agent's, None if it is of all.
-        at: the place within the mask, such as `['arm']`; empty if it is the whole mask.
+        row: the agent's row, None if the mask belongs to all.
+        at: the place within the mask, such as `['arm']`; empty for the whole mask.
         problem: text that follows the mask's name in a sentence.
     """
 
@@ -62,14 +63,13 @@ class MaskReader:
 
     Args:
         space: the action space.
-        names: of the branches, for messages; empty: numbers.
-        least: what messages expect of a mask that leaves no choice.
-        free: choices of a branch behind those of the space, which masks may leave out: the policy's own, how long its
-            actions are held for.
+        names: the names of the branches, for messages; empty: numbers.
+        least: the expectation in messages about a mask that leaves no choice.
+        free: choices of a branch after those of the space, which masks may omit: the policy's own action repeat.
 
     Attributes:
         branches: the number of choices of each branch of the space.
-        width: the choices of all of these branches.
+        width: the total number of choices of these branches.
     """
 
     def __init__(self, space: OwnSpace, names: Sequence[str] = (), least: str = _LEAST, free: int = 0) -> None:
@@ -81,25 +81,25 @@ class MaskReader:
 
     @classmethod
     def of_branches(cls, actions: ActionSpec, least: str = _LEAST) -> MaskReader:
-        """Return the reader of an environment that has branches and no space; maps are by the names of the branches."""
+        """Return the reader for an environment with branches and no space; maps use the names of the branches."""
         return _reader_of(actions.discrete_branches, actions.branch_names, least)
 
     @classmethod
     def of_policy(cls, spec: BehaviorSpec) -> MaskReader:
-        """Return the reader of who asks a policy: of its environment's own space, where the spec has that."""
+        """Return the reader for callers of a policy: of its environment's own space, if the spec has it."""
         return _reader_of_policy(spec, id(spec.spaces))
 
     def read(self, masks: Any, n: int, there: Masks | None = None, deciding: Masks | None = None) -> Masks:
         """Return the masks [n, choices] of several agents, a new array.
 
         Args:
-            masks: of n agents, in one of the forms of this module.
+            masks: the masks of n agents, in one of the forms of this module.
             n: the number of agents.
-            there: [n] false for agents without a mask, as `gymnasium.vector` says under `_action_mask`; None: nobody.
-            deciding: [n] true for those who must have a choice left; None: all.
+            there: [n] false for agents without a mask, like `gymnasium.vector`'s `_action_mask`; None: all have one.
+            deciding: [n] true for agents that need an allowed choice; None: all.
 
         Raises:
-            MaskError: if one can't be obeyed; its row is the agent's.
+            MaskError: if a mask is invalid; its row is the agent's.
         """
         space = self._space
         if self._free and _as_array(masks).shape[-1:] == (self.width + self._free,):
@@ -113,10 +113,10 @@ class MaskReader:
         return allowed
 
     def check_choice(self, allowed: Masks, deciding: Masks | None = None) -> None:
-        """Check that masks [n, choices] leave a choice of each branch; arguments as of `read`.
+        """Check that masks [n, choices] allow a choice of each branch; arguments as in `read`.
 
         Raises:
-            MaskError: if one does not.
+            MaskError: if a mask does not.
         """
         if not allowed.shape[1]:
             return
@@ -143,7 +143,7 @@ def _reader_of(branches: tuple[int, ...], names: tuple[str, ...], least: str = _
 
 @lru_cache(maxsize=64)
 def _reader_of_policy(spec: BehaviorSpec, _spaces: int) -> MaskReader:
-    """Specs are equal whatever their spaces, so the identity of these is a part of the key."""
+    """Cache by the spec and the identity of its spaces, as specs with different spaces are equal."""
     plain, actions = (spec.spaces or {}).get("action"), spec.actions
     free = actions.discrete_branches[-1] if spec.action_repeat == "learned" else 0
     decided = actions.discrete_branches[: -1 if free else None], actions.branch_names[: -1 if free else None]
@@ -152,18 +152,18 @@ def _reader_of_policy(spec: BehaviorSpec, _spaces: int) -> MaskReader:
 
 
 class _Layout(NamedTuple):
-    """What arrays of masks of a space are compared with."""
+    """The valid shapes of a space's mask arrays."""
 
     branches: tuple[int, ...]
     width: int
     starts: NDArray[np.int64]
-    """[branches] the first choice of each in a row."""
+    """[branches] the first choice of each branch in a row."""
     shape: Lead
-    """The space's own."""
+    """The space's own shape."""
     filled: NDArray[np.int64]
-    """[width] the places of choices where each branch has a row as long as that of the largest."""
+    """[width] the places of choices if each branch has a row as long as that of the largest."""
     flags: bool
-    """True of a MultiBinary."""
+    """True for a MultiBinary."""
 
 
 @lru_cache(maxsize=1024)
@@ -220,7 +220,7 @@ def _of_each(space: OwnSpace, given: Sequence[Any], at: str) -> Masks:
     """Read the mask of each agent."""
     together = _together(space, given)
     if together is not None:
-        with suppress(MaskError):  # below it is found whose mask is wrong
+        with suppress(MaskError):  # the code below finds the wrong mask
             return _read(space, together, (len(given),), at)
     allowed = np.ones((len(given), _layout(space).width), np.bool_)
     for row, mask in enumerate(given):
@@ -234,7 +234,7 @@ def _of_each(space: OwnSpace, given: Sequence[Any], at: str) -> Masks:
 def _of_map(space: OwnSpace, given: Mapping[Any, Any], lead: Lead, at: str) -> Masks:
     if not isinstance(space, ComposedSpace):
         raise MaskError(f"is a map, and what it is of is no Dict but {space}; {_expected(space)}", None, at)
-    # Beside each `arm` a vector environment has `_arm`: which instances have it.
+    # Next to each `arm` a vector environment has `_arm`: which instances have it.
     unknown = [key for key in given if key not in space.parts and not (str(key)[:1] == "_" and str(key)[1:] in given)]
     if unknown:
         known = ", ".join(map(repr, space.parts))
@@ -268,7 +268,7 @@ def _of_sequence(space: OwnSpace, given: Sequence[Any], lead: Lead, at: str) -> 
 
 
 def _together(space: OwnSpace, masks: Sequence[Any]) -> Any:
-    """Masks of one form as one of that form, of all agents, which is read at once; None if they are not alike."""
+    """Combine masks of one form into one such mask of all agents, which is read faster; None if forms differ."""
     first = masks[0] if masks else None
     if isinstance(first, np.ndarray):
         alike = all(isinstance(each, np.ndarray) and each.shape == first.shape for each in masks)
@@ -290,10 +290,10 @@ def _are_numbers(given: Sequence[Any]) -> bool:
 
 
 def _as_array(given: Any) -> NDArray[Any]:
-    """An array of numbers; of objects, holding what is given, if it is none."""
+    """Convert to an array of numbers; to one of objects, holding the input, if that fails."""
     try:
         array = np.asarray(given)
-    except (ValueError, TypeError, RuntimeError):  # of different lengths; a tensor that needs its gradient
+    except (ValueError, TypeError, RuntimeError):  # different lengths; a tensor that needs its gradient
         array = np.empty(0, object)
     if array.dtype.kind in "biuf":
         return array
@@ -331,7 +331,7 @@ def _of_array(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> Mask
 
 
 def _of_flags(space: OwnSpace, given: NDArray[Any], lead: Lead, at: str) -> Masks:
-    """Read what `MultiBinary.sample` takes, [*lead, flags]."""
+    """Read the form of `MultiBinary.sample`, [*lead, flags]."""
     if given.dtype == np.bool_:
         raise MaskError(
             f"has a boolean for each flag of {space}, of which nobody can tell whether it forbids 1 or sets the flag; "

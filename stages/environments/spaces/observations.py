@@ -1,7 +1,7 @@
 """Observation spaces as columns: the spec of each observation, and its extraction from a batch.
 
 A space becomes a tuple of parts, each a spec and an extractor. Boxes are vectors or images, discrete spaces one-hot
-vectors, sequences sets; Dict and Tuple are split, also nested ones. `environment.observations` overrides this. Actions
+vectors, sequences sets; Dict and Tuple are split, even nested ones. `environment.observations` overrides this. Actions
 are in `actions`.
 
 Axis letters: k observations of any number of instances, e entities of a set, f numbers of an entity, H height, W width,
@@ -39,17 +39,17 @@ from headrace.stages.errors import StageError, Who
 
 
 class Extractor(Protocol):
-    """From k observations, batched as `gymnasium.vector` does, to a *new* array [k, *shape] as the spec says."""
+    """From k observations, batched as `gymnasium.vector` does, to a *new* array [k, *shape] that fits the spec."""
 
     def __call__(self, batch: Any, who: Who = ...) -> Array:
         """Convert.
 
         Args:
             batch: the observations.
-            who: made which, for messages.
+            who: names the agent of a row, for messages.
 
         Raises:
-            BrokenEnvironmentError: if a whole number is not of its space.
+            BrokenEnvironmentError: if a whole number is outside its space.
         """
 
 
@@ -57,7 +57,7 @@ ONLY_OBSERVATION = "observation"
 """Name of the observation of a space that is neither Dict nor Tuple."""
 MAX_ENTITIES = 32
 _SMALLEST_PICTURE = 16
-"""Pixels: a matrix of bytes with a shorter side is more likely a board than a picture without colours."""
+"""Pixels: a matrix of bytes with a shorter side is more likely a board than a grey picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ObservationPart:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A space that is no Dict and no Tuple, its keys, and its settings."""
+    """A space that is neither Dict nor Tuple, its keys, and its settings."""
 
     space: Leaf
     keys: tuple[Any, ...]
@@ -107,7 +107,7 @@ def observation_parts(
         space: the space of a single instance.
         owner: the environment's name, for messages.
         settings: `environment.observations`: kinds of observations, by name.
-        exact: keep vectors in float64 whose numbers float32 may round, for those who normalise them first.
+        exact: keep float64 for vectors that float32 may round, for normalisation before rounding.
 
     Raises:
         StageError: if an observation can't be of its kind, or the settings name an unknown one.
@@ -210,7 +210,7 @@ def _is_picture(space: BoxSpace) -> bool:
 
 
 def are_pixels(space: BoxSpace) -> bool:
-    """Return True if a box holds all bytes."""
+    """Return True if a box spans the whole range of bytes."""
     return space.dtype == np.uint8 and bool(np.all(space.low == 0) and np.all(space.high == 255))
 
 
@@ -240,7 +240,7 @@ def _image(
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
-    """Return True if the channels of an image come last: beside two equal dimensions, else the smallest one."""
+    """Return True if the channels of an image come last: next to two equal dimensions, otherwise the smallest one."""
     first, middle, end = shape[-3:]
     if (first == middle) != (middle == end):
         return first == middle
@@ -271,13 +271,13 @@ def _numbers(
     arranged: Callable[[Array], Array] | None = None,
     dtype: np.dtype[Any] | None = None,
 ) -> tuple[np.dtype[Any], Extractor]:
-    """Return dtype and extractor of a box: float32 of floats, their own of others, or as said; `arranged` moves it."""
+    """Return dtype and extractor of a box: floats become float32, others stay, unless given; `arranged` moves axes."""
     dtype = dtype or (np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype)
     check = BoundsCheck(space, name, dtype)
 
     def extract(batch: Any, who: Who = row_of_batch) -> Array:
         values: Array = np.asarray(batch)
-        # The copy that astype makes also keeps us apart from an environment that writes over its arrays.
+        # The copy from astype also protects us from an environment that overwrites its arrays.
         column = values.astype(dtype)
         if column.shape[1:] == space.shape:
             check(values, column, who)
@@ -289,7 +289,7 @@ def _numbers(
 
 
 def _choices(space: ChoiceSpace, name: str) -> tuple[int, np.dtype[Any], Extractor]:
-    """Return the same of choices: flags are numbers, others one-hot, side by side."""
+    """Return the same for choices: flags become numbers, others one-hot, side by side."""
     check, sizes = ChoiceCheck(space, name), space.sizes.ravel()
     flags = space.kind == "MultiBinary"
     width, first = len(sizes) if flags else int(sizes.sum()), np.cumsum(sizes) - sizes
@@ -306,13 +306,13 @@ def _choices(space: ChoiceSpace, name: str) -> tuple[int, np.dtype[Any], Extract
 
 
 def _rows_part(leaf: _Leaf) -> ObservationPart:
-    """Make a set of a matrix; its rows are the entities."""
+    """Turn a matrix into a set, whose entities are the rows."""
     assert isinstance(leaf.space, BoxSpace)
     return leaf.part(leaf.shape, *_numbers(leaf.space, leaf.name, leaf.shape))
 
 
 def _sequence_part(leaf: _Leaf) -> ObservationPart:
-    """Make a set [e, f] of a sequence, padded to its maximal size: entities of zeros count as none."""
+    """Turn a sequence into a set [e, f], padded to its maximal size: entities of zeros count as none."""
     assert isinstance(leaf.space, SequenceSpace)
     most, stack = leaf.settings.max_entities or MAX_ENTITIES, leaf.space.stack
     flattened = []

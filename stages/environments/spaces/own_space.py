@@ -1,6 +1,6 @@
-"""The spaces of an environment as plain data, which need no environment library; `own_space` makes them of Gymnasium's.
+"""The spaces of an environment as plain data, without an environment library; `own_space` converts Gymnasium's.
 
-A policy's file keeps them (`BehaviorSpec.spaces`), so that it can be asked in the environment's own terms.
+A policy's file keeps them (`BehaviorSpec.spaces`), so that callers can use the environment's own terms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 AS_GOOD_AS_INFINITE = 1e30
 """Bounds like float32's largest number mean "none"; scaling to them would overflow."""
 _SHOWN = 8
-"""Different bounds of a box that are shown."""
+"""The most different bounds of a box in messages."""
 
 
 # Spaces are plain data: a file with Gymnasium's objects would have to be unpickled (docs/decisions/033).
@@ -29,15 +29,15 @@ class BoxSpace:
     """Numbers between bounds, in an array."""
 
     low: Array
-    """[*shape] the lower bound of each, in the space's own dtype; -inf where there is none."""
+    """[*shape] each lower bound, in the space's own dtype; -inf for none."""
     high: Array
     clipped: bool = False
-    """True of actions that are decided in these numbers, and end at the bounds; else they are scaled to them."""
+    """True for actions in this range, which are clipped at the bounds; others are scaled to it."""
 
     kind = "Box"
 
     def __str__(self) -> str:
-        """The form in messages, as Gymnasium has it: `Box(0, 255, (84, 84), uint8)`."""
+        """The form in messages, which is Gymnasium's: `Box(0, 255, (84, 84), uint8)`."""
         return f"Box({_shown(self.low)}, {_shown(self.high)}, {self.shape}, {self.dtype})"
 
     @property
@@ -57,9 +57,9 @@ class ChoiceSpace:
 
     kind: str
     sizes: NDArray[np.int64]
-    """[*shape] how many there are to choose from; [] of a Discrete, and 2 everywhere of a MultiBinary."""
+    """[*shape] the number of choices; [] for a Discrete, and 2 everywhere for a MultiBinary."""
     start: NDArray[np.int64]
-    """[*shape] the first of them."""
+    """[*shape] the first choice."""
     dtype: np.dtype[Any]
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class SequenceSpace:
 
     element: OwnSpace
     stack: bool
-    """True if they come as one value with an axis more, instead of a tuple."""
+    """True if they come as one value with another axis, instead of a tuple."""
 
     kind = "Sequence"
     shape = ()
@@ -107,7 +107,7 @@ class ComposedSpace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OtherSpace:
-    """A space that can't be used, such as Text."""
+    """An unsupported space, such as Text."""
 
     kind: str
 
@@ -123,7 +123,7 @@ OwnSpace = ComposedSpace | Leaf
 
 
 def leaves(space: OwnSpace, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Leaf]]:
-    """Return what is in a space and is no Dict and no Tuple, each with its keys from the outside."""
+    """Return the parts of a space that are neither Dict nor Tuple, each with its keys from the outside."""
     if isinstance(space, ComposedSpace):
         for key, part in space.parts.items():
             yield from leaves(part, (*keys, key))
@@ -132,7 +132,7 @@ def leaves(space: OwnSpace, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def own_space(space: Space[Any]) -> OwnSpace:
-    """Return a space as plain data; one of a kind that can't be used is an `OtherSpace`, which its users refuse."""
+    """Return a space as plain data; an unsupported one is an `OtherSpace`, which its users refuse."""
     from gymnasium import spaces
 
     match space:
@@ -161,13 +161,13 @@ def with_clipped_boxes(space: OwnSpace) -> OwnSpace:
 
 
 def plain_spaces(observation: OwnSpace, action: OwnSpace) -> dict[str, Any] | None:
-    """Return what `BehaviorSpec.spaces` holds: both spaces as plain data; None if one has keys of other types."""
+    """Return the value of `BehaviorSpec.spaces`: both spaces as plain data; None if one has keys of other types."""
     plain = {"observation": to_plain(observation), "action": to_plain(action)}
     return None if None in plain.values() else plain
 
 
 def to_plain(space: OwnSpace) -> dict[str, Any] | None:
-    """Return a space as dictionaries, lists and scalars, for msgpack and JSON; None if that can't hold it."""
+    """Return a space as dictionaries, lists and scalars, for msgpack and JSON; None if these can't hold it."""
     match space:
         case BoxSpace():
             bounds = {"low": _bound(space.low), "high": _bound(space.high)}
@@ -191,7 +191,7 @@ def from_plain(plain: Mapping[str, Any]) -> OwnSpace:
     """Invert `to_plain`.
 
     Raises:
-        ValueError: if it is no such description.
+        ValueError: if the data is not such a description.
     """
     try:
         kind = str(plain["kind"])
@@ -219,7 +219,7 @@ def _choices(kind: str, space: Space[Any], sizes: Any, start: Any) -> ChoiceSpac
 
 
 def _bound(bound: Array) -> Any:
-    """Return one number where all are equal, else all of them, nested; None stands for infinity."""
+    """Return one number if all are equal, otherwise all of them, nested; None stands for infinity."""
     if bound.size and (bound == bound.flat[0]).all():
         return _finite(bound.flat[0].item())
     return [_finite(number) for number in bound.ravel().tolist()]
@@ -234,7 +234,7 @@ def _array(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any], infinite: f
         return np.array([infinite if number is None else number for number in bound], dtype).reshape(shape)
     with np.errstate(over="ignore"):
         number = np.array(infinite if bound is None else bound, dtype)
-    return np.broadcast_to(number, shape)  # takes no room, however large the shape
+    return np.broadcast_to(number, shape)  # takes no memory, however large the shape
 
 
 def _shown(bound: Array) -> str:

@@ -1,6 +1,6 @@
-"""Values of observations that are not of their space: an index is an error, a number beyond a Box's bounds a warning.
+"""Observations outside their space: an index is an error, a number beyond a Box's bounds a warning.
 
-What is compared is the whole batch; who is to blame is looked for only if something does not fit.
+The check covers the whole batch at once, and looks for the culprit only after a failure.
 
 Axis letters: k observations.
 """
@@ -19,20 +19,20 @@ from headrace.stages.errors import BrokenEnvironmentError, Who
 log = logging.getLogger(__name__)
 
 _SMALL = 4096
-"""Numbers up to which bounds as large as the batch are kept: to compare with one row takes twice as long there."""
+"""The most numbers in cached bounds with the batch's shape: comparing with one row takes twice as long."""
 
 
 def row_of_batch(row: int | None) -> str:
-    """Whose a row is, where nothing more is known."""
+    """Name a row if nothing else is known about it."""
     return "the batch" if row is None else f"row {row}"
 
 
 class ChoiceCheck:
-    """Checks that whole numbers are of their space.
+    """Checks that whole numbers are in their space.
 
     Args:
         space: Discrete, MultiDiscrete or MultiBinary.
-        name: of the observation.
+        name: the observation's name.
     """
 
     def __init__(self, space: ChoiceSpace, name: str) -> None:
@@ -43,13 +43,13 @@ class ChoiceCheck:
         """Return the numbers [k, *shape] as choices [k, size] counted from 0.
 
         Raises:
-            BrokenEnvironmentError: if one is not of the space.
-            TypeError: if they are no whole numbers.
+            BrokenEnvironmentError: if a number is outside the space.
+            TypeError: if the values are not whole numbers.
         """
         if values.dtype.kind not in "iub":
             raise TypeError(f"expected whole numbers, got {values.dtype}")
         chosen: Array = values.reshape(len(values), len(self._sizes)).astype(np.int64) - self._start
-        outside = chosen.view(np.uint64) >= self._sizes  # negative ones are larger than all
+        outside = chosen.view(np.uint64) >= self._sizes  # negative ones wrap to larger numbers
         if np.count_nonzero(outside):
             row, index = np.argwhere(outside)[0].tolist()
             first = int(self._start[index])
@@ -62,12 +62,12 @@ class ChoiceCheck:
 
 
 class BoundsCheck:
-    """Warns once of numbers beyond the bounds of a Box, which are learned from as they are.
+    """Warns once about numbers beyond the bounds of a Box, which stay unchanged.
 
     Args:
         space: the Box.
-        name: of the observation.
-        dtype: of its column.
+        name: the observation's name.
+        dtype: its column's dtype.
     """
 
     def __init__(self, space: BoxSpace, name: str, dtype: np.dtype[Any]) -> None:
@@ -79,11 +79,11 @@ class BoundsCheck:
         self._rows: tuple[int, Array, Array] = (0, self._low, self._high)
 
     def __call__(self, values: Array, column: Array, who: Who) -> None:
-        """Look at observations [k, *shape], as they came and in the dtype of their column.
+        """Check observations [k, *shape], raw and in the dtype of their column.
 
         Raises:
-            BrokenEnvironmentError: if whole numbers came that the dtype can't hold.
-            TypeError: if other than whole numbers came where these are expected.
+            BrokenEnvironmentError: if the dtype can't hold a whole number.
+            TypeError: if values other than whole numbers came in place of these.
         """
         if not self._floats and values.dtype != column.dtype:
             self._check_cast(values, who)
