@@ -13,9 +13,9 @@ from headrace.stages.environments.unity.errors import UnityRefused
 from headrace.stages.environments.unity.messages import ListAgentActionProto
 
 _CONTINUOUS = 1
-"""Of `SpaceTypeProto`, in packages whose behaviours have one of the two kinds of actions."""
+"""Kind of `SpaceTypeProto` in packages whose behaviours have only one of the two kinds of actions."""
 _SHORT_CHOICES = 128
-"""Choices of a branch up to which each is one byte."""
+"""The most choices of a branch that fit one byte."""
 
 
 def action_spec(brain: Any, owner: str) -> ActionSpec:
@@ -49,12 +49,12 @@ def action_protos(spec: BehaviorSpec, continuous: NDArray[np.float32], discrete:
     """The actions of d agents as a `ListAgentActionProto`, in the order of the rows.
 
     Args:
-        spec: of the behaviour.
+        spec: the behaviour's spec.
         continuous: [d, continuous_size].
         discrete: [d, branches].
 
     Raises:
-        ValueError: if the arrays are not of these shapes, or a choice is none of its branch.
+        ValueError: if the arrays have other shapes, or a choice is not one of its branch.
     """
     actions = spec.actions
     d = len(continuous)
@@ -85,7 +85,7 @@ def _check_choices(spec: BehaviorSpec, discrete: NDArray[np.int32]) -> None:
 def _one_by_one(continuous: NDArray[np.float32], discrete: NDArray[np.int32]) -> Any:
     protos = ListAgentActionProto()
     for values, choices in zip(continuous.tolist(), discrete.tolist(), strict=True):
-        # Packages before 2.0 read the deprecated vector, where choices are numbers like all others.
+        # Packages before 2.0 read the deprecated vector, in which choices are floats too.
         protos.value.add(
             continuous_actions=values, discrete_actions=choices, vector_actions_deprecated=values + choices
         )
@@ -93,10 +93,10 @@ def _one_by_one(continuous: NDArray[np.float32], discrete: NDArray[np.int32]) ->
 
 
 class _Pattern:
-    """The serialised actions of one agent, as a pattern into which the actions of all are written at once.
+    """The serialised actions of one agent, as a pattern into which the actions of all agents are written together.
 
-    While choices are one byte, the agents' bytes differ only in the actions. Filling in messages agent by agent takes
-    three times as long. The places of the fields are found by changing one field at a time.
+    While choices take one byte, the agents' bytes differ only in the actions. Filling in messages agent by agent takes
+    three times as long. Changing one field at a time reveals the fields' places.
     """
 
     def __init__(self, actions: ActionSpec) -> None:
@@ -104,7 +104,7 @@ class _Pattern:
         discrete = np.zeros((1, len(actions.discrete_branches)), np.int32)
         zeros = _one_by_one(continuous, discrete)
         self._bytes = _serialised(zeros)
-        other = np.full(actions.log_prob_size, 0x01010101, "<u4").view("<f4").tolist()  # of floats without a zero byte
+        other = np.full(actions.log_prob_size, 0x01010101, "<u4").view("<f4").tolist()  # floats without a zero byte
         self._continuous = self._changed(zeros, "continuous_actions", other[: actions.continuous_size])
         self._discrete = self._changed(zeros, "discrete_actions", [1] * len(actions.discrete_branches))
         self._deprecated = self._changed(zeros, "vector_actions_deprecated", other)
@@ -116,7 +116,7 @@ class _Pattern:
         return _Pattern(actions)
 
     def filled(self, continuous: NDArray[np.float32], discrete: NDArray[np.int32]) -> Any:
-        """`ListAgentActionProto` of d agents."""
+        """Return the `ListAgentActionProto` of d agents."""
         rows = np.tile(self._bytes, (len(continuous), 1))
         numbers = np.concatenate((continuous, discrete), axis=1, dtype="<f4", casting="same_kind")
         rows[:, self._deprecated] = numbers.view(np.uint8)

@@ -1,8 +1,8 @@
 """Unity's agents as columns: one reader per behaviour, and one for each of its observations.
 
-Unity sends a message per agent; the readers make arrays of all agents. They also check the messages, and name what is
-wrong: worker, behaviour, agent, observation. Numbers come as floats, images as floats or as PNG files (`png`). Arrays
-have the shape that Unity states, also where an older package puts an image's channels last.
+Unity sends a message per agent; the readers make arrays of all agents. They also check the messages, and name the
+source of an error: worker, behaviour, agent, observation. Numbers come as floats, images as floats or as PNG files
+(`png`). Arrays have the shape that Unity states, even if an older package puts an image's channels last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.stages.environments.unity.png import PngError, decode_each, decode
 log = logging.getLogger(__name__)
 
 _LARGE = 64 * 64 * 3
-"""From so many numbers of a picture on, decoding outlasts what holds the interpreter's lock: then threads help."""
+"""Size of a picture above which decoding takes longer than the work under the interpreter's lock: threads then help."""
 _UNSPECIFIED, _NONE, _TRANSLATION, _VARIABLE = 0, 1, 2, 4
 _WORDS = {
     _UNSPECIFIED: "unspecified",
@@ -50,15 +50,15 @@ _KINDS = {
 class BehaviorReader:
     """Reads the agents of one behaviour.
 
-    Its first agent determines its observations; later agents must be alike.
+    Its first agent determines its observations; later agents must have the same.
 
     Attributes:
-        spec: of the behaviour.
+        spec: the behaviour's spec.
 
     Args:
         brain: its `BrainParametersProto`.
         first: the `AgentInfoProto` of one of its agents.
-        owner: its sender (`Unity worker 3`), for messages.
+        owner: the sender (`Unity worker 3`), for messages.
 
     Raises:
         UnityRefused: if the behaviour is not supported.
@@ -83,8 +83,8 @@ class BehaviorReader:
         """Convert the behaviour's agents (`AgentInfoProto`) of one message to columns.
 
         Raises:
-            UnityBroken: if agents are doubled, a reward or observation is not finite, an observation does not fit the
-                spec, or an action mask forbids every choice; the text names the agent.
+            UnityBroken: if an agent appears twice, a reward or observation is not finite, an observation does not fit
+                the spec, or an action mask forbids every choice; the text names the agent.
         """
         endings = [info for info in infos if info.done]
         rows = [*endings, *(info for info in infos if not info.done)] if endings else list(infos)
@@ -160,7 +160,7 @@ class BehaviorReader:
             raise UnityBroken(f"{self._owner}, agent {agent}: its action mask {error.problem}") from error
 
     def _without_wrong(self, rows: list[Any], forbidden: list[list[bool]]) -> list[list[bool]]:
-        """Leave out masks of another length, as ML-Agents does, and say so once."""
+        """Drop masks of another length, as ML-Agents does, and warn once."""
         width = self._mask_reader.width
         if not self._warned_of_mask:
             self._warned_of_mask = True
@@ -177,7 +177,7 @@ class WrongObservation(Exception):
     """A row does not fit the spec.
 
     Attributes:
-        row: its number.
+        row: the row's number.
         problem: text that follows the observation's name.
     """
 
@@ -191,8 +191,8 @@ def observation_spec(proto: Any, index: int, owner: str) -> ObservationSpec:
     """The spec of a behaviour's observation number `index`, from its first `ObservationProto`.
 
     Raises:
-        UnityRefused: if it is not supported.
-        UnityBroken: if it is an image that can't be decoded.
+        UnityRefused: if the observation is not supported.
+        UnityBroken: if the observation is an image that can't be decoded.
     """
     shape = tuple(proto.shape)
     name = proto.name or f"observation_{index}"
@@ -232,7 +232,7 @@ def _stated_last(proto: Any, shape: tuple[int, ...]) -> bool:
     """True if an image's channels seem to be last, judged without decoding it."""
     if proto.dimension_properties:
         return tuple(proto.dimension_properties) == _CHANNELS_LAST
-    # Packages too old to state them put the channels last, which shows where channels are fewer than rows.
+    # Packages too old to state them put the channels last, which shows if there are fewer channels than rows.
     return shape[2] < shape[0]
 
 
@@ -248,7 +248,7 @@ class FloatReader:
     """Reads an observation of floats.
 
     Agents' protos usually differ only in the numbers. So each is serialised, which protobuf does fast, and all are read
-    at once; comparing two finds the place of the numbers. Reading repeated fields takes three times as long.
+    together; comparing two finds the place of the numbers. Reading repeated fields takes three times as long.
     """
 
     def __init__(self, spec: ObservationSpec, first: Any) -> None:
@@ -269,7 +269,7 @@ class FloatReader:
         """Read n agents' `ObservationProto` as [n, *shape].
 
         Raises:
-            WrongObservation: if one has another number of values than its shape, or one that is not finite.
+            WrongObservation: if a proto has the wrong number of values for its shape, or one that is not finite.
         """
         numbers = self._all_at_once([proto.SerializeToString() for proto in protos])
         if numbers is None:
@@ -280,7 +280,7 @@ class FloatReader:
         return numbers.reshape(len(protos), *self.spec.shape)
 
     def _all_at_once(self, serialised: list[bytes]) -> NDArray[np.float32] | None:
-        """[n, size], or None if one differs from the pattern."""
+        """[n, size], or None if a proto differs from the pattern."""
         if any(len(one) != self._bytes for one in serialised):
             return None
         rows = np.frombuffer(b"".join(serialised), np.uint8).reshape(len(serialised), self._bytes)
@@ -307,7 +307,7 @@ class ImageReader:
         """Read n agents' `ObservationProto` as [n, *shape].
 
         Raises:
-            WrongObservation: if one can't be decoded to the shape.
+            WrongObservation: if an image can't be decoded to the shape.
         """
         pictures = np.empty((len(protos), *self.spec.shape), np.uint8)
 
@@ -342,7 +342,7 @@ ObservationReader = FloatReader | ImageReader
 
 
 def observation_reader(spec: ObservationSpec, first: Any) -> ObservationReader:
-    """The reader of an observation, from the proto that `observation_spec` made its spec from."""
+    """The reader of an observation, from the proto behind the spec."""
     return ImageReader(spec) if spec.dtype == "uint8" else FloatReader(spec, first)
 
 

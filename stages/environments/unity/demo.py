@@ -6,7 +6,7 @@
     byte 33  length and `BrainParametersProto`
     then     length and `AgentInfoActionPairProto`, for each recorded step
 
-Lengths are varints. Unity leaves a few bytes behind the last pair when it closes a file, so a header's number of steps
+Lengths are varints. Unity leaves a few bytes after the last pair when it closes a file, so a header's number of steps
 other than 0 determines the last pair.
 """
 
@@ -41,7 +41,7 @@ class DemoMeta:
 
     name: str
     steps: int = 0
-    """Recorded pairs, with those that end an episode; 0 during recording, or if it was cut off."""
+    """Recorded pairs, including those that end an episode; 0 during recording, or if it was interrupted."""
     episodes: int = 0
     mean_reward: float = 0.0
     """Mean reward of an episode."""
@@ -55,12 +55,12 @@ class DemoReader:
         path: the file.
 
     Attributes:
-        meta: its header.
-        brain: `BrainParametersProto`, the behaviour.
+        meta: the file's header.
+        brain: the behaviour's `BrainParametersProto`.
         damage: a description of the file's damage, None if there is none. Known after iterating.
 
     Raises:
-        StageError: if it can't be read, is no demonstration, or has another version.
+        StageError: if the file can't be read, is not a demonstration, or has another version.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -115,19 +115,19 @@ class DemoReader:
     def _plain(self, start: int, end: int) -> tuple[DemoMeta, Any, int]:
         meta = _meta(_parse(DemonstrationMetaProto, self._data[start:end]))
         if meta.api_version not in API_VERSIONS:
-            return meta, None, 0  # what follows may be anything
+            return meta, None, 0  # the rest may be anything
         brain, first = _read(BrainParametersProto, self._data, META_ROOM)
         if not _describes(brain):
             raise _NotWholeError("no behaviour is described in it")
         return meta, brain, first
 
     def _overlong(self, start: int, end: int) -> tuple[DemoMeta, Any, int]:
-        """Read the header of a recording with too long a name: header and description overlap."""
+        """Read the header of a recording with too long a name, where header and description overlap."""
         try:
             brain, first = _read(BrainParametersProto, self._data, META_ROOM)
             if _describes(brain) and first < len(self._data):
                 _read(AgentInfoActionPairProto, self._data, first)
-                return DemoMeta(""), brain, first  # never closed, so the description is whole
+                return DemoMeta(""), brain, first  # never closed, so the description is intact
         except _NotWholeError:
             pass
         proto = _parse(DemonstrationMetaProto, self._data[start:end])
@@ -141,12 +141,12 @@ class DemoReader:
 class DemoWriter:
     """Writes a demonstration file, as a context manager, in one thread.
 
-    A recording that is never closed can be read, too.
+    A recording that is never closed is readable too.
 
     Args:
         path: the file, which must not exist yet; its folder is made.
-        brain: `BrainParametersProto`, the behaviour.
-        name: of the recording; it is cut to fit into the header.
+        brain: the behaviour's `BrainParametersProto`.
+        name: the recording's name, cut to fit into the header.
 
     Raises:
         StageError: if the file exists or can't be made.
@@ -180,10 +180,10 @@ class DemoWriter:
 
         Args:
             agent_info: `AgentInfoProto`: observation, and reward since the agent's last pair.
-            action: `AgentActionProto`: its action; meaningless where an episode ended.
+            action: `AgentActionProto`: its action; meaningless if the episode ended.
 
         Raises:
-            StageError: if it can't be written.
+            StageError: if the disk refuses the pair.
             ValueError: if the file is closed.
         """
         if self._closed:
@@ -201,7 +201,7 @@ class DemoWriter:
         """Rewrite the header with its numbers, and close the file; closing twice is allowed.
 
         Raises:
-            StageError: if it can't be written; the pairs can still be read.
+            StageError: if the disk refuses the header; the pairs remain readable.
         """
         if self._closed:
             return
@@ -226,11 +226,11 @@ class DemoWriter:
 
 
 class _NotWholeError(Exception):
-    """A message is not whole; the text completes "pair 7 …"."""
+    """A message is incomplete; the text completes "pair 7 …"."""
 
 
 def _read(kind: Any, data: bytes, at: int) -> tuple[Any, int]:
-    """Read a message with its length at a byte; returns it and the offset of the next one."""
+    """Read a message, whose length is at a byte; returns it and the offset of the next one."""
     try:
         length, start = read_varint(data, at)
     except ValueError as error:
@@ -285,22 +285,21 @@ def _delimited(message: Any) -> bytes:
 
 
 # Repair of demonstrations with too long a name, whose header overwrote the beginning of the behaviour's description.
-# The end of the description is intact and has the actions; the pairs behind it are whole. Their beginning is found by
-# trying.
+# The end of the description is intact and has the actions; the pairs after it are intact. A search finds their start.
 
 _FURTHEST = 4096
-"""Bytes that may be left of a description."""
+"""The most bytes of a description that may remain."""
 _ACTION_SPEC = b"\x4a"
 """Tag of field 9 of `BrainParametersProto`, its last one."""
 
 
 def damaged_description(data: bytes, end: int, name: str) -> tuple[Any, int] | None:
-    """Recover a description that begins before `end`, where the header that overwrote it ends.
+    """Recover a description that begins before `end`, where the overwriting header ends.
 
     Args:
         data: the file.
         end: the first byte that may be part of the description.
-        name: for the behaviour, as its own may be lost.
+        name: for the behaviour, as its own name may be lost.
 
     Returns:
         `BrainParametersProto` with the actions, and the offset of the first pair; None if none is found.
@@ -350,10 +349,10 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the number at a byte; returns it and the offset behind it.
+    """Decode the number at a byte; returns it and the offset after it.
 
     Raises:
-        ValueError: if the data ends within it, or it is wider than 32 bits.
+        ValueError: if the data ends within the number, or the number is wider than 32 bits.
     """
     value = 0
     for i, byte in enumerate(data[at : at + 5]):

@@ -1,7 +1,7 @@
 """The content of a demonstration file as arrays: one row for each recorded pair, in the file's order.
 
-A pair is an agent's observation, its reward since the pair before, and its action. The pair that ends an episode has
-the last observation and reward, and a meaningless action. Where a recording was stopped in mid-episode, some of Unity's
+A pair is an agent's observation, its reward since the previous pair, and its action. The pair that ends an episode has
+the last observation and reward, and a meaningless action. If a recording was stopped in mid-episode, some of Unity's
 packages write an agent's last pair without an action.
 """
 
@@ -35,7 +35,7 @@ from headrace.stages.errors import StageError
 log = logging.getLogger(__name__)
 
 _CHUNK = 512
-"""Pairs that are decoded at once."""
+"""Pairs that are decoded together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class DemoSteps:
     """P recorded pairs of a behaviour."""
 
     spec: BehaviorSpec
-    """Images are uint8 where they were recorded as PNG; all else is float32."""
+    """Images recorded as PNG are uint8; all other observations are float32."""
     observations: tuple[Array, ...]
     """[P, *shape] of each observation."""
     rewards: NDArray[np.float32]
-    """[P] since the agent's pair before."""
+    """[P] reward since the agent's previous pair."""
     ended: NDArray[np.bool_]
     """[P] true in the last pair of an episode."""
     interrupted: NDArray[np.bool_]
@@ -61,7 +61,7 @@ class DemoSteps:
     action_masks: NDArray[np.bool_] | None
     """[P, choices] true = allowed, all true where an episode ended; None without discrete actions."""
     group_ids: NDArray[np.int32]
-    """[P] 0 is no group."""
+    """[P] group id, 0 for none."""
     group_rewards: NDArray[np.float32]
     """[P]"""
 
@@ -71,10 +71,11 @@ class DemoSteps:
 
 
 def read_demo(path: Path) -> DemoSteps:
-    """Read all complete pairs; a warning says where a file was cut off.
+    """Read all complete pairs; a warning names the place where a file was cut off.
 
     Raises:
-        StageError: if the file is no demonstration, has no pairs, or pairs differ in form; the message names the pair.
+        StageError: if the file is not a demonstration, has no pairs, or pairs differ in form; the message names the
+            pair.
     """
     reader = DemoReader(path)
     pairs = iter(reader)
@@ -102,15 +103,15 @@ def read_demo(path: Path) -> DemoSteps:
 
 
 def write_demo(path: Path, steps: DemoSteps, name: str) -> None:
-    """Write pairs to a new file: images of bytes as PNG, all else as floats. `read_demo` gives them back exactly.
+    """Write pairs to a new file, images of bytes as PNG, other observations as floats; `read_demo` is the exact inverse.
 
     Args:
         path: the file, which must not exist yet.
-        steps: what to write. Images have their channels first; observations other than bytes are float32.
-        name: of the recording.
+        steps: the pairs. Images have their channels first; observations other than bytes are float32.
+        name: the recording's name.
 
     Raises:
-        StageError: if there is such a file already, or the disk does not take it.
+        StageError: if the file already exists, or the disk refuses it.
     """
     with DemoWriter(path, brain_of(steps.spec), name) as writer:
         for info, action in _pairs(steps):
@@ -118,7 +119,7 @@ def write_demo(path: Path, steps: DemoSteps, name: str) -> None:
 
 
 def brain_of(spec: BehaviorSpec) -> Any:
-    """`BrainParametersProto` of a behaviour."""
+    """Return the `BrainParametersProto` of a behaviour."""
     brain = BrainParametersProto(brain_name=spec.behavior_id)
     brain.action_spec.num_continuous_actions = spec.actions.continuous_size
     brain.action_spec.num_discrete_actions = len(spec.actions.discrete_branches)
@@ -131,13 +132,13 @@ def _wrong_pair(error: StageError) -> StageError:
 
 
 def _decoded(pairs: list[Any], decoder: BehaviorReader, at: int, path: Path) -> DemoSteps:
-    """Decode pairs, beginning with the file's pair number `at` (from 0)."""
+    """Decode pairs, the first of which has the number `at` in the file (from 0)."""
     infos = [pair.agent_info for pair in pairs]
     ids = np.array([info.id for info in infos], np.int32)
     ended = np.array([info.done for info in infos], np.bool_)
     interrupted = np.array([info.done and info.max_step_reached for info in infos], np.bool_)
     for number, info in enumerate(infos, at + 1):
-        # The decoder reads several agents at one time, so each pair becomes an agent in mid-episode.
+        # The decoder reads concurrent agents, so each pair becomes an agent in mid-episode.
         if info.done:
             info.ClearField("action_mask")  # no action follows, and all choices may be forbidden
         info.id, info.done, info.max_step_reached = number, False, False
@@ -168,7 +169,7 @@ def _acts(pair: Any) -> bool:
 
 
 def _action(proto: Any, spec: ActionSpec, number: int, path: Path) -> tuple[list[float], list[int]]:
-    """The action of a pair; zeros where it has none."""
+    """The action of a pair; zeros if it has none."""
     continuous, discrete = list(proto.continuous_actions), list(proto.discrete_actions)
     branches = len(spec.discrete_branches)
     if not continuous and not discrete:  # recorded before hybrid actions
@@ -185,7 +186,7 @@ def _action(proto: Any, spec: ActionSpec, number: int, path: Path) -> tuple[list
 
 
 def _check_idle(steps: DemoSteps, idle: list[int], path: Path) -> None:
-    """Refuse pairs without an action, by their numbers from 0, that do not end what is recorded of their agent."""
+    """Refuse pairs without an action, by their numbers from 0, unless they end their agent's recording."""
     last = {agent: number for number, agent in enumerate(steps.agent_ids.tolist())}
     for number in idle:
         if last[int(steps.agent_ids[number])] != number:

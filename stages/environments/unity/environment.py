@@ -8,7 +8,7 @@
     env.step()
     env.close()
 
-The pipeline does not use it: there, `headrace.stages.environments.unity` steps several programs at once.
+The pipeline uses `headrace.stages.environments.unity` instead, which steps several programs at a time.
 """
 
 from __future__ import annotations
@@ -67,32 +67,32 @@ class UnityEnvironment:
 
     Args:
         file_name: the executable, with or without its extension; None for the Editor.
-        worker_id: added to the port, so that several programs can run at once.
-        base_port: first port of executables; None for 5005, 0 for any free one. The Editor always calls 5004.
-        seed: of Unity's random numbers.
+        worker_id: added to the port, so that several programs can run concurrently.
+        base_port: first port of executables; None for 5005, 0 for any free one. The Editor always uses 5004.
+        seed: the seed of Unity's random numbers.
         no_graphics: run without a window.
         no_graphics_monitor: as `no_graphics`, except for worker 0.
         timeout_wait: seconds for the start, and for each exchange.
         additional_args: further arguments for the executable.
-        side_channels: may also be of ML-Agents' own classes.
+        side_channels: of these or ML-Agents' own classes.
         log_folder: for Unity's log.
-        num_areas: copies of the training area that Unity should make.
-        listen: where to wait for Unity: `localhost`, an address of this machine besides, or `all`; beyond localhost,
-            other machines can end the environment or answer in Unity's place.
+        num_areas: copies of the training area for Unity to make.
+        listen: where to wait for Unity: `localhost`, another address of this machine in addition, or `all`; beyond
+            localhost, other machines can end the environment or answer in Unity's place.
         max_message_mib: largest message from or to Unity, in MiB.
 
     Attributes:
         side_channels: by the names of their classes.
 
     Raises:
-        UnityEnvironmentException: if it can't be started, or its version is not compatible.
+        UnityEnvironmentException: if Unity can't be started, or its version is not compatible.
         UnityWorkerInUseException: if the port is taken.
         UnityTimeOutException: if Unity does not connect.
     """
 
     BASE_ENVIRONMENT_PORT = BASE_PORT
     DEFAULT_EDITOR_PORT = EDITOR_PORT
-    """What is called so in ML-Agents' class."""
+    """The flag of this name in ML-Agents' class."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class UnityEnvironment:
         """Start another program of the same build, with the same arguments, on a free port and without side channels.
 
         Raises:
-            UnityEnvironmentException: as the constructor, and of the Editor, as there is only one.
+            UnityEnvironmentException: as the constructor, and for the Editor, as there is only one.
         """
         if self._given["file_name"] is None:
             raise UnityEnvironmentException("there is only one Unity Editor; give file_name to start several programs")
@@ -172,14 +172,14 @@ class UnityEnvironment:
         self._begun = True
 
     def step(self) -> None:
-        """Let agents take the actions that were set, or zeros, and wait until some ask for a decision or end.
+        """Let agents take their actions, zeros by default, and wait until some need a decision or end.
 
         The first step is a reset.
 
         Raises:
             UnityCommunicationException: if Unity failed, or broke the protocol.
-            UnityCommunicatorStoppedException: if it ended regularly.
-            UnityTimeOutException: if it did not answer in time.
+            UnityCommunicatorStoppedException: if Unity ended regularly.
+            UnityTimeOutException: if Unity did not answer in time.
             UnityEnvironmentException: if the environment was closed.
         """
         if not self._begun:
@@ -188,10 +188,10 @@ class UnityEnvironment:
         self._receive(self._worker.step({name: _protos(b) for name, b in self._behaviors.items() if len(b.decisions)}))
 
     def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
-        """The agents that ask for a decision, and those whose episodes ended, since the last step.
+        """The agents that need a decision, and those whose episodes ended, since the last step.
 
         Raises:
-            UnityActionException: if there is no such behaviour.
+            UnityActionException: if the behaviour does not exist.
         """
         behavior = self._behavior(behavior_name)
         return behavior.decisions, behavior.endings
@@ -204,7 +204,7 @@ class UnityEnvironment:
             action: an `ActionTuple` with a row for each agent of the DecisionSteps, in their order.
 
         Raises:
-            UnityActionException: if there is no such behaviour, or the actions have another shape.
+            UnityActionException: if the behaviour does not exist, or the actions have another shape.
         """
         behavior = self._behavior(behavior_name)
         count = len(behavior.decisions)
@@ -212,7 +212,7 @@ class UnityEnvironment:
             behavior.actions = behavior.spec.action_spec.checked(action, count, behavior_name)
 
     def set_action_for_agent(self, behavior_name: str, agent_id: int, action: Any) -> None:
-        """Set one agent's action for the next step; without any, the others of its behaviour take zeros.
+        """Set one agent's action for the next step; without actions of their own, its behaviour's others take zeros.
 
         Args:
             behavior_name: its behaviour's full name.
@@ -220,7 +220,7 @@ class UnityEnvironment:
             action: an `ActionTuple` of one row.
 
         Raises:
-            UnityActionException: if there is no such behaviour or agent, or the action has another shape.
+            UnityActionException: if the behaviour or agent does not exist, or the action has another shape.
         """
         behavior = self._behavior(behavior_name)
         row = behavior.decisions.agent_id_to_index.get(agent_id)

@@ -1,6 +1,6 @@
-"""Errors of a connection with Unity, by their remedy: a restart may help, or it can't, or Unity ended regularly.
+"""Errors of a connection with Unity, by remedy: a restart may help, can't help, or isn't needed.
 
-Behind them stand the exceptions of `UnityEnvironment`, named as scripts written for ML-Agents expect them.
+The exceptions of `UnityEnvironment` follow, with the names that scripts for ML-Agents expect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class UnityMisobserved(UnityBroken):
 
 
 class UnityRefused(ProgramRefused):
-    """Unity can't be used as it is set up (version, port, executable): no restart helps."""
+    """Unity can't be used in its present setup (version, port, executable): no restart helps."""
 
 
 class PortUnusable(UnityRefused):
@@ -37,11 +37,11 @@ class PortUnusable(UnityRefused):
 
 
 class ChannelMisused(UnityRefused):
-    """A side channel is used in the wrong way."""
+    """A side channel is used incorrectly."""
 
 
 class UnityEnded(ProgramEnded):
-    """Unity closed in order: its Editor was stopped, its window was closed, or the game quit by itself."""
+    """Unity closed in order: its Editor was stopped, its window was closed, or the game quit."""
 
 
 class UnityException(Exception):
@@ -77,7 +77,7 @@ class UnityActionException(UnityException):
 
 
 class UnitySideChannelException(UnityException):
-    """A side channel is used in the wrong way."""
+    """A side channel is used incorrectly."""
 
 
 _COUNTERPARTS: tuple[tuple[type[StageError], type[UnityException]], ...] = (
@@ -90,7 +90,7 @@ _COUNTERPARTS: tuple[tuple[type[StageError], type[UnityException]], ...] = (
     (UnityEnded, UnityCommunicatorStoppedException),
     (StageError, UnityEnvironmentException),
 )
-"""Errors of this package and those of the low-level interface; the first that fits counts."""
+"""Errors of this package and of the low-level interface; the first match counts."""
 
 
 @contextmanager

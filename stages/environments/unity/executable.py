@@ -13,15 +13,15 @@ _LOG_FLAG = "-logfile"
 
 @dataclass(frozen=True, slots=True)
 class Executable(Launch):
-    """A Unity executable; where there is no `log_file`, Unity writes its log where it always does."""
+    """A Unity executable; without a `log_file`, Unity writes its log to its usual place."""
 
     no_graphics: bool = False
-    """Without rendering, and so without camera observations."""
+    """Whether it runs without rendering, and so without camera observations."""
 
     def command(self, port: int, seed: int) -> list[str]:
         """The program, the standard arguments in ML-Agents' order, then the user's; raises as `Launch`.
 
-        The seed is no argument: the handshake tells it.
+        The seed is not an argument: the handshake sends it.
         """
         command = [str(find_executable(Path(self.path), ENGINE))]
         if self.no_graphics:

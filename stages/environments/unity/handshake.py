@@ -1,4 +1,4 @@
-"""The handshake: Unity's greeting, ours, and the check of their versions; and what Unity's silence may mean."""
+"""The handshake: Unity's greeting, ours, and the check of their versions; and likely causes of Unity's silence."""
 
 from __future__ import annotations
 
@@ -109,10 +109,10 @@ def _numbers(version: str) -> tuple[int, int] | None:
 
 
 def check(greeting: UnityGreeting, worker: str) -> None:
-    """Refuse a Unity with another protocol version, and warn of one without the base capabilities.
+    """Refuse a Unity with another protocol version, and warn about one without the base capabilities.
 
     Args:
-        greeting: Unity's.
+        greeting: Unity's greeting.
         worker: its name, for messages.
 
     Raises:
@@ -148,11 +148,11 @@ class ConnectionState(Enum):
     FIRST_RESET = auto()
     """Reset, without any agent yet."""
     RUNNING = auto()
-    """Agents have asked for decisions."""
+    """Agents have requested decisions."""
 
 
 def describe_timeout(state: ConnectionState, editor: bool, timeout_s: float) -> str:
-    """Describe what Unity failed to do within `timeout_s` seconds, and the remedy; follows its name in a sentence."""
+    """Describe Unity's failure to act within `timeout_s` seconds, and the remedy; follows its name in a sentence."""
     return f"{_LATE[state].format(seconds=f'{timeout_s:g} s')} {_cure(state, editor)} {_MORE_TIME}"
 
 

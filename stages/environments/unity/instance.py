@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Worker(Protocol):
-    """A connection with a Unity program, as of `UnityWorker`; each call waits for an answer."""
+    """A connection with a Unity program, such as `UnityWorker`; each call waits for an answer."""
 
     async def start(self) -> None:
         """Connect."""
@@ -32,14 +32,14 @@ class Worker(Protocol):
         """Let agents act; a `UnityOutputProto`."""
 
     async def close(self, patience_s: float | None = None) -> None:
-        """End it in any state; it is killed after `patience_s`, by default the time of an exchange."""
+        """End the connection in any state; kills Unity after `patience_s`, by default the time of an exchange."""
 
 
 class UnityInstance(Program[Worker]):
-    """One Unity program, which can be started again after it broke.
+    """One Unity program, which can be restarted after a failure.
 
     Args:
-        worker_id: counts the Unity programs of the run; names it in messages.
+        worker_id: counts the Unity programs of the run; names this one in messages.
         connect: makes a connection and its side channels; called for each start.
         without_graphics: True if it has none, so that image observations cause a warning.
     """

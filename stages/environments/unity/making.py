@@ -1,4 +1,4 @@
-"""From the YAML to a group of Unity programs: the checks before a run, executables, ports, seeds, side channels."""
+"""Makes a group of Unity programs from the YAML: the checks before a run, executables, ports, seeds, side channels."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headrace.stages.errors import LoadError, blaming, describe_error, type_of
 from headrace.stages.loading import load_callable
 
 _OF_CHANNELS = ("channel_id", "message_queue", "on_message_received")
-"""What every side channel has, of whichever class it is."""
+"""Names that every side channel has, whatever its class."""
 
 
 def make_unity_group(request: EnvironmentRequest) -> ProgramGroup:
-    """Make the group that `env_settings` describes; nothing is started before its first reset.
+    """Make the group that `env_settings` describes; its first reset starts the programs.
 
     Worker n has the run's seed + n.
 
@@ -52,7 +52,7 @@ def _connect(
     channels: list[Callable[[], Any]],
     parameters: EpisodeParameters | None,
 ) -> tuple[Worker, SideChannelBridge]:
-    from headrace.stages.environments.unity.worker import EDITOR_PORT, UnityWorker  # with gRPC, which no check needs
+    from headrace.stages.environments.unity.worker import EDITOR_PORT, UnityWorker  # imports gRPC, which no check needs
 
     config, env, seed = request.config, request.config.env_settings, request.seed
     bridge = SideChannelBridge(config.engine_settings, parameters, worker_id, seed, [make() for make in channels])
@@ -88,17 +88,17 @@ def _executable(config: RunConfig, worker_id: int, run_folder: Path | None) -> E
 
 
 def check_executable(config: RunConfig) -> None:
-    """Check that the executable is there, if one is given.
+    """Check that the executable exists, if one is given.
 
     Raises:
-        ProgramRefused: if it is not.
+        ProgramRefused: if it does not.
     """
     if config.env_settings.env_path is not None:
         find_executable(Path(config.env_settings.env_path), "Unity")
 
 
 def named_channels(config: RunConfig) -> Iterator[Callable[[], Any]]:
-    """Yield calls that import the side channels; each raises a LoadError if it can't."""
+    """Yield calls that import the side channels; each raises a LoadError if the import fails."""
     for index in range(len(config.env_settings.side_channels)):
         yield partial(_find_channel, config, index)
 
@@ -107,7 +107,7 @@ def channel_maker(config: RunConfig, index: int) -> Callable[[], Any]:
     """Return a function that makes a side channel of the user's class.
 
     Raises:
-        LoadError: if what is named can't be found or is no class.
+        LoadError: if the named object can't be found or is not a class.
     """
     what = f"side channel {config.env_settings.side_channels[index]!r}"
     found = _find_channel(config, index)

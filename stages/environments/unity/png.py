@@ -1,6 +1,6 @@
-"""Unity's compressed observations: one or more PNG files of three channels each, one behind the other.
+"""Unity's compressed observations: one or more concatenated PNG files of three channels each.
 
-A mapping assigns their channels to those of the observation; older packages send none. By such a mapping Unity averages
+A mapping assigns their channels to those of the observation; older packages send none. With this mapping Unity averages
 the channels of grey images and stacked grids, and drops the unused channels of the last file.
 """
 
@@ -22,11 +22,11 @@ DROPPED = -1
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _SIZE_AT = 16
-"""Offset of width and height, fixed by the format: behind the signature and the first chunk's head."""
+"""Offset of width and height, fixed by the format: after the signature and the first chunk's head."""
 _CHUNK_EXTRA = 12
-"""Bytes of a chunk beside its content: length, type, checksum."""
+"""Bytes of a chunk in addition to its content: length, type, checksum."""
 MOST_THREADS = 4
-"""Other processes want the cores, too."""
+"""The most threads: other processes need the cores too."""
 
 
 class PngError(Exception):
@@ -34,7 +34,7 @@ class PngError(Exception):
 
 
 def split_pngs(data: bytes) -> list[bytes]:
-    """Split concatenated PNG files, chunk by chunk, as compressed content may hold the signature by chance.
+    """Split concatenated PNG files, chunk by chunk, as compressed content may contain the signature by chance.
 
     Raises:
         PngError: if the data is empty, or holds bytes outside PNG files, or the last file is cut off.
@@ -66,7 +66,7 @@ def png_size(file: bytes) -> tuple[int, int]:
     """Height and width of a PNG file, without decoding it.
 
     Raises:
-        PngError: if it is too short.
+        PngError: if the file is too short.
     """
     if len(file) < _SIZE_AT + 8:
         raise PngError("is a PNG without a header")
@@ -82,7 +82,7 @@ def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None
     channels has the files' first ones. Means are rounded to whole numbers, halves up.
 
     Args:
-        out: [C, H, W], the output, of the expected shape (a transposed view will do).
+        out: [C, H, W], the output, in the expected shape (a transposed view works).
         data: the PNG files.
         mapping: for each channel of the files, the channel of the observation or `DROPPED`; () for no mapping.
 
@@ -112,7 +112,7 @@ def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None
 
 def _pixels(file: bytes) -> Pixels:
     """[H, W, 1] of a grey file, [H, W, 3] of any other."""
-    from PIL import Image  # only runs with pictures need it
+    from PIL import Image  # only runs with pictures need Pillow
 
     try:
         with Image.open(io.BytesIO(file), formats=("PNG",)) as image:
@@ -126,7 +126,7 @@ def _pixels(file: bytes) -> Pixels:
 
 
 def _side_by_side(pictures: list[Pixels], wanted: tuple[int, ...]) -> Pixels:
-    """[H, W, K]; grey files count one channel if that gives as many as are wanted, else three like all others."""
+    """[H, W, K]; grey files count one channel if that gives the wanted number, otherwise three like all others."""
     if sum(picture.shape[2] for picture in pictures) != len(wanted):
         pictures = [np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture for picture in pictures]
     return np.concatenate(pictures, axis=2) if len(pictures) > 1 else pictures[0]
@@ -173,14 +173,14 @@ def encode_png(image: NDArray[np.uint8]) -> bytes:
     return data.getvalue()
 
 
-# Threads that decode: for libraries that release the interpreter's lock while they do.
+# Threads that decode: for libraries that release the interpreter's lock meanwhile.
 
 
 def decode_each(decode: Callable[[int], None], count: int) -> None:
     """Call a function with each number below a count, in several threads, and wait for all.
 
     Raises:
-        Exception: what the call with the least number raised of those that raised; the others are made all the same.
+        Exception: the error of the call with the lowest number; the other calls complete all the same.
     """
     threads = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, MOST_THREADS, count)
     if threads < 2:
@@ -193,7 +193,7 @@ def decode_each(decode: Callable[[int], None], count: int) -> None:
         for number in range(first, count, threads):
             try:
                 decode(number)
-            except Exception as error:  # for the caller, who wants the first one
+            except Exception as error:  # for the caller, which raises the first one
                 errors.append((number, error))
 
     list(_pool(threads).map(decode_part, range(threads)))

@@ -1,8 +1,9 @@
-"""The gRPC server that Unity calls: one method, whose responses are commands to Unity.
+"""The gRPC server for Unity: one method, whose responses are commands to Unity.
 
 Unity calls and waits for the response. So at most one call is unanswered at any time, and only Unity's next call
-follows a response. A server belongs to one caller, the first that has shaken hands: it sent a greeting, received ours,
-and asked for its first order over the same connection. Whoever else calls is refused before its message is read.
+follows a response. A server belongs to one caller, the first one to complete the handshake: it sent a greeting,
+received ours, and requested its first command over the same connection. The server refuses other callers before it
+reads their messages.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from headrace.stages.listening import add_grpc_port, find_port
 log = logging.getLogger(__name__)
 
 _CONNECTIONS = 64
-"""Connections at a time, so that callers who never say anything can't use up the file descriptors."""
+"""The most connections, so that silent callers can't use up the file descriptors."""
 _SILENCE_MS = 20_000
-"""Time after which a connection without a word of HTTP/2 is closed."""
+"""Seconds until a connection without HTTP/2 data is closed."""
 _GREETINGS = 256
-"""Callers at a time that have greeted and not called again."""
+"""The most callers that have greeted and not called again."""
 _FLUSH_S = 5.0
-"""Time for the last answer to leave."""
+"""Seconds for the last answer to leave."""
 _ATTEMPTS = 5
-"""To listen on a port that was found to be free."""
+"""Tries to listen on a port that was just free."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
@@ -52,7 +53,7 @@ class _Refused(Exception):
 
     Args:
         why: ends the sentence that begins with the server's name, or with `it`.
-        code: for the caller.
+        code: the status for the caller.
     """
 
     def __init__(self, why: str, code: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION) -> None:
@@ -68,7 +69,7 @@ class _Call:
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def settle(self, response: bytes) -> bool:
-        """Answer; returns False if the caller is gone."""
+        """Send the answer; returns False if the caller is gone."""
         if self.answer.done():
             return False
         self.answer.set_result(response)
@@ -79,17 +80,17 @@ class ExchangeServer:
     """Receives Unity's calls as bytes, one at a time.
 
     Args:
-        port: to listen on; 0 for any free one.
-        name: name of the worker, for errors.
+        port: the port to listen on; 0 for any free one.
+        name: the worker's name, for errors.
         cure: advice for the error of a port in use.
-        greet: returns our greeting in answer to a caller's; None for a message that is no greeting.
-        asks: returns True for a message with which a caller that has been greeted asks for its first order.
+        greet: returns our greeting in answer to a caller's; None for a message that is not a greeting.
+        asks: returns True for the message by which a greeted caller requests its first command.
         max_bytes: largest message, in either direction.
         listen: as `env_settings.listen`.
 
     Attributes:
         name: as above; may be changed.
-        greeting: the greeting of the caller to whom the server belongs, or who was the last to greet; None before.
+        greeting: the greeting of the server's owner, or of the last caller before there is one; None before.
         refused: the last refusal, as a sentence; empty if there was none.
     """
 
@@ -114,9 +115,9 @@ class ExchangeServer:
         self._listen = listen
         self._refusals = 0
         self._owner: str | None = None
-        """Address of the caller to whom the server belongs."""
+        """Address of the caller that the server belongs to."""
         self._greeted: dict[str, bytes] = {}
-        """By address, the greetings of callers until the server belongs to one of them."""
+        """The greetings of callers by address, until the server belongs to one of them."""
         self._server: grpc.aio.Server | None = None
         self._call: _Call | None = None
         self._reading = 0
@@ -165,7 +166,7 @@ class ExchangeServer:
             ("grpc.max_send_message_length", self._max_bytes),
             ("grpc.max_allowed_incoming_connections", _CONNECTIONS),
             ("grpc.server_handshake_timeout_ms", _SILENCE_MS),
-            ("grpc.so_reuseport", 0),  # otherwise two servers on one port would share its calls at random
+            ("grpc.so_reuseport", 0),  # otherwise two servers on one port would share its calls randomly
         )
         server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
@@ -173,16 +174,16 @@ class ExchangeServer:
 
     @property
     def between_calls(self) -> bool:
-        """True if all that Unity has asked for so far was answered, and no call is arriving."""
+        """True if all of Unity's calls so far are answered, and no call is arriving."""
         in_call = self._call is not None or self._reading or self._interruption is not None
         return self._owner is not None and not in_call
 
     async def receive(self) -> bytes:
-        """Return the unanswered call, or wait for the next one; there is no timeout, and cancellation loses nothing.
+        """Return the unanswered call, or wait for the next one; there is no timeout, and cancellation loses no call.
 
         Raises:
             ConnectionLost: if the connection was lost while a call waited for its answer.
-            MessageTooLarge: if Unity's message was.
+            MessageTooLarge: if Unity's message was above the limit.
             Exception: the reason passed to `interrupt`.
         """
         while self._call is None:
@@ -207,7 +208,7 @@ class ExchangeServer:
         raise self._interruption or ConnectionLost
 
     def interrupt(self, reason: Exception) -> None:
-        """Let `receive` raise `reason` once no call waits; later reasons are ignored."""
+        """Make `receive` raise `reason` once no call waits; later reasons are ignored."""
         self._interruption = self._interruption or reason
         self._news.set()
 
@@ -244,7 +245,7 @@ class ExchangeServer:
         request = b""
         if self._farewell is None:
             request = await self._arriving(caller, context)
-            self._admit(caller)  # much may have happened while the message arrived, the farewell too
+            self._admit(caller)  # the state may have changed while the message arrived
         if self._farewell is not None:
             self._news.set()
             return self._farewell
@@ -270,7 +271,7 @@ class ExchangeServer:
             raise
 
     def _admit(self, caller: str) -> None:
-        """Refuse whoever is not, and can't become, the one to whom the server belongs."""
+        """Refuse a caller that does not own the server, and can't become its owner."""
         if self._owner is not None and caller != self._owner:
             raise _Refused(
                 f"another Unity is connected with it already, from {self._owner}; close that, or use another port"
@@ -297,7 +298,7 @@ class ExchangeServer:
             raise
         if request is not grpc.aio.EOF:
             return bytes(request)
-        # The connection is lost, or gRPC has refused the message, and then it has forgotten the caller.
+        # The connection is lost, or gRPC has refused the message, and has then forgotten the caller.
         if context.peer():
             self._lose(caller, ConnectionLost())
             raise _Refused("it sent no whole message", grpc.StatusCode.INVALID_ARGUMENT)

@@ -163,7 +163,7 @@ class BehaviorSpec(NamedTuple):
 
 
 class DecisionStep(NamedTuple):
-    """One agent that asks for a decision."""
+    """One agent that needs a decision."""
 
     obs: list[NDArray[np.float32]]
     reward: float
@@ -214,7 +214,7 @@ class _Steps(Mapping[int, Step], Generic[Step]):
 
 @dataclass(eq=False, repr=False)
 class DecisionSteps(_Steps[DecisionStep]):
-    """The agents of a behaviour that ask for a decision; actions are given in their order."""
+    """The agents of a behaviour that need a decision; actions follow their order."""
 
     obs: list[NDArray[np.float32]]
     """[n, *shape] per observation."""
@@ -225,7 +225,7 @@ class DecisionSteps(_Steps[DecisionStep]):
     action_mask: list[NDArray[np.bool_]] | None
     """[n, choices] per branch, true = forbidden; None without discrete actions."""
     group_id: NDArray[np.int32]
-    """[n] 0 for none."""
+    """[n] group id, 0 for none."""
     group_reward: NDArray[np.float32]
     """[n]"""
 

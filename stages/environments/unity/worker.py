@@ -34,13 +34,13 @@ _WORDING = WorkerWording(
     "the Editor; or build the scene and train with --env, on a port chosen by --base-port",
 )
 _REFUSAL_S = 5.0
-"""Time for a Unity of another version to receive its refusal."""
+"""Seconds for a Unity of another version to receive its refusal."""
 _LAST_WORDS_S = 2.0
-"""Time from the end of a connection to the end of its process."""
+"""Seconds from the end of a connection to the exit of its process."""
 _KILL_S = 10.0
-"""Time for the system to end a killed process."""
+"""Seconds for the system to end a killed process."""
 _EDITOR_FAREWELL_S = 5.0
-"""Time for the Editor, which is never killed, to make its next call and receive the farewell."""
+"""Seconds for the Editor, which is never killed, to make its next call and receive the farewell."""
 
 
 class Channels(Protocol):
@@ -57,17 +57,17 @@ class UnityWorker(ProgramWorker):
     """One Unity program: an executable that the worker starts, or the Editor, whose user presses Play.
 
     The order of calls is `start`, `reset`, then `step`; each waits for Unity's answer, at most `timeout_s`. After a
-    `UnityBroken` (which kills the executable) or a cancelled call only `close` may be called.
+    `UnityBroken` (which kills the executable) or a cancelled call only `close` is allowed.
 
     Args:
-        settings: of the worker; port 0 is for executables only.
+        settings: the worker's settings; only an executable may have port 0.
         executable: the executable; None for the Editor.
-        num_areas: copies of the training area that Unity should make.
-        side_channels: all of the worker.
+        num_areas: copies of the training area for Unity to make.
+        side_channels: all side channels of the worker.
         listen: as `env_settings.listen`.
 
     Attributes:
-        greeting: Unity's; None until it is connected.
+        greeting: Unity's greeting; None until it is connected.
     """
 
     def __init__(
@@ -89,17 +89,17 @@ class UnityWorker(ProgramWorker):
         self._released = False
         """True once process and server are released."""
         self._ended = False
-        """True once Unity has closed the connection; an executable then ends by itself."""
+        """True once Unity has closed the connection; an executable then exits."""
 
     async def start(self) -> None:
         """Listen, start the executable or wait for the Editor, and exchange greetings.
 
-        After a failure or cancellation everything is released.
+        After a failure or cancellation all resources are released.
 
         Raises:
-            UnityRefused: if the port is in use, there is no such executable, or its version is not compatible.
-            UnityBroken: if it ends or is silent before it has connected.
-            UnityEnded: if it closes in order, as when the Editor is stopped.
+            UnityRefused: if the port is in use, the executable does not exist, or its version is not compatible.
+            UnityBroken: if Unity exits or is silent before it has connected.
+            UnityEnded: if Unity closes in order, as when the Editor is stopped.
         """
         try:
             await self._connect()
@@ -111,11 +111,11 @@ class UnityWorker(ProgramWorker):
         """Reset all agents.
 
         Returns:
-            The `UnityOutputProto` with the first decision requests; it has no endings of the agents before.
+            The `UnityOutputProto` with the first decision requests; it has no endings of earlier agents.
 
         Raises:
-            UnityBroken: if it died, did not answer, dropped the connection, or broke the protocol.
-            UnityEnded: if it has closed in order.
+            UnityBroken: if Unity died, did not answer, dropped the connection, or broke the protocol.
+            UnityEnded: if Unity has closed in order.
         """
         return await self._exchange(messages.RESET, {})
 
@@ -130,8 +130,8 @@ class UnityWorker(ProgramWorker):
             The `UnityOutputProto`.
 
         Raises:
-            UnityBroken: if it died, did not answer, dropped the connection, or broke the protocol.
-            UnityEnded: if it has closed in order.
+            UnityBroken: if Unity died, did not answer, dropped the connection, or broke the protocol.
+            UnityEnded: if Unity has closed in order.
         """
         return await self._exchange(messages.STEP, actions)
 
@@ -141,7 +141,7 @@ class UnityWorker(ProgramWorker):
         Closing twice, or before `start`, is allowed.
 
         Args:
-            patience_s: time that the executable may take to end; None for `timeout_s`.
+            patience_s: seconds for the executable to exit; None for `timeout_s`.
         """
         patience_s = self.timeout_s if patience_s is None else patience_s
         server, process = self._server, self._process
@@ -191,7 +191,7 @@ class UnityWorker(ProgramWorker):
         )
 
     def _greet(self, request: bytes) -> bytes | None:
-        """Our greeting, in answer to Unity's; None if the request is no greeting."""
+        """Our greeting, in answer to Unity's; None if the request is not a greeting."""
         if handshake.greeting_in(request) is None:
             return None
         order = _order()
@@ -267,7 +267,7 @@ class UnityWorker(ProgramWorker):
         return UnityLate(f"{self.name} {problem}{self._refusal()}{self._log_tail()}")
 
     def _refusal(self) -> str:
-        """The last refusal of a caller, while that may be why Unity is not heard."""
+        """The last refusal of a caller, while that may explain Unity's absence."""
         refused = "" if self._server is None or self._state is ConnectionState.RUNNING else self._server.refused
         return f" {refused}" if refused else ""
 
@@ -300,7 +300,7 @@ class UnityWorker(ProgramWorker):
         )
 
     async def _connection_lost(self, loss: Exception) -> UnityBroken:
-        """The error for a lost connection: the end of the process, if that follows, else the loss itself."""
+        """The error for a lost connection: the exit of the process, if that follows, otherwise the loss itself."""
         if isinstance(loss, MessageTooLarge):
             return UnityBroken(
                 f"{self.name} has sent a message above the limit of {self._limit()}: raise it, or let the scene send "
@@ -313,7 +313,7 @@ class UnityWorker(ProgramWorker):
 
     def _on_exit(self, returncode: int) -> None:
         assert self._server is not None
-        if returncode == 0 and self._server.between_calls:  # the game has quit, without the protocol's goodbye
+        if returncode == 0 and self._server.between_calls:  # the game has quit without the protocol's farewell
             self._ended = True
             self._server.interrupt(UnityEnded(f"{self.name} has quit, with return code 0"))
         else:
@@ -332,7 +332,7 @@ class UnityWorker(ProgramWorker):
         return tail(self._executable.log or (Path(own) if own else None))
 
     async def _abandon(self) -> None:
-        """Release everything at once: kill the process, and stop listening."""
+        """Release all resources immediately: kill the process, and stop listening."""
         self._released = True
         if self._process is not None:
             self._process.kill()

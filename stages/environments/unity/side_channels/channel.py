@@ -29,11 +29,11 @@ TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
 class IncomingMessage:
     """Reads a message from Unity, value by value.
 
-    Behind the end of a message (an older package sends fewer values) all values are defaults.
+    Past the end of a message (an older package sends fewer values) all values are defaults.
 
     Args:
         buffer: the message.
-        offset: of its first value.
+        offset: the offset of its first value.
     """
 
     def __init__(self, buffer: bytes, offset: int = 0) -> None:
@@ -101,7 +101,7 @@ class OutgoingMessage:
         """Four bytes, with a sign.
 
         Raises:
-            ValueError: if it is no integer, or does not fit.
+            ValueError: if the value is not an integer, or does not fit.
         """
         try:
             self.buffer += _INT.pack(i)
@@ -112,7 +112,7 @@ class OutgoingMessage:
         """Four bytes.
 
         Raises:
-            ValueError: if it is no number, or too great.
+            ValueError: if the value is not a number, or too large.
         """
         self.buffer += _float(f)
 
@@ -120,7 +120,7 @@ class OutgoingMessage:
         """A count, and the floats.
 
         Raises:
-            ValueError: if one is no number, or too great.
+            ValueError: if a value is not a number, or too large.
         """
         data = b"".join(map(_float, float_list))
         self.write_int32(len(float_list))
@@ -175,7 +175,7 @@ class SendingChannel(SideChannel):
     """A channel from Python to Unity only."""
 
     def on_message_received(self, msg: IncomingMessage) -> None:
-        """Ignore it: no package sends any."""
+        """Ignore the message: no package sends any."""
 
 
 def _float(value: float) -> bytes:
@@ -188,14 +188,14 @@ def _float(value: float) -> bytes:
 class SideChannels:
     """Collects the channels' outgoing messages, and passes received ones to them.
 
-    Channels may be of ML-Agents' own classes.
+    Channels may have ML-Agents' own classes.
 
     Args:
-        channels: all of the worker.
-        worker: its name (`Unity worker 3`), for messages.
+        channels: all channels of the worker.
+        worker: the worker's name (`Unity worker 3`), for messages.
 
     Raises:
-        ChannelMisused: if two have one id.
+        ChannelMisused: if two have the same id.
     """
 
     def __init__(self, channels: Iterable[SideChannel], worker: str = "Unity") -> None:
@@ -212,7 +212,7 @@ class SideChannels:
 
     @property
     def by_class(self) -> dict[str, SideChannel]:
-        """The channels by the names of their classes; of several of one class the last."""
+        """The channels by the names of their classes; the last one of each class."""
         return {type(channel).__name__: channel for channel in self._by_id.values()}
 
     def outgoing(self) -> bytes:
@@ -225,10 +225,10 @@ class SideChannels:
         return b"".join(parts)
 
     def incoming(self, data: bytes) -> None:
-        """Pass each channel its messages, and warn once of each id without a channel.
+        """Pass each channel its messages, and warn once about each id without a channel.
 
         Raises:
-            UnityBroken: if the data can't be decoded; no message is passed on then.
+            UnityBroken: if the data can't be decoded; then no message is passed on.
             StageError: if a channel fails with a message.
         """
         if not data:

@@ -1,6 +1,6 @@
 """ML-Agents' side channels: engine settings, environment parameters, float properties, raw bytes, statistics.
 
-`SideChannelBridge` sends a run's engine settings and environment parameters by them, and passes statistics on.
+`SideChannelBridge` uses them to send a run's engine settings and environment parameters, and passes statistics on.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ class EngineConfigurationChannel(SendingChannel):
         """Send the given settings, one message each.
 
         Args:
-            width: of the window in pixels; together with the height.
-            height: of the window in pixels.
+            width: width of the window in pixels; together with the height.
+            height: height of the window in pixels.
             quality_level: index of Unity's quality settings.
             time_scale: game time per real time.
             target_frame_rate: frames per second; -1 for no limit.
             capture_frame_rate: frames per second of game time, each rendered however long it takes.
 
         Raises:
-            ChannelMisused: if only one of width and height is given, or the time scale is no number from 0.
+            ChannelMisused: if only one of width and height is given, or the time scale is not a number of at least 0.
         """
         if (width is None) != (height is None):
             raise ChannelMisused(f"engine settings: width {width} and height {height} can only be set together")
@@ -119,7 +119,7 @@ class EnvironmentParametersChannel(SendingChannel):
         Args:
             key: its name.
             value: a number, or a sampler.
-            seed: of a sampler without a seed of its own.
+            seed: the seed of a sampler without its own.
 
         Raises:
             ChannelMisused: if the key is not ASCII.
@@ -143,14 +143,14 @@ class EnvironmentParametersChannel(SendingChannel):
         self.queue_message_to_send(message)
 
     def set_uniform_sampler_parameters(self, key: str, min_value: float, max_value: float, seed: int) -> None:
-        """Let Unity draw a parameter from a range."""
+        """Make Unity draw a parameter from a range."""
         message = _sampler(key, seed, _Sampler.UNIFORM)
         message.write_float32(min_value)
         message.write_float32(max_value)
         self.queue_message_to_send(message)
 
     def set_gaussian_sampler_parameters(self, key: str, mean: float, st_dev: float, seed: int) -> None:
-        """Let Unity draw a parameter around a mean."""
+        """Make Unity draw a parameter around a mean."""
         message = _sampler(key, seed, _Sampler.GAUSSIAN)
         message.write_float32(mean)
         message.write_float32(st_dev)
@@ -159,7 +159,7 @@ class EnvironmentParametersChannel(SendingChannel):
     def set_multirangeuniform_sampler_parameters(
         self, key: str, intervals: Sequence[tuple[float, float]], seed: int
     ) -> None:
-        """Let Unity draw a parameter from several ranges."""
+        """Make Unity draw a parameter from several ranges."""
         message = _sampler(key, seed, _Sampler.MULTI_RANGE)
         message.write_float32_list(list(chain.from_iterable(intervals)))
         self.queue_message_to_send(message)
@@ -189,7 +189,7 @@ class FloatPropertiesChannel(SideChannel):
     """Keeps the latest values of float properties, which both sides set: the predecessor of environment parameters.
 
     Args:
-        channel_id: of a second channel of this kind.
+        channel_id: the id of a second channel of this kind.
     """
 
     def __init__(self, channel_id: uuid.UUID | None = None) -> None:
@@ -304,7 +304,7 @@ class SideChannelBridge:
         engine: settings to send with the first message.
         parameters: the run's environment parameters; None if there are none.
         worker_id: counts the Unity programs of the run.
-        seed: of samplers that have no seed of their own.
+        seed: the seed of samplers without their own.
         channels: the user's side channels.
     """
 
@@ -336,10 +336,10 @@ class SideChannelBridge:
         self.all: tuple[SideChannel, ...] = (engine_channel, self._parameters_channel, self._stats, *channels)
         """Each channel."""
         self.channels = SideChannels(self.all, f"Unity worker {worker_id}")
-        """All of them, as bytes in messages."""
+        """All channels, as bytes in messages."""
 
     def update(self) -> None:
-        """Queue changed parameters for the next message; a sampler that is sent again would restart its numbers."""
+        """Queue changed parameters for the next message; a sampler that is sent again would restart its sequence."""
         parameters = self.parameters
         if parameters is None or (self._sent and parameters.generation == self.generation):
             return
@@ -360,6 +360,6 @@ class SideChannelBridge:
         return found
 
     def _sampler_seed(self, name: str) -> int:
-        """A seed of its own for each parameter and each Unity program of a run."""
+        """Return a distinct seed for each parameter and each Unity program of a run."""
         entropy = [self._seed, zlib.crc32(name.encode()), self._worker_id]
         return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF

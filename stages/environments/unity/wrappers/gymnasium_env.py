@@ -19,29 +19,29 @@ from headrace.stages.environments.unity.wrappers.spaces import ActionMap, unlimi
 log = logging.getLogger(__name__)
 
 _COLOURS = (1, 3)
-"""Channels of what can be shown as a picture."""
+"""Channels of a picture that can be shown."""
 
 
 class UnityGymException(UnityException):
-    """A program that is no environment of a single agent, or a step after the end of its episode."""
+    """A program that is not an environment of a single agent, or a step after the end of its episode."""
 
 
 class UnityToGymWrapper(gymnasium.Env[Any, Any]):
-    """One agent of a Unity program, with the constructor of ML-Agents' class of this name and today's Gymnasium API.
+    """One agent of a Unity program, with the constructor of ML-Agents' class of this name and Gymnasium's current API.
 
-    Observations are the first picture, float32 from 0 to 1 in Unity's order of axes; without pictures all vectors as
-    one. `info` has the steps of the low-level interface as `step`, for choices an `action_mask` as the action space's
-    `sample` takes it, and of an agent in a group its `group_reward`. What Unity calls interrupted is truncated.
+    Observations are the first picture, float32 from 0 to 1 in Unity's order of axes; without pictures, all vectors
+    joined. `info` has the steps of the low-level interface as `step`, for choices an `action_mask` in the form of the
+    action space's `sample`, and for an agent in a group its `group_reward`. Unity's interrupted episodes are truncated.
 
     Args:
         unity_env: the program, by its low-level interface (`UnityEnvironment`); it is closed with the environment.
-        uint8_visual: give pictures as bytes from 0 to 255.
-        flatten_branched: make one Discrete space of several branches' choices: of all combinations.
-        allow_multiple_obs: give a tuple of all pictures, all lists of entities, and all vectors as one.
+        uint8_visual: return pictures as bytes from 0 to 255.
+        flatten_branched: make one Discrete space of several branches, with a choice for each combination.
+        allow_multiple_obs: return a tuple of all pictures, all lists of entities, and all vectors joined.
         action_space_seed: for samples of the action space.
 
     Attributes:
-        name: the behaviour's.
+        name: the behaviour's name.
         group_spec: its spec.
         visual_obs: the first picture of the last observation; None without pictures.
         game_over: True from the end of an episode to the next reset.
@@ -90,7 +90,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         self.render_mode = "rgb_array" if shown else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the program, whose random numbers follow the seed of its start, not the one given here."""
+        """Reset the program, whose random numbers follow the seed of its start, not the `seed` of this call."""
         super().reset(seed=seed)
         if seed is not None:
             self._warn("reset(seed=…) seeds nothing in Unity, which has the seed of its start (UnityEnvironment's)")
@@ -103,7 +103,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Let the agent act, and wait until it asks for its next decision, or its episode ends.
+        """Let the agent act, and wait until it needs its next decision, or its episode ends.
 
         Raises:
             UnityGymException: if the episode has ended, or there is another agent.
@@ -123,7 +123,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         return observation, float(steps.reward[0]), self.game_over and not truncated, truncated, info
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Return which choices are allowed, those of all branches in a row, as sb3-contrib's MaskablePPO asks for it.
+        """Return the mask of allowed choices, for all branches in a row, in the form for sb3-contrib's MaskablePPO.
 
         Raises:
             UnityGymException: if the actions are not all choices.
@@ -133,7 +133,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         return np.concatenate(self._mask if isinstance(self._mask, tuple) else [self._mask]).astype(np.bool_)
 
     def render(self) -> Any:
-        """Return the first picture of the last observation as bytes [height, width, 3]; None without one of colours."""
+        """Return the first picture of the last observation as bytes [height, width, 3]; None if none has colours."""
         if self.visual_obs is None or self.render_mode is None:
             return None
         picture = np.moveaxis(self.visual_obs if self._bytes else _as_bytes(self.visual_obs), 0, -1)
@@ -149,7 +149,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         return decisions
 
     def _said(self, endings_too: bool) -> tuple[Any, Any]:
-        """What the agent has said, its decision steps and terminal steps; waits for a decision or either."""
+        """Return the agent's decision steps and terminal steps; waits for a decision or either."""
         while True:
             names = list(self._env.behavior_specs)
             if len(names) > 1:
@@ -171,11 +171,11 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         )
 
     def _registered(self) -> EnvSpec:
-        """What Gymnasium's functions ask an environment for: `make` starts another program of the same build."""
+        """The spec for Gymnasium's functions: `make` starts another program of the same build."""
         given = {"uint8_visual": self._bytes, "flatten_branched": self._flat, "allow_multiple_obs": self._several}
         program, kind = self._env, type(self)
 
-        def another(**_: Any) -> UnityToGymWrapper:  # no partial or method: the spec is copied with all that these hold
+        def another(**_: Any) -> UnityToGymWrapper:  # no partial or method: a copied spec would copy their contents
             return kind(program.another(), **given)
 
         name = re.sub(r"[^\w.-]+", "_", self.name)
@@ -197,7 +197,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
 
     @property
     def _one(self) -> int:
-        """Which of several observations is given alone: the first picture, else the vectors."""
+        """Index of the observation that is returned alone: the first picture, otherwise the vectors."""
         return 0 if self._pictures else -1
 
     def _seen(self, steps: Any) -> tuple[Any, dict[str, Any]]:
@@ -220,13 +220,13 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         return tuple(parts) if self._several else parts[self._one], info
 
     def _warn(self, what: str) -> None:
-        """Say something once."""
+        """Log a warning once."""
         if what not in self._warned:
             self._warned.add(what)
             log.warning("%s: %s.", self.name, what)
 
 
 def _as_bytes(picture: NDArray[Any]) -> NDArray[np.uint8]:
-    """A picture of numbers from 0 to 1."""
+    """Convert a picture with numbers from 0 to 1."""
     scaled: NDArray[np.uint8] = np.rint(np.clip(picture, 0.0, 1.0) * 255).astype(np.uint8)
     return scaled

@@ -1,9 +1,8 @@
 """A Unity program with any number of agents as PettingZoo's environments, under the names that ML-Agents' users know.
 
-An agent is called `<behaviour id>?agent_id=<its number in Unity>`. `agents` are those that ask for a decision now: one
-that asks for none for a while is not among them meanwhile. Unity gives an agent a new number when its next episode
-begins: agents come and go, and `possible_agents` are those since the last reset. Where a program keeps the number,
-`&life=2` follows it.
+An agent is called `<behaviour id>?agent_id=<its number in Unity>`. `agents` are those that need a decision now; the
+others are absent meanwhile. Unity gives an agent a new number when its next episode begins: agents come and go, and
+`possible_agents` are those since the last reset. If a program keeps the number, `&life=2` follows it.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ log = logging.getLogger(__name__)
 
 _AGENT = "?agent_id="
 OBSERVATION = "observation"
-"""The key beside `MASK` in observations of agents whose actions are choices."""
+"""The key next to `MASK` in observations of agents with discrete actions."""
 
 
 class _Sensors(tuple[Any, ...]):
-    """What one agent sees by several sensors: a value of a Tuple space, and PettingZoo's checker compares `dtype`."""
+    """One agent's observation from several sensors: a value of a Tuple space, with `dtype` for PettingZoo."""
 
     __slots__ = ()
     dtype = None
 
 
 class _AgentKind:
-    """A behaviour's spaces, and the agents that ask for decisions now, in Unity's order."""
+    """A behaviour's spaces, and the agents that need decisions now, in Unity's order."""
 
     def __init__(self, name: str, spec: Any, seed: int | None) -> None:
         self.actions = ActionMap(spec.action_spec, name, seed=seed)
@@ -55,7 +54,7 @@ class _AgentKind:
 
 
 class Said(NamedTuple):
-    """What agents say that ask for a decision or end, by their names."""
+    """The data of agents that need a decision or have ended, by their names."""
 
     observations: dict[str, Any]
     rewards: dict[str, float]
@@ -65,20 +64,20 @@ class Said(NamedTuple):
 
 
 class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo has no types
-    """Agents of a Unity program that act at once, with the constructor of ML-Agents' class of this name.
+    """Agents of a Unity program that act simultaneously, with the constructor of ML-Agents' class of this name.
 
-    An observation is an array, or of several sensors a tuple of arrays; of agents whose actions are choices a dict of
-    `observation` and `action_mask`, int8 and 1 where a choice is allowed, of several branches a tuple. `infos` have
-    `behavior_name`, `group_id`, `group_reward`, at an end `interrupted`, which is truncated, and with choices the
-    `action_mask` as the action space's `sample` takes it.
+    An observation is an array, or with several sensors a tuple of arrays; with discrete actions it is a dict of
+    `observation` and `action_mask`, int8 and 1 where a choice is allowed, for several branches a tuple. `infos` have
+    `behavior_name`, `group_id`, `group_reward`, at an end `interrupted`, which means truncated, and with discrete
+    actions the `action_mask` in the form of the action space's `sample`.
 
     Args:
         env: the program, by its low-level interface (`UnityEnvironment`); it is closed with the environment.
         seed: for samples of the action spaces.
 
     Attributes:
-        agents: those that ask for a decision now.
-        possible_agents: all that there were since the last reset.
+        agents: those that need a decision now.
+        possible_agents: all agents since the last reset.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"name": "unity", "render_modes": [], "is_parallelizable": True}
@@ -89,7 +88,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         self._seed = seed
         self._behaviors: dict[str, _AgentKind] = {}
         self._alive: dict[tuple[str, int], str] = {}
-        """Names of the agents that have asked for a decision and not ended, by behaviour id and number."""
+        """Names of the agents that have needed a decision and not ended, by behaviour id and number."""
         self._lives: dict[tuple[str, int], int] = {}
         self._warned = False
         self.agents: list[str] = []
@@ -103,12 +102,12 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
 
     @property
     def observation_spaces(self) -> dict[str, Space[Any]]:
-        """Of all possible agents."""
+        """The observation spaces of all possible agents."""
         return {agent: self.observation_space(agent) for agent in self.possible_agents}
 
     @property
     def action_spaces(self) -> dict[str, Space[Any]]:
-        """Of all possible agents."""
+        """The action spaces of all possible agents."""
         return {agent: self.action_space(agent) for agent in self.possible_agents}
 
     def observation_space(self, agent: str) -> Space[Any]:
@@ -122,7 +121,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Reset the program, whose random numbers follow the seed of its start, not the one given here."""
+        """Reset the program, whose random numbers follow the seed of its start, not the `seed` of this call."""
         if seed is not None and not self._warned:
             self._warned = True
             log.warning("reset(seed=…) seeds nothing in Unity, which has the seed of its start (UnityEnvironment's).")
@@ -130,10 +129,10 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         return said.observations, said.infos
 
     def step(self, actions: dict[str, Any]) -> Said:
-        """Let all `agents` act, and wait until some ask for a decision, or all have ended.
+        """Let all `agents` act, and wait until some need a decision, or all have ended.
 
         Raises:
-            UnityActionException: if an action is missing, is not in its space, or is of somebody who asks for none.
+            UnityActionException: if an action is missing, is not in its space, or belongs to an agent that needs none.
         """
         if actions.keys() != set(self.agents):
             self._refuse(set(actions))
@@ -162,7 +161,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         raise UnityActionException(f"there is no action for {missing}, who ask for one")
 
     def _begin(self) -> Said:
-        """Reset the program, and wait until somebody asks."""
+        """Reset the program, and wait until an agent needs a decision."""
         self._env.reset()
         self._alive.clear()
         self._lives.clear()
@@ -174,7 +173,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         return said
 
     def _take(self) -> Said:
-        """Take what the program says, and step it on while all whose episodes go on pause."""
+        """Take the program's data, and step it while all agents in mid-episode pause."""
         said = Said({}, {}, {}, {}, {})
         while True:
             for name, spec in self._env.behavior_specs.items():
@@ -183,7 +182,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
                 decisions, endings = self._env.get_steps(name)
                 for row, number in enumerate(endings.agent_id):
                     agent = self._alive.pop((name, int(number)), None)
-                    if agent is not None:  # who has never asked was in nobody's hands
+                    if agent is not None:  # an agent that never needed a decision was never exposed
                         self._add(said, agent, name, endings, row, bool(endings.interrupted[row]))
                 asking = self._behaviors[name].asking = [self._named(name, int(id_)) for id_ in decisions.agent_id]
                 for row, agent in enumerate(asking):
@@ -194,7 +193,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
             self._env.step()
 
     def _named(self, name: str, number: int) -> str:
-        """The name of an agent that asks."""
+        """The name of an agent that needs a decision."""
         if (name, number) not in self._alive:
             life = self._lives[name, number] = self._lives.get((name, number), 0) + 1
             agent = self._alive[name, number] = f"{name}{_AGENT}{number}" + (f"&life={life}" if life > 1 else "")
@@ -221,10 +220,10 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
 
 
 class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo has no types
-    """Agents of a Unity program that act one after the other, as PettingZoo's `last` and `step` have it.
+    """Agents of a Unity program that act one after the other, through PettingZoo's `last` and `step`.
 
-    They see what they saw when they asked: the program goes on when all that asked have acted. Observations, infos and
-    arguments are those of `UnityParallelEnv`.
+    Their observations are those at the decision requests: the program continues when all requests are answered.
+    Observations, infos and arguments are those of `UnityParallelEnv`.
     """
 
     metadata = UnityParallelEnv.metadata
@@ -239,22 +238,22 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ha
 
     @property
     def possible_agents(self) -> list[str]:
-        """All agents that there were since the last reset."""
+        """All agents since the last reset."""
         return self._parallel.possible_agents
 
     @property
     def side_channel(self) -> Mapping[str, Any]:
-        """As of `UnityParallelEnv`."""
+        """As in `UnityParallelEnv`."""
         return self._parallel.side_channel
 
     @property
     def observation_spaces(self) -> dict[str, Space[Any]]:
-        """Of all possible agents."""
+        """The observation spaces of all possible agents."""
         return self._parallel.observation_spaces
 
     @property
     def action_spaces(self) -> dict[str, Space[Any]]:
-        """Of all possible agents."""
+        """The action spaces of all possible agents."""
         return self._parallel.action_spaces
 
     def observation_space(self, agent: str) -> Space[Any]:
@@ -273,7 +272,7 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ha
         self._adopt(Said(observations, dict.fromkeys(observations, 0.0), no, dict(no), infos))
 
     def observe(self, agent: str) -> Any:
-        """Return what an agent has seen when it asked, or at its end."""
+        """Return an agent's observation at its decision request, or at its end."""
         return self._observations[agent]
 
     def step(self, action: Any) -> None:

@@ -15,7 +15,7 @@ from headrace.stages.environments.unity.errors import UnityActionException
 from headrace.stages.environments.unity.specs import ActionTuple
 
 Mask = Any
-"""What `space.sample` takes: int8 [choices], 1 = allowed; of several branches a tuple of such; of choices beside
+"""The form of `space.sample`: int8 [choices], 1 = allowed; for several branches a tuple of these; for choices next to
 continuous actions `(None, mask)`."""
 
 
@@ -25,8 +25,8 @@ class ActionMap:
     Args:
         spec: its `ActionSpec`.
         name: its name, for errors.
-        flatten: True to count all combinations of choices as choices of one branch, where there are only choices.
-        seed: of samples of the space.
+        flatten: True to turn all combinations of choices into choices of one branch, if there are only choices.
+        seed: the seed of the space's samples.
 
     Attributes:
         space: a Box for continuous actions, Discrete for one branch of choices, MultiDiscrete for several; for both a
@@ -53,7 +53,7 @@ class ActionMap:
 
     @property
     def mask_space(self) -> Space[Any] | None:
-        """The space of masks; None if there are continuous actions, as these have none."""
+        """The space of masks; None if there are continuous actions, which have none."""
         if self._width:
             return None
         if isinstance(self.space, spaces.Discrete):
@@ -68,7 +68,7 @@ class ActionMap:
             who: the agents, for errors.
 
         Raises:
-            UnityActionException: if one is not in the space.
+            UnityActionException: if an action is not in the space.
         """
         try:
             return self._converted(chosen)
@@ -107,7 +107,7 @@ class ActionMap:
         return choices.astype(np.int32)
 
     def mask(self, forbidden: Sequence[NDArray[np.bool_]] | None) -> Mask | None:
-        """Return what `space.sample` takes, of one agent's mask in a DecisionStep; None without discrete actions.
+        """Return the mask for `space.sample`, from one agent's mask in a DecisionStep; None without discrete actions.
 
         Args:
             forbidden: [choices] of each branch, true = forbidden; None: all are allowed.
@@ -124,7 +124,7 @@ class ActionMap:
 
 
 def _rows(values: Sequence[Any]) -> NDArray[Any]:
-    """Actions of several agents, one a row; raises ValueError if there is one that is no finite number."""
+    """Actions of several agents, one a row; raises ValueError if one is not a finite number."""
     rows = np.stack([np.asarray(value).reshape(-1) for value in values])
     if rows.dtype.kind not in "biuf" or not np.isfinite(rows).all():
         raise ValueError
