@@ -103,7 +103,7 @@ def read_demo(path: Path) -> DemoSteps:
 
 
 def write_demo(path: Path, steps: DemoSteps, name: str) -> None:
-    """Write pairs to a new file, images of bytes as PNG, other observations as floats; `read_demo` is the exact inverse.
+    """Write pairs to a new file, images of bytes as PNG, others as floats; `read_demo` is the exact inverse.
 
     Args:
         path: the file, which must not exist yet.
