@@ -53,7 +53,7 @@ FOREIGN: Final = {
     r"some (tenths|hundredths|thousandths)": "a few tenths",
     r"(go|goes|went|gone) on(?! to)": "continue, keep running, resume",
     r"(is|are|was|were) not there": "is missing, does not exist",
-    r"(?<!there\s)(is|are|was|were) no (?!longer|more|less|need|one)(?=\w)": "is not a …, are not …",
+    r"(?<!there\s)(is|are|was|were) no (?!longer|more|less|need|one|better|worse|different)(?=\w)": "is not a …, are not …",
     r"no more(?=[.,;:)])": "no longer …, stops …",
     r"in all(?=[.,;:)]| \|| over )": "in total",
     r"once more": "again",

@@ -17,7 +17,6 @@ COVERED = ("*.md", "docs/*.md", "docs/decisions/*.md")
 NOT_YET = (
     "CHANGELOG.md",
     "docs/README.md",
-    "docs/algorithms.md",
     "docs/brains.md",
     "docs/differences.md",
     "docs/enjoy.md",
