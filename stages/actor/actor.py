@@ -62,7 +62,7 @@ class Actor(Source[Item]):
         gate: flow control.
         port: the actor's calls to the host.
         restarts: the limits on rebuilding a broken environment.
-        resets_at_checkpoints: close half-made trajectories and reset the environments at each checkpoint, with a seed
+        resets_at_checkpoints: close incomplete trajectories and reset the environments at each checkpoint, with a seed
             derived from the run's seed and the checkpoint's number, so that a resumed run equals an uninterrupted one.
         resumed_at: the checkpoint number that the run resumes from, -1 for a fresh run.
         clock: seconds, for the restart limits.
@@ -148,12 +148,12 @@ class Actor(Source[Item]):
         self._wake.set()
 
     def renew(self, source: int) -> None:
-        """Go on as another source, which counts credits from 0 and pays for the steps that the actor holds."""
+        """Continue as another source, which counts credits from 0 and pays for the steps that the actor holds."""
         self._account.renew(source)
         self._wake.set()
 
     def hold(self, held: bool) -> None:
-        """Stand still from the next tick on, or go on."""
+        """Stand still from the next tick on, or continue."""
         self._held = held
         self._wake.set()
 
@@ -190,7 +190,7 @@ class Actor(Source[Item]):
         return None if self._asleep else self._environment.progress()
 
     async def produce(self) -> AsyncIterator[Item]:
-        """Yield trajectories, and a barrier for each checkpoint, until asked to stop."""
+        """Yield trajectories, and a barrier for each checkpoint, until the host requests a stop."""
         while transitions := self._transitions[self._state]:
             for transition in transitions:
                 if transition[0]():
@@ -315,7 +315,7 @@ class Actor(Source[Item]):
             self._catch_up()
 
     def _before_step(self) -> Iterable[TrajectoryBatch]:
-        # Only once the actor is known to go on: one that stands still emits these with everything else, in one batch.
+        # Only when the actor is known to continue: one that stands still emits these with the rest, in one batch.
         yield from self._processor.emit_full()
         if not self._resets_at_checkpoints:  # with resets, the time of an answer must have no effect
             self._account.look_ahead()
@@ -328,7 +328,7 @@ class Actor(Source[Item]):
             await self._resets.recover(error)
         self._context.timings.add(STEPPING, time.perf_counter() - began)
         if (lost := self._environment.lost) is not None and (dropped := self._processor.drop_environments(lost)):
-            self._context.log.warning("%d steps of half-made trajectories are dropped with it.", dropped)
+            self._context.log.warning("%d steps of incomplete trajectories are dropped with it.", dropped)
         if (closed := self._environment.closed) is not None:
             self._processor.close_environments(closed)
         if len(self._environment.specs) > len(self._known):

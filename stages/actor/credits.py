@@ -139,7 +139,7 @@ class CreditAccount:
         self._names = tuple(dict.fromkeys(behavior_name(i) for i in self._environment.specs))
 
     def renew(self, source: int) -> None:
-        """Go on as another source, which counts credits from 0 and pays for the steps that the actor holds."""
+        """Continue as another source, which counts credits from 0 and pays for the steps that the actor holds."""
         self._gate.renew({name: int(self._processor.emitted(name)) for name in self._names})
         self._processor.renew(source)
         self.acting.clear()

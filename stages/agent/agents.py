@@ -40,7 +40,7 @@ class Groups:
 
         Args:
             slots: [k] the agents whose trajectories close.
-            left: [k'] slots of the agents that go on, where these agents end; None where these agents go on.
+            left: slots of the agents that play on, if these agents end; None if these agents play on.
 
         Returns:
             `GROUP_TRAJECTORY_COLUMNS` [k].
@@ -77,7 +77,7 @@ class Groups:
             slots: [e] the agents whose episodes end.
             last_rewards: [e] their groups' rewards of the last step.
             steps: [e] the number of decisions in each episode.
-            group_left: [e] true where group mates go on.
+            group_left: [e] true for agents whose group mates play on.
 
         Returns:
             `GROUP_EPISODE_COLUMNS` [e].

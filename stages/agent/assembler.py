@@ -386,7 +386,7 @@ def _returned(step: StepBatch) -> Floats:
 
 
 def _shared(step: StepBatch) -> Floats:
-    """Rewards [n] of agents' groups in the dtype of episode returns; 0 where there are no groups."""
+    """Rewards [n] of agents' groups in the dtype of episode returns; 0 for a behaviour without groups."""
     if step.undiscounted is not None:
         return step.undiscounted[:, 1]
     return np.zeros(len(step.rewards), np.float32) if step.group_rewards is None else step.group_rewards

@@ -106,7 +106,7 @@ class Pages:
     def __init__(self, step: StepBatch, horizon: int) -> None:
         self.horizon = horizon
         self.stride = horizon + 2
-        # Zero-dimensional arrays: on few rows, converting a Python number costs NumPy as much as all else.
+        # Zero-dimensional arrays: on few rows, converting a Python number costs NumPy as much as everything else.
         self._horizon, self._stride = np.array(horizon, np.int64), np.array(self.stride, np.int64)
         self.nowhere = np.array(horizon - 1, np.int64)
         self._nowhere_bytes = self.nowhere.tobytes()
@@ -256,7 +256,7 @@ class Outbox:
         self._emitted = 0
 
     def add(self, closed: ClosedTrajectories, rows: int, of_groups: Columns | None = None) -> None:
-        """Add trajectories with this many rows in all; `of_groups` are `GROUP_TRAJECTORY_COLUMNS`."""
+        """Add trajectories with this many rows in total; `of_groups` are `GROUP_TRAJECTORY_COLUMNS`."""
         self._closed.append(closed)
         self.rows += rows
         if of_groups is not None:

@@ -25,11 +25,11 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     ending that is not `terminated` is truncated.
 
     The stage keeps one open decision per agent and the steps before it. It ignores the ending of an agent without an
-    open decision, and the reward in such an agent's decision row. An agent that starts another episode without an
+    open decision, and the reward in that agent's decision row. An agent that starts another episode without an
     ending row loses its open decision, whose reward and next observation are unknown; the steps before it leave as
     truncated, with that decision's observation as their next observation, and a warning is logged once. Where only the
     self-play stamp of an agent changes, its trajectory is cut: each step keeps the stamp of its decision, and none is
-    lost. An agent that vanishes without an ending row keeps its slot for ever, as it may come back: environments must
+    lost. An agent that vanishes without an ending row keeps its slot forever, as it may come back: environments must
     end their agents, or the actor must call `drop_environments`.
 
     `finish` emits all completed steps. A checkpoint holds neither unfinished trajectories nor the environments' states,

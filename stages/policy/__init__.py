@@ -1,4 +1,4 @@
-"""Policies: they act. The networks that learn are in `headrace.stages.policy.network`, which imports torch."""
+"""Policies, which act. The networks that learn are in `headrace.stages.policy.network`, which imports torch."""
 
 from headrace.stages.policy.design import (
     ActionDistributions,

@@ -1,10 +1,10 @@
 """The design of a policy, all that it is built from; and what follows from it: columns of decisions, and tensors.
 
-Trainer and actors have the same design. Policies add columns to each decision where a trainer asks for them by name, by
-`extra_columns` of its class or of its settings (docs/extending.md); `EXTRA_COLUMNS` is the table of all that can be
-asked for, and `sampling.ActionSampler` fills them in. The layout gives names and shapes of the tensors in the order of
-`PolicyUpdate.weights`; a policy that was made for another one is refused. The matrices of plain designs are stored [in,
-out], a layer is `inputs @ weight + bias`; those of all others as in their torch modules.
+Trainer and actors have the same design. A trainer names further columns of decisions in `extra_columns`, of its class
+or of its settings (docs/extending.md); `EXTRA_COLUMNS` lists the columns on offer, and `sampling.ActionSampler` fills
+them in. The layout gives the names and shapes of the tensors, in the order of `PolicyUpdate.weights`; a policy with
+another layout is refused. Plain designs store their matrices as [in, out], so a layer is `inputs @ weight + bias`; all
+others store them as their torch modules do.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer_lookup import asked_columns, squashes
 
 Numbers = TypeVar("Numbers")
-"""An array of NumPy, or a tensor of torch."""
+"""A NumPy array or a torch tensor."""
 
 ACTION_HEADS = "action_heads"
 
 VALUES = "values"
-"""Refused with an explanation, as it is what other libraries' actors record."""
+"""Refused with an explanation, as other libraries' actors record it."""
 
 
 class ActionDistributions(NamedTuple, Generic[Numbers]):
     """The distributions that the actions of some rows were drawn from; views of `action_heads`.
 
-    Squashed continuous actions have the Gaussians before the tanh, whose KL divergence from others is that of the
-    squashed distributions.
+    For squashed continuous actions these are the Gaussians before the tanh: the KL divergence between two of them is
+    that between the squashed distributions.
     """
 
     means: Numbers
     """[.., C]"""
     log_sigmas: Numbers
-    """[.., C]; of squashed actions as they were drawn, which is clamped to `sampling.LOG_SIGMA_LIMITS`."""
+    """[.., C]; for squashed actions as drawn: clamped to `sampling.LOG_SIGMA_LIMITS`."""
     logits: tuple[Numbers, ...]
-    """[.., choices] of each branch, before forbidden choices are made unlikely: see `action_masks`."""
+    """[.., choices] for each branch, before forbidden choices are masked; see `action_masks`."""
 
 
 def action_heads_column(spec: BehaviorSpec) -> Column:
@@ -58,7 +58,7 @@ def action_heads_column(spec: BehaviorSpec) -> Column:
 
 
 def split_action_heads(spec: BehaviorSpec, heads: Numbers) -> ActionDistributions[Numbers]:
-    """Split `action_heads` [.., 2·C + choices] into its parts; views, of a tensor as well as of an array."""
+    """Split `action_heads` [.., 2·C + choices], a tensor or an array, into its parts; views."""
     whole: Any = heads
     c = spec.actions.continuous_size
     logits = tuple(whole[..., 2 * c :][..., branch] for branch in branch_slices(spec))
@@ -66,18 +66,18 @@ def split_action_heads(spec: BehaviorSpec, heads: Numbers) -> ActionDistribution
 
 
 EXTRA_COLUMNS: Mapping[str, Callable[[BehaviorSpec], Column]] = {ACTION_HEADS: action_heads_column}
-"""By name: the column that a behaviour's policies add."""
+"""By name, the column that a behaviour's policies add."""
 
 
 def check_extra_columns(names: Iterable[str], asker: str) -> None:
-    """Check that policies give the columns of these names.
+    """Check that policies give columns of these names.
 
     Args:
-        names: those asked for.
-        asker: who asks, for the message.
+        names: the columns that the trainer needs.
+        asker: the trainer, for the message.
 
     Raises:
-        LoadError: naming those that no policy gives, and those that they do.
+        LoadError: naming the columns that no policy gives, and those that policies give.
     """
     unknown = [name for name in names if name not in EXTRA_COLUMNS]
     if not unknown:
@@ -99,7 +99,7 @@ def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
     """Check that the rows of a batch have these columns.
 
     Raises:
-        StageError: naming the first that is missing, or of another dtype or shape.
+        StageError: naming the first column that is missing, or has another dtype or shape.
     """
     for column in columns:
         values = batch.rows.get(column.name)
@@ -114,19 +114,19 @@ def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
 
 
 FROM_UNITS = 128
-"""Rows and columns of a weight from which who computes its products, and in which precision, makes a difference."""
+"""Rows and columns of a weight from which on the provider and the precision of its products make a difference."""
 
 
 @dataclass(frozen=True)
 class ProductSettings:
-    """How a learner computes the products of its networks: see `stages/policy/network/products`."""
+    """How a learner computes the products of its networks; see `stages/policy/network/products`."""
 
     provider: str = "torch"
-    """Who multiplies float32 matrices on the CPU: a key of `products.PROVIDERS`, or `auto`, the fastest one."""
+    """The library for float32 products on the CPU: a key of `products.PROVIDERS`, or `auto`, the fastest."""
     rows: int = 256
-    """Rows of a minibatch, with which the fastest one is found."""
+    """Rows of a minibatch, for measuring the fastest provider."""
     rounded_from: int = 0
-    """Rows and columns of a weight from which factors are rounded to bfloat16; 0: never."""
+    """Rows and columns of a weight from which on factors are rounded to bfloat16; 0 for never."""
     images_rounded: bool = False
     """Whether convolutions, and the layer after them, are computed in bfloat16."""
 
@@ -134,7 +134,7 @@ class ProductSettings:
 TORCHS_OWN = ProductSettings()
 """In float32, by torch's default."""
 BF16 = ProductSettings(rounded_from=FROM_UNITS, images_rounded=True)
-"""All that gains by it is rounded."""
+"""Everything that gains from bfloat16 is rounded."""
 
 
 @dataclass(frozen=True)
@@ -144,79 +144,79 @@ class PolicyDesign:
     spec: BehaviorSpec
     settings: NetworkSettings
     squashed: bool = False
-    """Continuous actions are tanh of a Gaussian whose log σ depends on the state (SAC, and gSDE's `squash_output`),
-    instead of a plain Gaussian with one log σ for all states that is clipped on its way out (PPO)."""
+    """Continuous actions are the tanh of a Gaussian whose log σ depends on the state (SAC, and gSDE's `squash_output`),
+    rather than a plain Gaussian with one log σ for all states that is clipped on output (PPO)."""
     folder: Path | None = None
-    """The YAML's folder, in which a module with a network of the user's own may lie."""
+    """The YAML's folder, which may hold a module with a custom network."""
     key: str = "network_settings"
-    """Path of the settings in the behaviour's block of the YAML, for messages: reward signals have their own."""
+    """Path of the settings in the behaviour's block of the YAML, for messages; reward signals have their own."""
     extra_columns: tuple[str, ...] = ()
-    """Names of the columns that the trainer asks for: keys of `EXTRA_COLUMNS`."""
+    """Names of the columns that the trainer needs: keys of `EXTRA_COLUMNS`."""
     products: ProductSettings = TORCHS_OWN
-    """Of the learner (`torch_settings.precision`, `.products`); acting and exported policies have the default."""
+    """For the learner (`torch_settings.precision`, `.products`); acting and exported policies have the default."""
     random_steps: int = 0
-    """Trainer steps below which an acting policy draws its actions uniformly, unless asked for the most likely ones."""
+    """Trainer steps below which an acting policy draws uniform actions, except in deterministic play."""
     explores: bool = False
-    """Whether an acting policy keeps the noise of gSDE with its agents' memories; without them it draws it anew for
-    each decision."""
+    """Whether an acting policy keeps gSDE's noise with its agents' memories; otherwise it draws new noise for each
+    decision."""
 
     @property
     def plain(self) -> bool:
-        """True if it is a feed-forward perceptron over vectors, which actors run in NumPy (`numpy_policy`)."""
+        """True if the policy is a feed-forward perceptron over vectors, which actors run in NumPy (`numpy_policy`)."""
         settings = self.settings
         return settings.memory is None and settings.network is None and ObservationLayout(self.spec).plain
 
     @property
     def perceptron(self) -> bool:
-        """True if the outputs of such a perceptron are its action heads: its gradients may be found by hand."""
+        """True if a plain perceptron's outputs are its action heads, so that gradients may be computed by hand."""
         return self.plain and self.gsde is None
 
     @property
     def of_critic(self) -> PolicyDesign:
-        """That of a critic with a body of its own."""
+        """The design of a critic with its own body."""
         settings = self.settings.of_critic
         return self if settings is self.settings else replace(self, settings=settings)
 
     @property
     def hypernetwork(self) -> bool:
-        """True if goals, where there are any, make the weights of the last hidden layer."""
+        """True if goals, if any, generate the weights of the last hidden layer."""
         return self.settings.goal_conditioning_type == "hyper"
 
     @property
     def memory_size(self) -> int:
-        """m: numbers in an agent's memory, 0 without memory."""
+        """m, the numbers in an agent's memory; 0 without memory."""
         return 0 if self.settings.memory is None else self.settings.memory.memory_size
 
     @property
     def previous_action_size(self) -> int:
-        """P: width of the previous action as an input of a network with memory; 0 without memory."""
+        """P, the width of the previous action as an input of a network with memory; 0 without memory."""
         actions = self.spec.actions
         return actions.continuous_size + actions.mask_size if self.memory_size else 0
 
     @property
     def gsde(self) -> StateNoiseSettings | None:
-        """The settings of noise that depends on the state; None without it, or without continuous actions."""
+        """The settings of state-dependent noise; None without it, or without continuous actions."""
         return self.settings.gsde if self.spec.actions.continuous_size else None
 
     @property
     def head_size(self) -> int:
-        """Action heads: means, log σ if each state has its own (squashed, gSDE), then the logits of each branch."""
+        """H, the width of the heads: means, log σ if each state has its own (squashed, gSDE), the branches' logits."""
         actions = self.spec.actions
         own = self.squashed or self.gsde is not None
         return actions.continuous_size * (2 if own else 1) + actions.mask_size
 
     @property
     def output_size(self) -> int:
-        """Outputs of the action layer: the heads, but for log σ of gSDE, which follows from the layer's inputs."""
+        """The width of the action layer: the heads without gSDE's log σ, which follows from the layer's inputs."""
         return self.head_size - (0 if self.gsde is None else self.spec.actions.continuous_size)
 
     @property
     def mean_limit(self) -> float:
-        """Means of continuous actions end at ± this; 0: nowhere."""
+        """The bound on the absolute means of continuous actions; 0 for none."""
         return self.gsde.clip_mean if self.gsde is not None and self.squashed else 0.0
 
     def log_sigma_shape(self, features: int) -> tuple[int, ...] | None:
-        """The shape of the parameter `log_sigma`, given the last hidden layer's outputs; None if there is none."""
+        """The shape of the parameter `log_sigma`, given the last hidden layer's width; None if there is none."""
         continuous = self.spec.actions.continuous_size
         if self.gsde is not None:
             return features, continuous if self.gsde.full_std else 1
@@ -229,16 +229,15 @@ class PolicyDesign:
 
     @property
     def added_columns(self) -> tuple[Column, ...]:
-        """The columns of a decision beside those that follow from the spec: asked ones, and `memories` with memory."""
+        """The columns of a decision in addition to those of the spec: `extra_columns`, and `memories` with memory."""
         return (*self.asked_columns, *([memory_column(self.memory_size)] if self.memory_size else []))
 
 
 def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None = None) -> PolicyDesign:
-    """Return the design of a behaviour's policy, by its settings and its trainer's class.
+    """Return the design of a behaviour's policy, from its settings and its trainer's class.
 
     Raises:
-        LoadError: if the trainer is one of the user's own and can't be imported, or asks for columns that no policy
-            gives.
+        LoadError: if a custom trainer can't be imported, or needs columns that no policy gives.
     """
     path = ("behaviors", spec.name)
     squashed, columns = squashes(settings, folder, path), asked_columns(settings, folder, path)
@@ -253,25 +252,25 @@ MASK_PENALTY = np.float32(-1e8)
 """Added to the logits of forbidden choices: their probability is exactly 0, and p·log p is 0, not NaN."""
 
 ACTOR_TENSORS = "headrace.stages.policy.network.actor:actor_tensors"
-"""Gives the tensors of designs that are not plain; a string, so that torch is imported only where a design needs it."""
+"""Gives the tensors of designs that are not plain; a string, so that only designs that need torch import it."""
 
 NORMALIZER_MEAN = "normalizer.mean"
 NORMALIZER_INVERSE_STD = "normalizer.inverse_std"
 NORMALIZER_REST = "normalizer.mean_rest"
-"""What float32 leaves of the mean: of policies that see float64, after all other tensors, and no part of a layout that
-a trainer has to fill."""
+"""The rounding error of the mean in float32, for policies that see float64; comes after all other tensors, and is not
+part of a layout that a trainer must fill."""
 
 
 def policy_layout(design: PolicyDesign) -> Layout:
-    """(name, shape) of each tensor of the acting part of the network, after those of the normaliser if there is one.
+    """(name, shape) of each tensor of the acting part of the network, after the normaliser's, if any.
 
     A plain design has `body.<layer>.weight` and `.bias`, `action.weight` and `.bias` (one layer for all heads, see
-    `PolicyDesign.output_size`), and `log_sigma` where continuous actions are not squashed, or have gSDE. For any other
-    these are the parameters of an `ActorNetwork`; that imports torch.
+    `PolicyDesign.output_size`), and `log_sigma` where continuous actions are not squashed, or have gSDE. Any other
+    design has the parameters of an `ActorNetwork`, for which torch is imported.
 
     Raises:
-        StageError: if there is nothing to observe, or an observation can't be learned from.
-        LoadError: if the design names a network of the user's own that can't be loaded.
+        StageError: if the spec has no observation, or one that can't be learned from.
+        LoadError: if the design names a custom network that can't be loaded.
     """
     vectors = ObservationLayout(design.spec).vector_size
     tensors: list[tuple[str, tuple[int, ...]]] = []
@@ -300,7 +299,7 @@ def branch_slices(spec: BehaviorSpec) -> tuple[slice, ...]:
 
 
 def consecutive_slices(sizes: Iterable[int]) -> tuple[slice, ...]:
-    """Return the places of parts of these sizes that follow each other."""
+    """Return the slices of consecutive parts of these sizes."""
     slices, at = [], 0
     for size in sizes:
         slices.append(slice(at, at + size))
@@ -309,10 +308,10 @@ def consecutive_slices(sizes: Iterable[int]) -> tuple[slice, ...]:
 
 
 def check_layout(update: PolicyUpdate, expected: Layout) -> None:
-    """Refuse a policy that was made for another network; the order of its tensors does not matter.
+    """Refuse a policy that was made for another network, whatever the order of its tensors.
 
     Raises:
-        StageError: naming the first tensor that differs, what was expected and what came.
+        StageError: naming the first tensor that differs, with the expected and the received shape.
     """
     got = {name: tuple(shape) for name, shape in update.layout if name != NORMALIZER_REST}
     about = f"{update.behavior_id}: policy version {update.version} does not fit this network"

@@ -1,7 +1,7 @@
 """The memories of agents between their decisions, for policies that have a memory.
 
-The policy itself has no state: it receives the memories of its agents and returns the next ones. So policies of one
-behaviour id may alternate (newer ones, self-play snapshots) while the memories stay with the agents.
+A policy itself is stateless: it receives the memories of its agents and returns the next ones. Policies of one
+behaviour id may therefore alternate (newer ones, self-play snapshots) while the memories stay with the agents.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.stages.policy.sampling import first_action_features
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 PATIENCE = 10_000
-"""Ticks of a behaviour id after which an agent without a decision in any of them may be forgotten."""
+"""Ticks of a behaviour id after which an agent that made no decision in any of them may be forgotten."""
 
 
 def nothing_recalled(policy: ActingPolicy, actions: ActionSpec, agents: int) -> Recall | None:
@@ -30,23 +30,23 @@ def nothing_recalled(policy: ActingPolicy, actions: ActionSpec, agents: int) -> 
 class AgentMemories:
     """The memories of one behaviour id's agents, in columns.
 
-    The memory of an agent that is unknown, or known from another episode, is empty. An agent is forgotten by `forget`
-    when its episode ends and by `clear` when all environments are reset. One that vanishes without an ending keeps its
-    place, as it may return; but before the store grows, it forgets those without a decision for `patience` ticks. So
-    its size is bounded by the number of agents that decide within that time, whatever environments do; and an agent
-    that returns later starts with an empty memory, which its `memories` column shows.
+    An agent that is unknown, or known from another episode, has an empty memory. `forget` drops an agent when its
+    episode ends, `clear` drops all when all environments are reset. An agent that vanishes without an ending keeps its
+    place, as it may return; but before the store grows, it drops agents that made no decision for `patience` ticks.
+    The number of agents that decide within that time therefore bounds its size, whatever environments do; an agent
+    that returns later starts with an empty memory, as its `memories` column shows.
 
     Args:
         memory_size: m.
         first_actions: [P] the previous action's features in an episode's first decision.
-        patience: ticks, see above.
+        patience: ticks; see above.
     """
 
     def __init__(self, memory_size: int, first_actions: Floats, patience: int = PATIENCE) -> None:
         self._patience = patience
         self._slots = Slots(1)
         total = self._slots.total
-        # Slot NOBODY holds the memory of all unknown agents.
+        # Slot `NOBODY` holds the memory of all unknown agents.
         self._memories = np.zeros((total, memory_size), np.float32)
         self._previous_actions = np.tile(first_actions, (total, 1))
         self._episode_ids = np.zeros(total, np.int64)
@@ -59,17 +59,17 @@ class AgentMemories:
         return cls(policy.memory_size, first_action_features(actions)) if policy.memory_size else None
 
     def __len__(self) -> int:
-        """Number of known agents."""
+        """The number of known agents."""
         return len(self._slots)
 
     def recall(self, agent_ids: Numbers, episode_ids: Numbers) -> Recall:
-        """Return the memories of agents [d] in their episodes [d]; new arrays."""
+        """Return the memories of agents [d] in their episodes [d], as new arrays."""
         slots = self._slots.find(agent_ids)
         slots[self._episode_ids[slots] != episode_ids] = NOBODY
         return Recall(self._memories.take(slots, 0), self._previous_actions.take(slots, 0))
 
     def keep(self, agent_ids: Numbers, episode_ids: Numbers, recall: Recall) -> None:
-        """Store the memories of agents [d] for their next decision in these episodes [d]; copied."""
+        """Store copies of the memories of agents [d] for their next decision in these episodes [d]."""
         self._tick += 1
         slots = self._slots.find(agent_ids)
         new = (slots == NOBODY).nonzero()[0]

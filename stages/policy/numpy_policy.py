@@ -1,7 +1,7 @@
-"""The acting policy of plain designs, a forward pass in NumPy over flat weights; and `make_policy`, for any design.
+"""The acting policy of plain designs, a NumPy forward pass over flat weights; and `make_policy`, for any design.
 
-For networks of game-agent size this costs a third of the same pass in torch and needs no thread pool. The network that
-is trained is a torch module; both follow `design.policy_layout`, and a test compares their outputs.
+For networks of the size that game agents have, this costs a third of the same pass in torch and needs no thread pool.
+The trained network is a torch module; both follow `design.policy_layout`, and a test compares their outputs.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _HALF = np.float32(0.5)
 
 
 class NumpyPolicy:
-    """Acts for one behaviour id: `ActingPolicy` with the weights of a `PolicyUpdate`; it remembers gSDE's noise alone.
+    """Acts for one behaviour id: `ActingPolicy` with the weights of a `PolicyUpdate`; its only memory is gSDE's noise.
 
-    The buffers of the forward pass belong to the policy and grow to the most agents seen; what `act` returns is new.
+    The forward pass runs in buffers that grow to the largest number of agents; `act` returns new arrays.
 
     Args:
-        design: a plain one.
+        design: a plain design.
 
     Raises:
-        StageError: if the design is not plain: `make_policy` makes policies of any.
+        StageError: if the design is not plain; `make_policy` takes any design.
     """
 
     previous_action_size = 0
@@ -68,10 +68,10 @@ class NumpyPolicy:
         self._exact = self._normalizes and self._observations.exact
         self._weights: list[Floats] = []
         self._vectors = np.empty(0, np.float32)
-        """All that belongs to columns, side by side: the normaliser's mean and 1/std, of float64 the mean's rest, and
-        the bias of each layer."""
+        """All per-column vectors, concatenated: the normaliser's mean and 1/std, the mean's rounding error (for
+        float64), and the bias of each layer."""
         self._own: list[Floats] = []
-        """The same, one by one."""
+        """The same vectors, one by one."""
         self._widths = [
             self._observations.vector_size,
             *(shape[1] for name, shape in self._layout if name.endswith(".weight")),
@@ -89,7 +89,7 @@ class NumpyPolicy:
         layers = [name.removesuffix(".weight") for name, _ in self._layout if name.endswith(".weight")]
         self._weights = [tensors[f"{layer}.weight"] for layer in layers]
         vectors = [tensors[name] for name in (NORMALIZER_MEAN, NORMALIZER_INVERSE_STD) if self._normalizes]
-        if self._exact:  # policies of earlier versions have no rest
+        if self._exact:  # policies of earlier releases lack the rounding error
             vectors.append(tensors.get(NORMALIZER_REST, np.zeros_like(vectors[0])))
         vectors += [tensors[f"{layer}.bias"] for layer in layers]
         self._vectors = np.concatenate(vectors)
@@ -122,7 +122,7 @@ class NumpyPolicy:
         return Decision(actions, columns, replace(recall, memories=kept))
 
     def joins(self, other: ActingPolicy, deterministic: bool) -> bool:
-        """Return True if `act_together` can decide for both: two of one design, of which none draws uniformly."""
+        """True if `act_together` can decide for both policies: they have one design, and neither draws uniformly."""
         if not isinstance(other, NumpyPolicy) or self._design != other._design or self._noise is not None:
             return False
         return deterministic or not (self._sampler.uniform or other._sampler.uniform)
@@ -131,8 +131,8 @@ class NumpyPolicy:
         """The action heads [d, H] (see `PolicyDesign.head_size`), valid until the next call.
 
         Raises:
-            NotFiniteError: if they are NaN or infinite.
-            StageError: if no policy was loaded yet.
+            NotFiniteError: if the heads are NaN or infinite.
+                StageError: if no policy is loaded yet.
         """
         outputs = self._forward((self,), (len(observations[0]),), observations)
         return outputs if self._noise is None else self._noise.heads(outputs, self._views[-2])
@@ -140,7 +140,7 @@ class NumpyPolicy:
     def _forward(
         self, policies: Sequence[NumpyPolicy], counts: Sequence[int], observations: tuple[Array, ...]
     ) -> Floats:
-        """The heads of the rows of several policies, those of the first one first, in this policy's buffers."""
+        """The heads of the rows of several policies, the first policy's rows first, in this policy's buffers."""
         for policy in policies:
             if not policy._weights:
                 raise StageError(f"{self._behavior_id}: no policy was loaded to act with")
@@ -175,7 +175,7 @@ class NumpyPolicy:
         return x
 
     def _split(self, vectors: Floats) -> list[Floats]:
-        """Views of `_vectors` [sum of widths], or of such rows [d, sum of widths], one by one."""
+        """Views into `_vectors` [sum of widths], or into a stack of them [d, sum of widths], one by one."""
         widths = [*self._widths[:1] * (2 * self._normalizes + self._exact), *self._widths[1:]]
         return [vectors[..., end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
 
@@ -193,17 +193,17 @@ def act_together(
     random: np.random.Generator,
     deterministic: bool = False,
 ) -> Decision:
-    """Decide for the rows of several policies in one pass: of what is done, only the products are made for each policy.
+    """Decide for the rows of several policies in one pass, in which only the products are separate for each policy.
 
-    For few rows the cost of a decision is that of its operations, whatever their size. The heads are those of each
-    policy alone, to the bit, and all actions are drawn together.
+    For few rows a decision costs as much as its operations, whatever their size. The heads equal those of each policy
+    run separately, bit for bit, and all actions are drawn together.
 
     Args:
         parts: policies of one design (`NumpyPolicy.joins` the first one), and the rows of each; together all rows.
-        observations: of all rows; the arguments from here on are those of `ActingPolicy.act`.
+        observations: of all rows; these and the following arguments are those of `ActingPolicy.act`.
         masks: of all rows.
-        random: the source of all chance.
-        deterministic: whether the most likely actions are taken.
+        random: the only source of randomness.
+        deterministic: whether to take the most likely actions.
     """
     first, policies, counts = parts[0][0], [policy for policy, _ in parts], [len(rows) for _, rows in parts]
     sampler, order = first._sampler, np.concatenate([rows for _, rows in parts])
@@ -217,10 +217,10 @@ def act_together(
 
 
 def activation(name: str) -> Callable[[Floats, Floats], None]:
-    """Return the activation of that name: a function that changes its first argument; the second is scratch.
+    """Return the activation function of that name, which changes its first argument; the second is scratch.
 
     Raises:
-        StageError: if there is none.
+        StageError: if the name is unknown.
     """
     if name not in _ACTIVATIONS:
         raise StageError(f"network_settings.activation: {name!r} is not one of {', '.join(_ACTIVATIONS)}")
@@ -260,7 +260,7 @@ _ERFC = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
 def _gelu(x: Floats, scratch: Floats) -> None:
-    # x·Φ(x), with Φ(x) = erfc(-x/√2)/2: for x ≤ 0 that series, beyond it 1 less that of -x.
+    # x·Φ(x), with Φ(x) = erfc(-x/√2)/2: the series for x ≤ 0, otherwise 1 minus the series for -x.
     z = np.abs(x) * np.float32(sqrt(0.5))
     t = 1.0 / (1.0 + np.float32(0.3275911) * z)
     scratch[...] = np.float32(_ERFC[-1])
@@ -287,19 +287,19 @@ _ACTIVATIONS: dict[str, Callable[[Floats, Floats], None]] = {
 
 
 TORCH_POLICY = "headrace.stages.policy.network.actor:TorchPolicy"
-"""The class for designs that are not plain; a string, so that torch is imported only where a design needs it."""
+"""The class for designs that are not plain; a string, so that only designs that need torch import it."""
 
 
 @preparing()
 def make_policy(design: PolicyDesign, device: str = "cpu") -> ActingPolicy:
-    """An acting policy; its weights come with the first update.
+    """An acting policy, without weights until the first update.
 
     Args:
-        design: what it is like.
-        device: the torch device on which it computes.
+        design: the policy's design.
+        device: the torch device to compute on.
 
     Raises:
-        StageError: if the design can't be built: an observation or a network that does not fit.
+        StageError: if an observation or a network does not fit the design.
     """
     if design.plain and device == "cpu":
         return NumpyPolicy(design)

@@ -1,9 +1,8 @@
-"""From observations of environments to inputs of networks: one matrix of vectors, maybe normalised, and the others.
+"""From environments' observations to networks' inputs: one matrix of vectors, perhaps normalised, and the others.
 
-The only place where observation dtypes are cast. All vectors stand side by side in one matrix, which is what the
-normaliser works on; images and sets keep their dtype and go to encoders of their own. Networks take in float32. The
-matrix is float64 where a vector is, so that it is normalised before it is rounded: a clock in seconds since 1970 has
-steps of 128 in float32.
+Only this module casts observation dtypes. All vectors are concatenated into one matrix, which the normaliser works on;
+images and sets keep their dtype and go to separate encoders. Networks take float32. The matrix is float64 if any vector
+is, so that it is normalised before it is rounded: a clock in seconds since 1970 has steps of 128 in float32.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 
 VECTORS = "vectors"
-"""Name of the column of all vectors side by side."""
+"""The name of the column of all vectors, concatenated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,11 @@ class ObservationLayout:
     """The place of each observation of a behaviour among the inputs of its network.
 
     Attributes:
-        vector_size: V, the width of all vectors side by side.
+        vector_size: V, the width of all vectors together.
         vectors: (index in the spec, slice of the V columns) of each vector.
-        others: indices in the spec of images and sets, rising.
+        others: indices in the spec of images and sets, ascending.
         goals: slices of the V columns that hold the goal.
-        plain: true if there are vectors only and none holds a goal, so that a plain perceptron is enough.
+        plain: true if all observations are vectors without a goal, so that a plain perceptron is enough.
         exact: true if a vector is float64, so that all are until they are normalised.
 
     Raises:
@@ -98,7 +97,7 @@ class ObservationLayout:
         return self.encode([columns[f"{prefix}{index}"] for index in range(len(self._specs))])
 
     def columns(self, prefix: str = "") -> tuple[Column, ...]:
-        """The columns in which a buffer keeps encoded observations: `vectors` [V], and `obs_<index>` of the others."""
+        """The columns in which a buffer keeps encoded observations: `vectors` [V], and `obs_<index>` for the others."""
         return (
             Column(f"{prefix}{VECTORS}", self._dtype, (self.vector_size,)),
             *(Column(f"{prefix}obs_{i}", self._specs[i].dtype, self._specs[i].shape) for i in self.others),
@@ -132,19 +131,19 @@ def _check(spec: BehaviorSpec, observation: ObservationSpec) -> None:
 
 NORMALIZED_LIMIT = 5.0
 LEAST_DEVIATION = 1e-10
-"""A standard deviation that is not larger is that of rounding, and so is one of a mean's last digits in float64."""
+"""Smaller standard deviations come from rounding; so do those of a mean's last digits in float64."""
 _LAST_DIGITS = 1e-13
 
 
 class Normalizer:
-    """The running mean and variance of vectors of `size`, in float64. Before the first batch nothing is normalised.
+    """The running mean and variance of vectors of `size`, in float64. Before the first batch it changes nothing.
 
-    The state of ML-Agents' normaliser, which counts an imagined first observation of 0, can be loaded and goes on.
+    It also continues from the state of ML-Agents' normaliser, which counts an imaginary first observation of 0.
     """
 
     def __init__(self, size: int) -> None:
         self.steps = 0
-        """Observations seen."""
+        """The number of observations so far."""
         self.mean: NDArray[np.float64] = np.zeros(size)
         self.squares: NDArray[np.float64] = np.zeros(size)
         """Sum of squared deviations from the mean."""
@@ -153,14 +152,14 @@ class Normalizer:
         """Count n more observations [n, size].
 
         Chan, Golub & LeVeque (1979), "Updating Formulae and a Pairwise Algorithm for Computing Sample
-        Variances": means and squares of two sets are joined, so that no digits are lost to a distant mean.
+        Variances": joins the means and squares of two sets, so that a mean far from 0 costs no digits.
         """
         n = len(rows)
         if n == 0:
             return
         first = rows[0].astype(np.float64)
         batch = rows.astype(np.float64)
-        batch -= first  # what never changes is 0 then, and has no variance of rounding
+        batch -= first  # a constant becomes 0, without variance from rounding
         batch_mean = batch.mean(axis=0)
         batch -= batch_mean
         total = self.steps + n
@@ -170,7 +169,7 @@ class Normalizer:
         self.steps = total
 
     def tensors(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(mean, 1 / standard deviation) as actors use them, each [size]; a constant is divided by 1."""
+        """(mean, 1 / standard deviation), each [size], as actors use them; a constant is divided by 1."""
         deviation = np.sqrt(self.squares / max(self.steps, 1))
         varies = deviation > np.maximum(LEAST_DEVIATION, _LAST_DIGITS * np.abs(self.mean))
         inverse_std = np.divide(1.0, deviation, out=np.ones_like(deviation), where=varies)
@@ -178,25 +177,25 @@ class Normalizer:
 
     @property
     def mean_rest(self) -> NDArray[np.float32]:
-        """What float32 leaves of the mean [size]: with the mean of `tensors` it has 48 bits."""
+        """The float32 rounding error of the mean [size]; together with the mean of `tensors` it has 48 bits."""
         return (self.mean - self.mean.astype(np.float32)).astype(np.float32)
 
     def apply(self, rows: Array) -> NDArray[np.float32]:
-        """Normalised observations [n, size], a new array."""
+        """Normalised observations [n, size], as a new array."""
         mean, inverse_std = self.tensors()
         out = np.empty(rows.shape, np.float32)
         normalize(rows, mean if rows.dtype == np.float32 else self.mean, inverse_std, out)
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, as plain values and arrays of its own."""
+        """The state, as plain values and copied arrays."""
         return {"steps": self.steps, "mean": self.mean.copy(), "squares": self.squares.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`.
 
         Raises:
-            StageError: if it is the state of a normaliser of another size.
+            StageError: if the state's size differs.
         """
         for name in ("mean", "squares"):
             got = np.shape(state[name])
@@ -210,7 +209,7 @@ class Normalizer:
 def normalize(rows: Array, mean: Array, inverse_std: NDArray[np.float32], out: NDArray[np.float32]) -> None:
     """Write the normalised `rows` [n, size] into `out`, which may be `rows` itself.
 
-    The difference from the mean is that of the wider of both dtypes, rounded once: of float64 rows, it should be 64.
+    The subtraction runs in the wider of both dtypes and is rounded once: for float64 rows, `mean` should be float64.
     """
     np.subtract(rows, mean, out=out, casting="same_kind")
     np.multiply(out, inverse_std, out=out)

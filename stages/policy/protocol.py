@@ -1,7 +1,7 @@
 """The acting policy: the interface between the environment stage and the code that computes actions.
 
-It is implemented in NumPy (`numpy_policy`) and in torch (`network.actor`); anything else that can load the same
-flat weights fits as well. Acting is over columns: one call per tick, group and policy, never per agent.
+NumPy (`numpy_policy`) and torch (`network.actor`) implement it; so can anything else that loads the same flat weights.
+Acting works on columns: one call per tick, group and policy, never per agent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.queues.messages import ActionBatch, Array, PolicyUpdate
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """The memories of d agents before a decision; in an episode's first one zeros, and `first_action_features`."""
+    """The memories of d agents before a decision; at an episode's start zeros, and `first_action_features`."""
 
     memories: NDArray[np.float32]
     """[d, m]"""
@@ -52,7 +52,7 @@ class ActingPolicy(Protocol):
         ...
 
     def load(self, update: PolicyUpdate) -> None:
-        """Load the weights of an update (copied).
+        """Load the weights of an update, as copies.
 
         Raises:
             StageError: if the update was made for another network; the message names the tensor.
@@ -72,12 +72,12 @@ class ActingPolicy(Protocol):
         Args:
             observations: one array [d, *shape] per observation spec.
             masks: [d, sum of branches] true = allowed, or None.
-            random: the source of all chance in the decision.
-            deterministic: mean and most likely choice instead of a sample.
-            recall: the agents' memories; None stands for the first decision of an episode.
+            random: the only source of randomness in the decision.
+            deterministic: take the mean and the most likely choice instead of a sample.
+            recall: the agents' memories; None for the first decision of an episode.
 
         Raises:
             NotFiniteError: if the result is NaN or infinite.
-            StageError: if no policy was loaded yet, a mask forbids all choices of a branch, or an ONNX model fails.
+            StageError: if no policy is loaded yet, a mask forbids all choices of a branch, or an ONNX model fails.
         """
         ...

@@ -1,7 +1,7 @@
-"""How an action is sampled: from a network's action heads to a decision in NumPy, and to what environments receive.
+"""Sampling of actions: from a network's heads to a decision in NumPy, and to the actions that environments receive.
 
-All chance comes from the generator that is passed, whatever computed the heads: one generator state and the same heads
-give the same decision. The same distributions in torch, for trainers, are in `network.layers`. Actions have two
+All randomness comes from the generator argument, whichever library computed the heads: one generator state and the same
+heads give the same decision. `network.layers` has the same distributions in torch, for trainers. Actions have two
 forms: as the policy drew them, which streams hold, and as environments receive them.
 """
 
@@ -19,18 +19,18 @@ from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy.design import ACTION_HEADS, MASK_PENALTY, PolicyDesign, branch_slices
 
 ACTION_LIMIT = 3.0
-"""A bounded action of a plain Gaussian policy leaves it as clip(a, -3, 3) / 3, as in ML-Agents."""
+"""A plain Gaussian policy gives a bounded action as clip(a, -3, 3) / 3, as in ML-Agents."""
 
 
 def environment_actions(actions: ActionSpec, drawn: Floats, squashed: bool) -> Floats:
-    """Convert continuous actions [n, C] that a policy drew to those that the environment receives; a new array.
+    """Convert continuous actions [n, C] as a policy drew them to those that the environment receives; a new array.
 
-    Those of a plain Gaussian are clipped and scaled, except in unbounded dimensions. Those of a squashed (tanh) policy
-    lie in [-1, 1] already, in all dimensions; SAC is refused where the environment has no bounds.
+    Actions of a plain Gaussian are clipped and scaled, except in unbounded dimensions. Actions of a squashed (tanh)
+    policy are in [-1, 1] already, in all dimensions; SAC is refused if the environment has no bounds.
     """
     if squashed:
         return drawn.copy()
-    scaled = np.minimum(drawn, ACTION_LIMIT)  # both take half of np.clip's time
+    scaled = np.minimum(drawn, ACTION_LIMIT)  # minimum and maximum together take half of np.clip's time
     np.maximum(scaled, -ACTION_LIMIT, out=scaled)
     scaled /= ACTION_LIMIT
     if actions.unbounded:
@@ -40,7 +40,7 @@ def environment_actions(actions: ActionSpec, drawn: Floats, squashed: bool) -> F
 
 
 def policy_actions(actions: ActionSpec, received: Floats, squashed: bool) -> Floats:
-    """The inverse of `environment_actions`, from those that an environment received [n, C]; a new array."""
+    """The inverse of `environment_actions`, from actions that an environment received [n, C]; a new array."""
     if squashed:
         return received.copy()
     drawn = received * np.float32(ACTION_LIMIT)
@@ -69,16 +69,16 @@ def action_features(actions: ActionSpec, continuous: Floats, discrete: Array) ->
 
 
 def first_action_features(actions: ActionSpec) -> Floats:
-    """The features in place of the action before an episode's first one, [C + choices]: zeros, and choice 0 per branch.
+    """The features that stand for the action before an episode's first, [C + choices]: zeros, and choice 0 per branch.
 
-    They equal `action_features` of the zeros which trajectories hold there.
+    They equal the `action_features` of the zeros that trajectories hold there.
     """
     nothing = np.zeros((1, actions.continuous_size), np.float32)
     return action_features(actions, nothing, np.zeros((1, len(actions.discrete_branches)), np.int32)).reshape(-1)
 
 
 LOG_SIGMA_LIMITS = (-20.0, 2.0)
-"""A state-dependent log σ is clamped to these, as Haarnoja et al. (2018), "Soft Actor-Critic", do in their code."""
+"""Bounds that a state-dependent log σ is clamped to, as in the code of Haarnoja et al. (2018), "Soft Actor-Critic"."""
 
 _HALF_LOG_TWO_PI = np.float32(0.5 * log(2.0 * pi))
 _HALF = np.float32(0.5)
@@ -100,18 +100,18 @@ class ActionSampler:
         self._squashed = design.squashed
         self._random_steps = design.random_steps
         self.uniform = False
-        """Whether samples are uniform now, whatever the heads."""
+        """Whether samples are uniform at present, whatever the heads."""
         self._branches = branch_slices(design.spec)
         self._own_spreads = design.squashed or design.gsde is not None
         self._gaussian_heads = design.head_size - self._actions.mask_size
         self._gives_heads = ACTION_HEADS in design.extra_columns
         self.log_sigma = np.zeros(0, np.float32)
-        """[C] the log σ of a Gaussian that is not squashed; zeros before a policy is loaded."""
+        """[C] the log σ of a Gaussian that is not squashed; zeros until a policy is loaded."""
 
     def adopt(self, update: PolicyUpdate) -> None:
-        """Sample for this policy from now on: uniformly, if its trainer has made no more than `random_steps` steps.
+        """Sample for this policy from now on: uniformly, if its trainer has taken at most `random_steps` steps.
 
-        Snapshots, which opponents of self-play act by, are policies at any step.
+        Snapshots, which self-play opponents act by, are never sampled uniformly.
         """
         self.uniform = update.step < self._random_steps and update.snapshot < 0
 
@@ -129,13 +129,13 @@ class ActionSampler:
         Args:
             heads: [d, H] finite.
             masks: [d, sum of branches] true = allowed, or None.
-            random: the source of all chance.
-            deterministic: mean and most likely choice instead of a sample.
-            log_sigma: [d, C] where the rows are of policies that each have their own; by default that which was loaded.
-            noise: [d, C] of gSDE, added to the means; None for noise of each action's own.
+            random: the only source of randomness.
+            deterministic: take the mean and the most likely choice instead of a sample.
+            log_sigma: [d, C] if the rows are of policies with different log σ; the loaded one by default.
+            noise: [d, C] from gSDE, added to the means; None draws independent noise for each action.
 
         Returns:
-            The environment's actions, and the columns of the decision; all of them new arrays except the masks.
+            The environment's actions, and the columns of the decision; new arrays, except for the masks.
 
         Raises:
             StageError: if a mask forbids all choices of a branch.
@@ -166,7 +166,7 @@ class ActionSampler:
         return ActionBatch(continuous, discrete), columns
 
     def _logits(self, heads: Floats, masks: NDArray[np.bool_] | None, uniform: bool) -> Floats:
-        """The logits of all branches, [d, sum of branches], those of forbidden choices so low that none is drawn."""
+        """The logits of all branches, [d, sum of branches], with forbidden choices so low that none is drawn."""
         logits = heads[:, self._gaussian_heads :]
         if uniform:
             logits = np.zeros_like(logits)
@@ -184,7 +184,7 @@ class ActionSampler:
         noise: Floats | None,
         log_probs: Floats,
     ) -> Floats:
-        """Continuous actions [d, c] as the trainer learns from them; their log-probabilities go to `log_probs`."""
+        """Continuous actions [d, c] as the trainer learns from them; writes their log-probabilities to `log_probs`."""
         c = self._actions.continuous_size
         if self.uniform and not deterministic:
             log_probs.fill(-_LOG_TWO)
@@ -195,7 +195,7 @@ class ActionSampler:
         return draw(heads[:, :c], log_sigma, random, deterministic, log_probs, standard)
 
     def _action_heads(self, heads: Floats, log_sigma: Floats) -> Floats:
-        """The column `action_heads` [d, 2·C + choices] of these heads; a new array."""
+        """The column `action_heads` [d, 2·C + choices] from these heads; a new array."""
         c = self._actions.continuous_size
         if self._own_spreads or not c:
             column = heads.copy()
@@ -228,10 +228,10 @@ def sample_gaussian(
     log_probs: Floats,
     noise: Floats | None = None,
 ) -> Floats:
-    """Raw actions [d, c] of N(μ, σ), log σ being [c] or [d, c]; their log-probabilities go to `log_probs` [d, c].
+    """Raw actions [d, c] from N(μ, σ), with log σ [c] or [d, c]; writes their log-probabilities to `log_probs` [d, c].
 
-    log N(a; μ, σ) = -((a - μ)/σ)²/2 - log σ - log(2π)/2, of the action as it is stored, so that the trainer finds the
-    same number. `noise` [d, c] stands in the place of standard normals that are drawn here.
+    log N(a; μ, σ) = -((a - μ)/σ)²/2 - log σ - log(2π)/2, for the action as stored, so that the trainer computes the
+    same number. `noise` [d, c] replaces the standard normals that are otherwise drawn here.
     """
     sigma = np.exp(log_sigma)
     if deterministic:
@@ -259,8 +259,8 @@ def sample_squashed(
     """Actions tanh(u) [d, c] of u ~ N(μ, σ), or tanh(μ) if `deterministic`; log-probabilities go to `log_probs` [d, c].
 
     Haarnoja et al. (2018), "Soft Actor-Critic", appendix C: log π(tanh u) = log N(u; μ, σ) - log(1 - tanh² u), here
-    per dimension. They are those of the u that was drawn, which can't be recovered from a tanh u of ±1. `noise`
-    is as of `sample_gaussian`.
+    per dimension. They are computed from the drawn u, which can't be recovered from a tanh u of ±1. `noise` is that of
+    `sample_gaussian`.
     """
     log_sigma = np.clip(log_sigma, *LOG_SIGMA_LIMITS)
     if deterministic:
@@ -295,7 +295,7 @@ def sample_categorical(
 ) -> tuple[NDArray[np.intp], Floats]:
     """Draw from softmax(logits) [d, choices] by inverting the distribution function.
 
-    The number drawn lies in (0, total] and the first choice whose cumulated weight reaches it is taken: choices of
+    The random number is in (0, total], and the first choice whose cumulative weight reaches it is taken: choices of
     weight 0 are never taken, whatever the rounding.
 
     Returns:
@@ -318,8 +318,8 @@ def check_heads(behavior_id: str, version: int, heads: Floats, observations: Seq
     """Refuse heads [d, H] that are NaN or infinite.
 
     Raises:
-        NotFiniteError: naming the policy, the first such row and what it observes; or the environment, if that is what
-            is not finite.
+        NotFiniteError: naming the policy, the first such row and its observations; or the environment, if its
+            observations are not finite.
     """
     if np.isfinite(heads).all():
         return
@@ -337,7 +337,7 @@ def check_heads(behavior_id: str, version: int, heads: Floats, observations: Seq
 
 
 def _shown(observation: Array) -> str:
-    """Format an observation for an error message; of a large one only what may be wrong with it."""
+    """Format an observation for an error message; a large one only by its range, or its number of bad values."""
     if observation.size <= _NUMBERS_SHOWN:
         return str(observation.tolist())
     if observation.dtype.kind != "f" or np.isfinite(observation).all():

@@ -1,10 +1,10 @@
-"""Noise that depends on the state, as policies act by it: gSDE, generalised state-dependent exploration.
+"""State-dependent noise, as policies act by it: gSDE, generalised state-dependent exploration.
 
 Raffin, Kober and Stulp (2021), "Smooth Exploration for Robotic Reinforcement Learning". With the output z of the last
 hidden layer, and a matrix θ [features, C] of independent N(0, σ²), the noise of an action is z·θ. An agent keeps θ for
-several decisions, so that its noise changes with what it observes alone; seen by itself each action is of a Gaussian
-with the variance z²·σ² (eq. 5), to which Stable-Baselines3 adds `EPSILON`. So trainers see a Gaussian whose log σ
-depends on the state: the same in torch is in `network.layers`.
+several decisions, so that its noise varies only with its observations; each single action has a Gaussian distribution
+with the variance z²·σ² (eq. 5), to which Stable-Baselines3 adds `EPSILON`. Trainers therefore see a Gaussian whose log
+σ depends on the state: `network.layers` has the same in torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EPSILON = 1e-6
 
 
 def noise_size(design: PolicyDesign, layout: Layout) -> int:
-    """Numbers that an acting policy keeps of each agent's noise: decisions left with the matrix, and the matrix."""
+    """The numbers kept of each agent's noise: the remaining decisions of its matrix, and the matrix."""
     shape = design.log_sigma_shape(0) if design.gsde is not None and design.explores else None
     if shape is None:
         return 0
@@ -30,10 +30,10 @@ def noise_size(design: PolicyDesign, layout: Layout) -> int:
 
 
 class StateNoise:
-    """The noise of one design's policies, by the log σ of the matrix that was loaded.
+    """The noise of one design's policies, scaled by the loaded log σ.
 
-    What is kept of an agent is a row of `noise_size` numbers, zeros before its first decision. The matrix among them is
-    of standard normals: a newer policy scales it by its own σ.
+    It keeps a row of `noise_size` numbers per agent, zeros before the first decision. The matrix in that row holds
+    standard normals: a newer policy scales them by its own σ.
     """
 
     def __init__(self, design: PolicyDesign) -> None:
@@ -67,19 +67,19 @@ class StateNoise:
         deterministic: bool,
         kept: Floats | None,
     ) -> tuple[ActionBatch, dict[str, Array], Floats | None]:
-        """What a policy's sampler samples with this noise, and what is kept of the agents: see `draw`."""
+        """The noise for a policy's sampler, and the agents' next rows; see `draw`."""
         noise = None
         if not (deterministic or sampler.uniform):
             noise, kept = self.draw(encoding, kept, random)
         return *sampler.sample(heads, masks, random, deterministic, noise=noise), kept
 
     def draw(self, encoding: Floats, kept: Floats | None, random: np.random.Generator) -> tuple[Floats, Floats]:
-        """Draw the noise [d, C] of d agents, and what is kept of them for their next decisions.
+        """Draw the noise [d, C] of d agents, and their rows for the next decisions.
 
         Args:
             encoding: [d, features] the last hidden layer's outputs.
-            kept: what was kept of them, unchanged; None: nothing is.
-            random: the source of matrices, for those whose time is over.
+            kept: the agents' rows, which stay unchanged; None for the first decision.
+            random: the source of new matrices, for agents whose matrix has expired.
         """
         d, features = encoding.shape
         size = features * self._continuous
@@ -94,7 +94,7 @@ class StateNoise:
 
 
 def deviations(log_sigma: Array, expln: bool) -> Floats:
-    """σ of log σ; with `expln` (eq. 6 of the paper) it grows like a logarithm above 1."""
+    """σ from log σ; with `expln` (eq. 6 of the paper) it grows like a logarithm above 1."""
     if not expln:
         return np.exp(log_sigma)
     above = np.log1p(np.maximum(log_sigma, 0) + np.float32(EPSILON)) + np.float32(1)

@@ -91,4 +91,4 @@ class GuardedRecorder:
             self._recorder = None
 
     def _warn(self, error: StreamError) -> None:
-        log.warning("%s. Training goes on without this recording; what was written of it can be replayed.", error)
+        log.warning("%s. Training continues without this recording; the part written so far can be replayed.", error)

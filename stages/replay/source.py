@@ -79,7 +79,7 @@ class ReplaySource(Source[Message]):
         Raises:
             StageError: if a pattern matches nothing, the edge is unknown or ambiguous, a behaviour is
                 unknown, or two files disagree about a behaviour.
-            StreamError: if a file is no stream.
+            StreamError: if a file is not a stream.
         """
         self._log = context.log
         readers = [StreamReader(path) for path in resolve_streams(self._streams)]
@@ -139,7 +139,7 @@ class ReplaySource(Source[Message]):
         return self._selected(message.behavior_id)
 
     def _introduce(self, reader: StreamReader, frame: Frame) -> None:
-        """Announce a message's behaviour to the stages that take it: without a spec they would wait for ever."""
+        """Announce a message's behaviour to the stages that take it: without a spec they would wait forever."""
         message = frame.message
         if not isinstance(message, TrajectoryBatch) or message.behavior_id in self.behavior_specs:
             return
@@ -272,7 +272,7 @@ def recorded_seed(streams: Sequence[str | Path]) -> int:
 
     Raises:
         StageError: if a pattern matches nothing.
-        StreamError: if a file is no stream.
+        StreamError: if a file is not a stream.
     """
     header = StreamReader(resolve_streams(streams)[0]).header
     seed = header.config.get("env_settings", {}).get("seed", -1)
@@ -284,7 +284,7 @@ def recorded_agents(streams: Sequence[str | Path]) -> int | None:
 
     Raises:
         StageError: if a pattern matches nothing.
-        StreamError: if a file is no stream.
+        StreamError: if a file is not a stream.
     """
     config = StreamReader(resolve_streams(streams)[0]).header.config
     try:
@@ -299,7 +299,7 @@ def recorded_behaviors(streams: Sequence[str | Path], edge: str) -> frozenset[st
 
     Raises:
         StageError: if a pattern matches nothing.
-        StreamError: if a file is no stream.
+        StreamError: if a file is not a stream.
     """
     headers = [StreamReader(path).header for path in resolve_streams(streams)]
     return frozenset(spec.name for header in headers if edge in header.edges for spec in header.specs)
@@ -310,7 +310,7 @@ def recorded_edge(streams: Sequence[str | Path]) -> str:
 
     Raises:
         StageError: if a pattern matches nothing.
-        StreamError: if a file is no stream.
+        StreamError: if a file is not a stream.
     """
     edges = {edge for path in resolve_streams(streams) for edge in StreamReader(path).header.edges}
     return TRAINER_EDGE if TRAINER_EDGE in edges else min(edges)

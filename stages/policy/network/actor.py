@@ -1,7 +1,7 @@
-"""The acting part of a policy as a torch module, and the policy that acts by it: of designs that are not plain.
+"""The acting part of a policy as a torch module, and the policy that acts by it, for designs that are not plain.
 
-These have images, sets, goals, memories or a network of the user's own; plain ones are cheaper in `numpy_policy`. Both
-sample actions in NumPy, by `sampling`.
+These have images, sets, goals, memories or a custom network; plain ones run faster in `numpy_policy`. Both sample
+actions in NumPy, by `sampling`.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ LOGITS_GAIN = 0.1
 class ActorNetwork(nn.Module):
     """Gives action heads: means, log σ if each state has its own (squashed, gSDE), then the logits of each branch.
 
-    A Gaussian that is not squashed has its `log_sigma` [C] as a parameter of its own, gSDE that of its matrix.
+    The parameter `log_sigma` is [C] for a Gaussian that is not squashed, and that of the noise matrix for gSDE.
 
     Args:
-        design: what it is like.
-        learns_by_noise: whether gradients go from gSDE's deviations to the layers before them, too (SAC).
+        design: the policy's design.
+        learns_by_noise: whether gradients also flow from gSDE's deviations to the layers below (SAC).
     """
 
     def __init__(self, design: PolicyDesign, learns_by_noise: bool = False) -> None:
@@ -69,7 +69,7 @@ class ActorNetwork(nn.Module):
 
     @property
     def common_log_sigma(self) -> nn.Parameter | None:
-        """[C] log σ of continuous actions, the same in all states; None without any."""
+        """[C] log σ of continuous actions, shared by all states; None without it."""
         return self.log_sigma if self._gsde is None else None
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
@@ -78,7 +78,7 @@ class ActorNetwork(nn.Module):
         return self.heads(encoding), memories
 
     def heads(self, encoding: Tensor) -> Tensor:
-        """Action heads [B, H] of the body's output."""
+        """Action heads [B, H] from the body's output."""
         outputs: Tensor = self.action(encoding)
         if self._gsde is None or self.log_sigma is None:
             return outputs
@@ -87,22 +87,22 @@ class ActorNetwork(nn.Module):
         return heads_with_spreads(outputs, seen, self.log_sigma, self._continuous, expln, limit)
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """All parameters by the names and shapes of `PolicyUpdate.layout`, without the normaliser's; copies.
+        """Copies of all parameters but the normaliser's, by the names and shapes of `PolicyUpdate.layout`.
 
-        Of a plain design that is `policy_layout` (matrices [in, out]), else it is the parameters by their own names.
+        For a plain design that is `policy_layout` (matrices [in, out]), otherwise the parameters' own names.
         """
         return host_copies(self.acting_views(dict(self.named_parameters())))
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
-        """Load `acting_tensors()`, of a policy update or a file; the normaliser's among them are ignored.
+        """Load `acting_tensors()` from a policy update or a file; the normaliser's tensors are ignored.
 
         Raises:
-            StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
+            StageError: naming the tensor that is missing, unknown or of another shape; then nothing is changed.
         """
         write_named(self.acting_views(dict(self.named_parameters())), without_normalizer(tensors), "policy")
 
     def acting_views(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors of the parameters' names and shapes, or for a plain design views of them, by the layout's names."""
+        """The tensors under the parameters' names and shapes; for a plain design, views under the layout's names."""
         detached = {name: tensor.detach() for name, tensor in named.items()}
         if not self._plain:
             return detached
@@ -118,39 +118,39 @@ class ActorNetwork(nn.Module):
 
 
 def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
-    """(name, shape) of the parameters of a design's actor, found by making one."""
+    """(name, shape) of the parameters of a design's actor, which is built for that."""
     return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
 
 
 def untrained_actor(design: PolicyDesign) -> ActorNetwork:
-    """Make a design's actor, to be loaded; torch's own randomness stays untouched."""
+    """Build a design's actor, to be loaded; torch's global random state stays untouched."""
     actor = seeded(np.random.default_rng(0), lambda: ActorNetwork(design))
     return actor.requires_grad_(False).eval()
 
 
 def without_normalizer(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors of a policy that are weights."""
+    """Return a policy's tensors without the normaliser's."""
     return {name: tensor for name, tensor in tensors.items() if not name.startswith("normalizer.")}
 
 
 class TorchPolicy:
     """Acts for one behaviour id: `ActingPolicy` with the weights of a `PolicyUpdate`.
 
-    On a CPU it computes in one thread, whatever torch's setting: batches of actors are small, and other processes need
-    cores.
+    On a CPU the policy computes in one thread, whatever torch's setting: actors' batches are small, and other processes
+    need cores.
 
     Args:
-        design: what it is like.
-        device: the torch device on which it computes.
+        design: the policy's design.
+        device: the torch device to compute on.
 
     Attributes:
         memory_size: m, 0 without memory.
         previous_action_size: P, 0 without memory.
-        version: of the loaded weights; -1 before the first `load`.
+        version: the version of the loaded weights; -1 before the first `load`.
 
     Raises:
         StageError: if an observation can't be learned from, or the design's network can't be built for it.
-        LoadError: if the design names a network of the user's own that can't be loaded.
+        LoadError: if the design names a custom network that can't be loaded.
     """
 
     def __init__(self, design: PolicyDesign, device: str = "cpu") -> None:
@@ -213,11 +213,11 @@ class TorchPolicy:
         return Decision(actions, columns, Recall(parts[0] if len(parts) == 1 else np.hstack(parts), previous))
 
     def heads(self, observations: tuple[Array, ...], recall: Recall | None = None) -> tuple[Floats, Floats | None]:
-        """The action heads [d, H] (see `PolicyDesign.head_size`), and the memories [d, m] after them (None without).
+        """The action heads [d, H] (see `PolicyDesign.head_size`), and the next memories [d, m] (None without memory).
 
         Raises:
             NotFiniteError: if the heads are NaN or infinite.
-            StageError: if no policy was loaded yet.
+            StageError: if no policy is loaded yet.
         """
         heads, _, memories = self._computed(observations, recall)
         return heads, memories
@@ -226,7 +226,7 @@ class TorchPolicy:
         """The heads [d, H], the last hidden layer's outputs [d, features], and the memories [d, m] after them."""
         if self.version < 0:
             raise StageError(f"{self._spec.behavior_id}: no policy was loaded to act with")
-        if not len(observations[0]):  # layers of torch refuse empty batches
+        if not len(observations[0]):  # torch's layers refuse empty batches
             nobody, features = np.empty((0, self._head_size), np.float32), self._actor.action.in_features
             memories = np.empty((0, self._remembered), np.float32) if self._remembered else None
             return nobody, np.empty((0, features), np.float32), memories
@@ -253,7 +253,7 @@ Normalized = tuple[Array, Floats]
 
 
 def normalizer_of(tensors: Mapping[str, Array]) -> Normalized | None:
-    """The normaliser in the tensors of a policy; None where there is none."""
+    """The normaliser among the tensors of a policy; None without one."""
     if NORMALIZER_MEAN not in tensors:
         return None
     mean = tensors[NORMALIZER_MEAN].copy()
@@ -265,7 +265,7 @@ def normalizer_of(tensors: Mapping[str, Array]) -> Normalized | None:
 def encoded_as_seen(
     layout: ObservationLayout, normalizer: Normalized | None, observations: tuple[Array, ...]
 ) -> EncodedObservations:
-    """The observations of d agents, one array [d, *shape] each, as networks take them in: normalised if they are."""
+    """Encode the observations of d agents, one array [d, *shape] each, as the network's inputs: normalised if it is."""
     with np.errstate(over="ignore", invalid="ignore"):
         encoded = layout.encode(observations)
         if normalizer is None:

@@ -1,6 +1,6 @@
-"""An actor and a critic, in torch: over vectors alone two perceptrons as one stack, for speed, else two modules.
+"""An actor and a critic in torch: over vectors alone two perceptrons in one stack, for speed; otherwise two modules.
 
-Actors run the acting part of the former in NumPy (`numpy_policy`), by the names and shapes in `design.policy_layout`.
+Actors run the acting part of the stack in NumPy (`numpy_policy`), by the names and shapes in `design.policy_layout`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _MINUS_ONE = torch.tensor(-1.0)
 
 
 def _tanh(x: Tensor) -> Tensor:
-    """The hyperbolic tangent: with a graph 2·sigmoid(2x) - 1, as torch's own takes three times as long on some CPUs.
+    """The hyperbolic tangent; with a graph 2·sigmoid(2x) - 1, as torch's tanh takes three times as long on some CPUs.
 
-    Without a graph it takes the place of x, which layers make anew.
+    Without a graph the result overwrites x, which layers compute again.
     """
     if x.is_cpu and not x.requires_grad:
         write_tanh(x, x)
@@ -57,21 +57,20 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _head(layer: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
-    """A layer [B, H] of few outputs, without a graph: NumPy's products are ten times as fast there as torch's."""
+    """A layer [B, H] of few outputs, without a graph: there NumPy's products are ten times as fast as torch's."""
     bias, weight = layer
     return torch.from_numpy(np.matmul(x.numpy(), weight.detach().numpy())).add_(bias)
 
 
 class ActorCritic(FlatVectors):
-    """See `protocol.ActorCriticNetwork`; it has no memory, and uses vectors only.
+    """See `protocol.ActorCriticNetwork`; it has no memory, and takes vectors only.
 
-    The critic has a body of its own, of the actor's shape, or shares the actor's. Equal bodies are kept as
-    one stack of T towers (T = 2: actor, critic; T = 1: shared), so that both are one batched product per
-    layer. All parameters are views into one flat vector, as are their gradients, so that an optimizer, a norm
-    or a copy is one operation. Both for the same reason: dispatch, not arithmetic, is what a small network
-    costs.
+    The critic has its own body, of the actor's shape, or shares the actor's. Equal bodies form one stack of T towers
+    (T = 2: actor, critic; T = 1: shared), so that both take one batched product per layer. All parameters are views
+    into one flat vector, as are their gradients, so that an optimizer, a norm or a copy is one operation. The reason is
+    the same for both: dispatch, not arithmetic, dominates the cost of a small network.
 
-    Its arguments are those of `make_actor_critic`; the design must be plain, and not squashed.
+    The arguments are those of `make_actor_critic`; the design must be plain, and not squashed.
 
     Raises:
         StageError: if the design needs another network, or the activation is unknown.
@@ -91,13 +90,13 @@ class ActorCritic(FlatVectors):
                 f"network_settings.activation: {settings.activation!r} is not one of {', '.join(_ACTIVATIONS)}"
             )
         self.activation: str = settings.activation
-        """Its name."""
+        """The activation's name."""
         self.layers = len(settings.widths)
-        """Hidden layers."""
+        """The number of hidden layers."""
         self._activation = _ACTIVATIONS[settings.activation]
         self._towers = 1 if shared_critic else 2
         self.products = HiddenProducts(design.products)
-        """Of its hidden layers."""
+        """The activation of the hidden layers."""
         initial = _initial_parameters(design, signals, self._towers, random)
         super().__init__({name: array.shape for name, array in initial.items()}, device)
         self.parameters = self._leaves()
@@ -110,9 +109,9 @@ class ActorCritic(FlatVectors):
         self._action = (self.parameters["action.bias"], self.parameters["action.weight"])
         self._value = (self.parameters["value.bias"], self.parameters["value.weight"])
         self.log_sigma = self.parameters.get("log_sigma")
-        """[C] log of the continuous actions' standard deviation, the same in all states; None without any."""
+        """[C] log of the continuous actions' standard deviation, shared by all states; None without it."""
         self.squashed = False
-        """Whether continuous actions are the tanh of what the heads describe."""
+        """Whether continuous actions are the tanh of a draw from the heads' Gaussian."""
 
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The action heads [B, continuous + choices] (means, logits) and values [B, S] of B rows."""
@@ -130,12 +129,12 @@ class ActorCritic(FlatVectors):
         return torch.addmm(self._action[0], self._encoded(0, inputs), self._action[1])
 
     def evaluate(self, inputs: Inputs) -> tuple[Tensor, None]:
-        """The values [B, S] of B rows, and None for no memory."""
+        """The values [B, S] of B rows, and None, as there is no memory."""
         return torch.addmm(self._value[0], self._encoded(-1, inputs), self._value[1]), None
 
     @property
     def acting(self) -> Tensor:
-        """Which of `values` the actor needs; see the protocol."""
+        """Mask of the `values` that the actor needs; see the protocol."""
         of_actor = torch.zeros_like(self.values)
         for view in self._acting_views(self.named_views(of_actor)).values():
             view.fill_(1.0)
@@ -143,12 +142,12 @@ class ActorCritic(FlatVectors):
 
     @property
     def parts(self) -> Tensor:
-        """Which of `values` are the actor's, and which the critic's; see the protocol."""
+        """Masks of the actor's and the critic's `values`; see the protocol."""
         acting = self.acting
         return torch.stack([acting, 1.0 - acting]) if self._towers > 1 else torch.ones_like(acting)[None]
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """The actor's parameters by their names in `design.policy_layout`; copies, on the host."""
+        """Host copies of the actor's parameters, by their names in `design.policy_layout`."""
         return host_copies(self._acting_views(self.parameters))
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
@@ -163,7 +162,7 @@ class ActorCritic(FlatVectors):
         return x
 
     def _acting_views(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The first tower and the actor's own heads, by the names and shapes of `design.policy_layout`."""
+        """The first tower and the actor's heads, by the names and shapes of `design.policy_layout`."""
         views = {}
         for name, parameter in parameters.items():
             if name.startswith("body."):
@@ -187,8 +186,8 @@ def _initial_parameters(
     """Draw initial weights as ML-Agents does.
 
     Bodies: normal with std 1/sqrt(fan_in) (He's initialisation with the gain of a linear layer); the heads of
-    continuous and discrete actions 0.2 and 0.1 of that; value heads Xavier uniform; biases 0. Or orthogonal weights, or
-    torch's, if the settings say so.
+    continuous and discrete actions 0.2 and 0.1 of that; value heads Xavier uniform; biases 0. The settings may choose
+    orthogonal weights, or torch's, instead.
     """
     parameters: dict[str, NDArray[np.float32]] = {}
     settings, actions = design.settings, design.spec.actions
@@ -213,7 +212,7 @@ def _initial_parameters(
         heads[:, continuous:] *= LOGITS_GAIN
     parameters["action.weight"] = heads
     parameters["action.bias"] = bias((continuous + choices,))
-    # Each signal's head is a layer of its own with one output.
+    # Each signal has its own head, with one output.
     if how == "default":
         parameters["value.weight"] = _uniform(random, (width, signals), sqrt(6.0 / (width + 1)))
     else:
@@ -230,7 +229,7 @@ def _kaiming(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.
 
 
 def _uniform(random: np.random.Generator, shape: tuple[int, ...], bound: float) -> NDArray[np.float32]:
-    """Numbers drawn uniformly within ± a bound."""
+    """Numbers drawn uniformly from ± `bound`."""
     return random.uniform(-bound, bound, shape).astype(np.float32)
 
 
@@ -241,10 +240,10 @@ def orthogonal_weights(random: np.random.Generator, shape: tuple[int, ...], gain
 
 
 def orthogonalised(drawn: NDArray[np.float32], gain: float) -> NDArray[np.float32]:
-    """Matrices [..., out, in] with orthonormal rows or columns, whichever are fewer, times a gain, of normal numbers.
+    """Matrices [..., out, in] with orthonormal rows or columns, whichever are fewer, times a gain, from normal draws.
 
-    The signs are those of `torch.nn.init.orthogonal_`, which makes them uniform: Mezzadri (2007), "How to generate
-    random matrices from the classical compact groups".
+    As in `torch.nn.init.orthogonal_`, the choice of signs makes the matrices uniformly distributed: Mezzadri (2007),
+    "How to generate random matrices from the classical compact groups".
     """
     wide = drawn.shape[-2] < drawn.shape[-1]
     q, r = np.linalg.qr(drawn.swapaxes(-1, -2) if wide else drawn)
@@ -254,7 +253,7 @@ def orthogonalised(drawn: NDArray[np.float32], gain: float) -> NDArray[np.float3
 
 
 class WithActor(nn.Module):
-    """A module with an actor, and other parts that are trained together with it."""
+    """A module with an actor, and other parts that are trained with it."""
 
     actor: ActorNetwork
 
@@ -263,7 +262,7 @@ Trained = TypeVar("Trained", bound=WithActor)
 
 
 class FlatActor(FlatParameters[Trained]):
-    """See `protocol.TrainedActor`: a module with an actor in it, and any other parts, which may share its body."""
+    """See `protocol.TrainedActor`: a module with an actor, and any other parts, which may share the actor's body."""
 
     def __init__(self, module: Trained, device: str, shared: bool = False) -> None:
         super().__init__(module, device)
@@ -273,7 +272,7 @@ class FlatActor(FlatParameters[Trained]):
 
     @property
     def acting(self) -> Tensor:
-        """Which of `values` the actor needs; see the protocol."""
+        """Mask of the `values` that the actor needs; see the protocol."""
         of_actor = torch.zeros_like(self.values)
         for name, view in self.named_views(of_actor).items():
             view.fill_(name.startswith("actor."))
@@ -281,12 +280,12 @@ class FlatActor(FlatParameters[Trained]):
 
     @property
     def parts(self) -> Tensor:
-        """Which of `values` are the actor's, and which the others'; see the protocol."""
+        """Masks of the actor's and the other parts' `values`; see the protocol."""
         acting = self.acting
         return torch.ones_like(acting)[None] if self._shared else torch.stack([acting, 1.0 - acting])
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """The actor's parameters by `ActorNetwork`'s names; copies, on the host."""
+        """Host copies of the actor's parameters, by `ActorNetwork`'s names."""
         return self.module.actor.acting_tensors()
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
@@ -295,9 +294,9 @@ class FlatActor(FlatParameters[Trained]):
 
 
 class ModularActorCritic(FlatActor["_ActorAndCritic"]):
-    """See `protocol.ActorCriticNetwork`. The critic has a body of its own, of the actor's shape, or shares the actor's.
+    """See `protocol.ActorCriticNetwork`. The critic has its own body, of the actor's shape, or shares the actor's.
 
-    Its arguments and errors are those of `make_actor_critic`.
+    Arguments and errors are those of `make_actor_critic`.
     """
 
     def __init__(
@@ -325,7 +324,7 @@ class ModularActorCritic(FlatActor["_ActorAndCritic"]):
 
 
 class _ActorAndCritic(WithActor):
-    """The two that are trained together."""
+    """An actor and a critic, trained together."""
 
     def __init__(self, design: PolicyDesign, signals: int, shared_critic: bool) -> None:
         super().__init__()
@@ -337,7 +336,7 @@ class _ActorAndCritic(WithActor):
 
 
 def value_heads(width: int, signals: int) -> nn.Linear:
-    """One head per reward signal, Xavier uniform: each is a layer of its own with one output."""
+    """One head per reward signal, Xavier uniform: each head has its own layer with one output."""
     heads = nn.Linear(width, signals)
     bound = sqrt(6.0 / (width + 1))
     with torch.no_grad():
@@ -351,7 +350,7 @@ class ActorTower:
 
     Args:
         network: a module with an actor and other parts.
-        design: the actor's, which is plain and not squashed.
+        design: the actor's design, which is plain and not squashed.
     """
 
     def __init__(self, network: FlatActor[Any], design: PolicyDesign) -> None:
@@ -383,12 +382,12 @@ def make_actor_critic(
     Args:
         design: observations, actions, sizes, memory.
         signals: number of reward signals S.
-        shared_critic: true if the critic uses the actor's body, and with it the actor's memory.
-        random: draws the initial weights, on any device the same.
+        shared_critic: true if the critic shares the actor's body, and so the actor's memory.
+        random: draws the initial weights, the same on any device.
         device: where the parameters live, such as `cpu` or `cuda:0`.
 
     Raises:
-        StageError: if an encoder does not fit its observation, or the user's network is not what it should be.
+        StageError: if an encoder does not fit its observation, or a custom network breaks its protocol.
     """
     stacks = shared_critic or design.of_critic.settings.widths == design.settings.widths
     if design.perceptron and not design.squashed and stacks:

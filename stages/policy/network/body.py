@@ -1,6 +1,6 @@
-"""The body of a network: from observations (and actions) to an encoding, with a memory if the settings say so.
+"""The body of a network: from observations (and actions) to an encoding, with memory if the settings ask for memory.
 
-All observations stand side by side, each encoded by the encoder of its kind.
+The encoder of each observation's kind encodes it; the encodings are concatenated.
 """
 
 from __future__ import annotations
@@ -27,45 +27,44 @@ class KindEncoder(Protocol):
     """A torch module that encodes all observations of one kind, as `ObservationKind.encoder` names it.
 
     Attributes:
-        size: width of all that `forward` gives.
-        goals: numbers and widths of those encodings that make the weights of a hypernetwork.
+        size: total width of what `forward` gives.
+        goals: the indices and widths of those encodings that generate a hypernetwork's weights.
     """
 
     size: int
     goals: Sequence[tuple[int, int]]
 
-    def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, beside: int) -> None:
-        """Make the encoder of these observations, at least one, beside features of the width `beside`.
+    def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, context: int) -> None:
+        """Make the encoder of these observations, at least one, given `context` further features.
 
         Raises:
-            StageError: if one of them can't be encoded.
+            StageError: if an observation can't be encoded.
         """
         ...
 
-    def __call__(self, observations: Sequence[Tensor], beside: Tensor | None) -> Sequence[Tensor]:
+    def __call__(self, observations: Sequence[Tensor], context: Tensor | None) -> Sequence[Tensor]:
         """Encode B rows.
 
         Args:
-            observations: [B, *shape] of each, in its own dtype; only read.
-            beside: [B, beside] encodings of the kinds before this one; None for nothing.
+            observations: [B, *shape] of each, in its own dtype; read only.
+            context: [B, context] encodings of the kinds before this one; None if there are none.
 
         Returns:
-            Encodings [B, …], which stand behind those of the kinds before.
+            Encodings [B, …], which follow those of the kinds before.
         """
         ...
 
 
 class Encoders(nn.Module):
-    """Flat observations as they are, and what the encoder of each other kind gives.
+    """Flat observations as they are, and the encodings of each other kind.
 
-    Observations that hold the goal are among them like all others, and with goal conditioning by a hypernetwork once
-    more apart.
+    Observations that hold the goal are encoded like all others; for a hypernetwork they are also returned separately.
 
     Attributes:
-        by_kind: name of the kind, encoder, and where its observations are among `ObservationLayout.others`.
-        size: width of all side by side.
-        goal_vectors: columns of the matrix of vectors that a hypernetwork is made of.
-        goal_size: width of the goals; 0 where nothing is conditioned on them.
+        by_kind: name of the kind, encoder, and indices of its observations in `ObservationLayout.others`.
+        size: width of all encodings together.
+        goal_vectors: columns of the matrix of vectors that feed a hypernetwork.
+        goal_size: width of the goals; 0 where nothing is conditioned on goals.
 
     Raises:
         StageError: if an encoder does not fit its observation, or a set holds a goal for a hypernetwork.
@@ -107,17 +106,17 @@ def _side_by_side(parts: list[Tensor]) -> Tensor:
 
 # The memory of a recurrent network: one LSTM layer (Hochreiter & Schmidhuber, 1997) after the hidden layers.
 
-# On CUDA an LSTM's weights are copied into cuDNN's own order at each call, since they live in the flat vector of all
-# parameters; the copy is small, and torch's advice to undo that would take them out of the optimizer's sight.
+# On CUDA, each call copies an LSTM's weights into cuDNN's own order, since they live in the flat vector of all
+# parameters. The copy is small; torch's advice against it would move the weights out of the optimizer's vector.
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
 
 
 class Memory(nn.Module):
-    """Runs over sequences; a memory is [h, c] end to end, half of `memory_size` each.
+    """Runs over sequences; a memory is [h, c] concatenated, half of `memory_size` each.
 
     Args:
-        inputs: width of its input.
-        memory_size: m, even; half of it is the width of the output.
+        inputs: width of the input.
+            memory_size: m, even; half of it is the width of the output.
     """
 
     def __init__(self, inputs: int, memory_size: int) -> None:
@@ -131,10 +130,10 @@ class Memory(nn.Module):
                     nn.init.xavier_uniform_(gate)
             else:
                 parameter.detach().zero_()
-                gates[1].fill_(1.0)  # on both biases, as in ML-Agents: memories stay at first
+                gates[1].fill_(1.0)  # on both biases, as in ML-Agents: memories persist at first
 
     def forward(self, features: Tensor, memories: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
-        """Run B / L sequences of L rows each, which lie end to end.
+        """Run B / L sequences of L rows each, concatenated.
 
         Args:
             features: [B, inputs]
@@ -154,18 +153,18 @@ class Memory(nn.Module):
         return outputs.reshape(-1, self.size), torch.cat((h, c), dim=2).squeeze(0)
 
 
-# Goal conditioning: a hypernetwork makes the last hidden layer's weights from the goals.
+# Goal conditioning: a hypernetwork generates the last hidden layer's weights from the goals.
 
 
 class HyperLayer(nn.Module):
     """A linear layer whose matrix depends on the goal; Ha et al. (2017), "HyperNetworks".
 
-    Two hidden layers with swish, a layer norm and one linear layer make the matrix; the bias is a parameter as in any
-    other layer. Initial weights are ML-Agents'.
+    Two hidden layers with swish, a layer norm and one linear layer generate the matrix; the bias is a parameter as in
+    any other layer. Initial weights are ML-Agents'.
 
     Args:
-        inputs: width of its input.
-        outputs: width of its output, and of the hypernetwork's layers.
+        inputs: width of the input.
+            outputs: width of the output, and of the hypernetwork's layers.
         goals: width of the goal.
     """
 
@@ -173,7 +172,7 @@ class HyperLayer(nn.Module):
         super().__init__()
         self.hidden = nn.Sequential(linear(goals, outputs), nn.SiLU(), linear(outputs, outputs), nn.SiLU())
         self.matrix = nn.Linear(outputs, inputs * outputs)
-        # So small that the matrix made from normalised activations is spread like that of an ordinary layer.
+        # Small enough that the matrix generated from normalised activations has the spread of an ordinary layer's.
         bound = sqrt(1.0 / (outputs * inputs))
         nn.init.uniform_(self.matrix.weight, -bound, bound)
         nn.init.zeros_(self.matrix.bias)
@@ -181,27 +180,27 @@ class HyperLayer(nn.Module):
         self.shape = (inputs, outputs)
 
     def forward(self, x: Tensor, goals: Tensor) -> Tensor:
-        """Map x [B, inputs] to [B, outputs] by the goals [B, goals] of the same rows."""
+        """Map x [B, inputs] to [B, outputs], given the goals [B, goals] of the same rows."""
         matrices = self.matrix(layer_norm(self.hidden(goals))).view(len(x), *self.shape)
         return torch.bmm(x.unsqueeze(1), matrices).squeeze(1) + self.bias
 
 
 class NetworkBody(nn.Module):
-    """Encoders of all observations side by side, then hidden layers, then an LSTM if there is memory.
+    """Encoders of all observations, then hidden layers, then an LSTM if there is memory.
 
-    Goals make the last hidden layer's weights, if the settings say so. A network of the user's own replaces encoders
-    and hidden layers; where actions are inputs as well, one hidden layer joins them to its encoding.
+    With `goal_conditioning_type: hyper`, goals generate the last hidden layer's weights. A custom network replaces
+    encoders and hidden layers; where actions are inputs as well, one hidden layer joins them to its encoding.
 
     Attributes:
-        encoding_size: width E of its output.
+        encoding_size: width E of the output.
         memory_size: m, 0 without memory.
 
     Args:
         design: observations, sizes, memory.
-        extra: width of the inputs beside observations (actions, in a Q network).
+        extra: width of inputs other than observations (actions, in a Q network).
 
     Raises:
-        StageError: if an encoder does not fit its observation, or the user's network is not what it should be.
+        StageError: if an encoder does not fit its observation, or a custom network breaks its protocol.
     """
 
     def __init__(self, design: PolicyDesign, extra: int = 0) -> None:
@@ -235,9 +234,9 @@ class NetworkBody(nn.Module):
 
     @torch.no_grad()
     def start_without_previous_actions(self) -> None:
-        """Make the first layer's weights, newly drawn, those of a network that does not see previous actions.
+        """Make the first layer's new weights those of a network that does not see previous actions.
 
-        Their columns become 0, and the others as large as they are drawn for so many fewer inputs.
+        The columns of previous actions become 0, and the others as large as for a layer without those inputs.
         """
         columns = self._previous.stop - self._previous.start
         if columns and len(self.layers):
@@ -252,7 +251,7 @@ class NetworkBody(nn.Module):
 
         Args:
             inputs: the observations, previous actions and memories.
-            extra: [B, extra] beside them.
+            extra: [B, extra] further inputs.
 
         Returns:
             [B, E], and the memories [B / L, m] after the last row of each sequence (None without memory).

@@ -1,4 +1,4 @@
-"""A network of the user's own (`network_settings.network`) in place of encoders and hidden layers."""
+"""A custom network (`network_settings.network`) in place of encoders and hidden layers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _TRIED_ROWS = 3
 
 
 def find_network(reference: str, folder: Path | None, path: KeyPath, label: str) -> type[nn.Module]:
-    """The class that a `network` names.
+    """The class that a `network` setting names.
 
     Args:
         reference: `module:Class`.
-        folder: where the YAML lies, whose modules are importable.
-        path: of the key in the YAML.
-        label: its name in messages.
+        folder: the YAML's folder, whose modules are importable.
+        path: the key's path in the YAML.
+        label: the key's name in messages.
 
     Raises:
         LoadError: if the module can't be imported or has no such class.
-        StageError: if the class is no torch module.
+        StageError: if the class is not a torch module.
     """
     with blaming(*path):
         found = load_attribute(reference, folder, "network")
@@ -46,16 +46,16 @@ def find_network(reference: str, folder: Path | None, path: KeyPath, label: str)
 
 
 class CustomNetwork(nn.Module):
-    """Passes the observations to the user's module by its protocol (docs/extending.md), after one trial run.
+    """Passes the observations to the user's module by the protocol in docs/extending.md, after one trial run.
 
     Attributes:
-        size: width of its encoding.
+        size: width of the encoding.
         goal_size: 0, since the module itself decides what a goal means.
 
     Raises:
         LoadError: if the module can't be imported or has no such class.
-        StageError: if the class is no torch module, can't be made, has no `encoding_size`, fails on observations of
-            zeros, or gives an encoding of another shape than `encoding_size` says.
+        StageError: if the class is not a torch module, can't be constructed, has no `encoding_size`, fails on
+            observations of zeros, or gives an encoding of another shape than `encoding_size` says.
     """
 
     def __init__(self, design: PolicyDesign) -> None:
@@ -95,7 +95,7 @@ class CustomNetwork(nn.Module):
             "could not be made with (observations, settings)",
         )
         for name, module in network.named_modules():
-            # Such statistics are no parameters: they would stay behind when weights go to actors and checkpoints.
+            # Running statistics are not parameters: they would not travel with the weights to actors and checkpoints.
             if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
                 raise StageError(
                     f"{self._label}: its layer {name!r} ({type(module).__name__}) keeps running statistics, which do "
@@ -116,7 +116,7 @@ class CustomNetwork(nn.Module):
         return size
 
     def _try(self) -> None:
-        """Run it once on zeros, so that mistakes show before training."""
+        """Run the module once on zeros, so that mistakes show before training."""
         zeros = Inputs(
             torch.zeros(_TRIED_ROWS, self._vector_size),
             tuple(torch.zeros(_TRIED_ROWS, *self._specs[index].shape) for index in self._others),

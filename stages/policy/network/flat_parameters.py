@@ -1,7 +1,7 @@
-"""A torch module whose parameters are one flat vector, and its gradients another.
+"""A torch module whose parameters form one flat vector, and whose gradients form another.
 
-An optimizer step, a norm, a soft update or a copy is then one operation per vector instead of one per tensor: for
-networks of game-agent size dispatch, not arithmetic, is the cost.
+An optimizer step, a norm, a soft update or a copy is then one operation per vector instead of one per tensor: in
+networks of the size that game agents have, dispatch, not arithmetic, is the cost.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class FlatVectors:
     """Parameters by name that are views into one flat vector, as are their gradients.
 
     Args:
-        shapes: of the parameters.
-        device: where they lie.
+        shapes: the parameters' shapes, by name.
+            device: the torch device that holds the parameters.
 
     Attributes:
         parameters: leaf tensors by name, views into `values`.
@@ -38,20 +38,20 @@ class FlatVectors:
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], device: str | torch.device) -> None:
         size = sum(map(prod, shapes.values()))
         self.values = torch.zeros(size, device=device)
-        """All parameters end to end."""
+        """All parameters, concatenated."""
         self.gradients = torch.zeros(size, device=device)
-        """The gradients of `values`, to which backward adds; the caller sets them to zero."""
+        """The gradients of `values`, to which backward adds; the caller zeroes them."""
         self._shapes = shapes
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
-        """All parameters by name; copies, on the host."""
+        """Host copies of all parameters, by name."""
         return host_copies(self.parameters)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Load parameters by name.
 
         Raises:
-            StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
+            StageError: naming the tensor that is missing, unknown or of another shape; then nothing is changed.
         """
         write_named(self.parameters, state, "weights")
 
@@ -64,8 +64,8 @@ class FlatParameters(FlatVectors, Generic[Module]):
     """Takes over the parameters of a module (buffers stay as they are).
 
     Args:
-        module: what is trained; its parameters become views into `values`.
-        device: where the parameters lie.
+        module: the module to train; its parameters become views into `values`.
+        device: the torch device that holds the parameters.
     """
 
     def __init__(self, module: Module, device: str | torch.device = "cpu") -> None:
@@ -82,14 +82,14 @@ class FlatParameters(FlatVectors, Generic[Module]):
 
 
 def seeded(random: np.random.Generator, make: Callable[[], Module]) -> Module:
-    """Make a module whose initial weights are drawn from `random` alone, leaving torch's own randomness untouched."""
+    """Make a module whose initial weights come from `random` alone; torch's global random state stays untouched."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(random.integers(2**63)))
         return make()
 
 
 def split_named(flat: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Views into a vector, one per shape, in their order."""
+    """Consecutive views into a vector, one per shape."""
     pieces = torch.split(flat.detach(), [prod(shape) for shape in shapes.values()])
     return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
@@ -98,7 +98,7 @@ def write_named(targets: Mapping[str, Tensor], state: Mapping[str, Any], what: s
     """Copy arrays into the tensors of the same names, after checking all of them.
 
     Raises:
-        StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
+        StageError: naming the tensor that is missing, unknown or of another shape; then nothing is changed.
     """
     unknown = sorted(set(state) - set(targets))
     if unknown:

@@ -1,7 +1,7 @@
-"""Encoders of images: convolutions, then one linear layer to as many numbers as the first hidden layer has units.
+"""Encoders of images: convolutions, then one linear layer with the width of the first hidden layer.
 
 Layers, activations and initial weights are those of ML-Agents' encoders of the same names; the table of encoders is
-`headrace.config.network_settings`. `pixels` alone decides which numbers pixels become.
+`headrace.config.network_settings`. `pixels` alone decides how pixels become numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RESNET_BLOCKS = 2
 
 
 def pixels(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Pixels as numbers of a type: bytes become 0 to 1, all other numbers stay as they are."""
+    """Pixels as floats of a dtype: bytes become 0 to 1, all other numbers stay as they are."""
     return image.to(dtype).div_(255.0) if image.dtype == torch.uint8 else image.to(dtype)
 
 
@@ -41,7 +41,7 @@ class VisualEncoder(nn.Module):
         outputs: width of the vector.
         behavior: the behaviour id, for messages.
         key: path of the network's settings in the behaviour's block, for messages.
-        products: how it computes: convolutions, and the layer after them.
+        products: how the convolutions, and the layer after them, are computed.
 
     Raises:
         StageError: if the image is too small for the encoder; the message says which encoders fit.
@@ -63,7 +63,7 @@ class VisualEncoder(nn.Module):
         self.features = load_attribute(self.entry.layers, None, "image encoder")(channels)
         with torch.no_grad():
             seen = self.features(torch.zeros(1, channels, height, width)).numel()
-        # Within autocast, torch's own layer is what is rounded.
+        # Within autocast, torch's own layer rounds.
         exact = TORCHS_OWN if products.images_rounded else replace(products, rounded_from=0)
         self.dense = hidden_linear(seen, outputs, exact, _DENSE_GAIN)
         self.activation: nn.Module = load_attribute(self.entry.activation, None, "activation")()
@@ -73,7 +73,7 @@ class VisualEncoder(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Encode images [B, *shape] of any dtype as [B, outputs]."""
         x = image.permute(0, 3, 1, 2) if self._channels_last else image
-        if x.is_cpu:  # a tenth to a third faster there than with the channels apart, both passes together
+        if x.is_cpu:  # channels last: on a CPU both passes together are a tenth to a third faster
             x = x.contiguous(memory_format=torch.channels_last)
         own = self.dense.weight.dtype
         with encoding_in(self._bf16, x.device):
@@ -81,24 +81,24 @@ class VisualEncoder(nn.Module):
         return encoding.to(own)
 
     def _features(self, x: Tensor) -> Tensor:
-        """The outputs of the layers, of pixels of any dtype."""
+        """The outputs of the layers, from pixels of any dtype."""
         first = next(iter(self.features.children()), None)
         dtype = torch.bfloat16 if self._bf16 else self.dense.weight.dtype
         if x.dtype != torch.uint8 or not isinstance(first, nn.Conv2d) or not isinstance(self.features, nn.Sequential):
             return self.features(pixels(x, dtype))  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
-        # Bytes are exact in either precision; to scale the weights instead of millions of pixels saves a pass.
+        # Bytes are exact in either precision; scaling the weights instead of millions of pixels saves a pass.
         outputs = functional.conv2d(x.to(dtype), first.weight / 255.0, first.bias, first.stride, first.padding)
         return self.features[1:](outputs)  # type: ignore[no-any-return]
 
 
 class ImageEncoders(nn.ModuleList):
-    """All images of a behaviour, H numbers of each (the units of the first hidden layer); see `body.KindEncoder`.
+    """All images of a behaviour, each encoded with the first hidden layer's width H; see `body.KindEncoder`.
 
     Raises:
         StageError: if an image is too small for the encoder.
     """
 
-    def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, beside: int) -> None:
+    def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, context: int) -> None:
         settings, width = design.settings, design.settings.widths[0]
         super().__init__(
             VisualEncoder(one, settings.vis_encode_type, width, design.spec.behavior_id, design.key, design.products)
@@ -108,7 +108,7 @@ class ImageEncoders(nn.ModuleList):
         conditioning = [at for at, one in enumerate(observations) if one.goal and design.hypernetwork]
         self.goals = [(at, width) for at in conditioning]
 
-    def forward(self, observations: Sequence[Tensor], beside: Tensor | None) -> list[Tensor]:
+    def forward(self, observations: Sequence[Tensor], context: Tensor | None) -> list[Tensor]:
         """Encode images [B, *shape] of any dtype, each as [B, H]."""
         return [encoder(image) for encoder, image in zip(self, observations, strict=True)]
 
@@ -141,7 +141,7 @@ def nature_cnn(channels: int) -> nn.Module:
 
 
 def match3(channels: int) -> nn.Module:
-    """Two for small boards: Gudmundsson et al. (2018), "Human-Like Playtesting with Deep Learning"."""
+    """Two convolutions for small boards: Gudmundsson et al. (2018), "Human-Like Playtesting with Deep Learning"."""
     return _convolutions(channels, (35, 3, 1), (144, 3, 1))
 
 

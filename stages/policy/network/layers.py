@@ -1,6 +1,6 @@
-"""What networks of all kinds are made of: layers with ML-Agents' initial weights, activations, distributions.
+"""The parts of networks of all kinds: layers with ML-Agents' initial weights, activations, distributions.
 
-Who computes the layers' products is in `products`.
+`products` decides which library computes the layers' products.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "leaky_relu": nn.LeakyReLU,
 }
-"""With the parameters that torch has by default."""
+"""With torch's default parameters."""
 _LEAK = 0.01
 
 
@@ -36,21 +36,21 @@ def linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Linear:
 
 
 def hidden_linear(inputs: int, outputs: int, settings: ProductSettings, gain: float = 1.0) -> nn.Linear:
-    """A hidden layer with the weights of `linear`, whose products are computed as the settings say where it is wide."""
+    """A hidden layer with the weights of `linear`, whose products follow the settings where the layer is wide."""
     if min(inputs, outputs) < FROM_UNITS or settings == TORCHS_OWN:
         return linear(inputs, outputs, gain)
     return _normal(HiddenLinear(inputs, outputs, HiddenProducts(settings)), gain / sqrt(inputs))
 
 
 HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN = sqrt(2.0), 0.01, 1.0
-"""Of orthogonal weights, as of Stable-Baselines3's `ActorCriticPolicy`."""
+"""For orthogonal weights, as in Stable-Baselines3's `ActorCriticPolicy`."""
 
 
 def draw_weights(module: nn.Module, how: str, gain: float = HIDDEN_GAIN) -> None:
-    """Draw the weights of linear layers and convolutions anew, as `initial_weights` says; `default` leaves them.
+    """Draw new weights of linear layers and convolutions, as `initial_weights` says; `default` keeps the present ones.
 
-    `torch` draws as torch does, `orthogonal` orthogonal matrices times the gain, and biases of 0: Saxe, McClelland and
-    Ganguli (2014), "Exact solutions to the nonlinear dynamics of learning in deep linear neural networks".
+    `torch` draws as torch does; `orthogonal` draws orthogonal matrices times the gain, with biases 0: Saxe, McClelland
+    and Ganguli (2014), "Exact solutions to the nonlinear dynamics of learning in deep linear neural networks".
     """
     for layer in module.modules() if how != "default" else ():
         if isinstance(layer, nn.Linear | nn.Conv2d):
@@ -74,7 +74,7 @@ def attention_linear(inputs: int, outputs: int) -> nn.Linear:
 def write_tanh(z: Tensor, out: Tensor) -> None:
     """Write the hyperbolic tangent of z, without a graph; `out` may be z.
 
-    On a CPU it is NumPy's, which is fast on all of them: torch's takes seven times as long on AMD's.
+    On a CPU NumPy computes it, which is fast on all CPUs: torch's tanh takes seven times as long on AMD's.
     """
     if z.is_cpu:
         np.tanh(z.numpy(), out=out.numpy())
@@ -92,7 +92,7 @@ WRITE_ACTIVATION: dict[str, Callable[[Tensor, Tensor], object]] = {
     "gelu": lambda z, out: _ATEN.gelu.out(z, out=out),
     "leaky_relu": lambda z, out: _ATEN.leaky_relu.out(z, _LEAK, out=out),
 }
-"""Write an activation of z, without a graph; `out` may be z where the slope is not of the input."""
+"""Write an activation of z, without a graph; `out` may be z unless the slope depends on the input."""
 TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
     "relu": lambda gradient, kept: _ATEN.threshold_backward.grad_input(gradient, kept, 0, grad_input=gradient),
     "tanh": lambda gradient, kept: _ATEN.tanh_backward.grad_input(gradient, kept, grad_input=gradient),
@@ -105,9 +105,9 @@ TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
         gradient, kept, _LEAK, True, grad_input=gradient
     ),
 }
-"""Multiply a gradient in place by the slope of the activation, at its output or input, by autograd's operators."""
+"""Multiply a gradient in place by the activation's slope, given its output or input, by autograd's operators."""
 SLOPE_OF_INPUT = frozenset({"swish", "gelu"})
-"""Activations whose slope is found at their input."""
+"""Activations whose slope depends on their input."""
 
 
 def layer_norm(x: Tensor) -> Tensor:
@@ -121,9 +121,9 @@ def _normal(layer: nn.Linear, std: float) -> nn.Linear:
     return layer
 
 
-# Log-probabilities and entropies of actions, as pure functions. Written out instead of using `torch.distributions`: at
-# game-agent sizes the dispatch of its checks and broadcasts costs more than the arithmetic. What actors sample, and by
-# which formula, is in `stages/policy/sampling.py`.
+# Log-probabilities and entropies of actions, as pure functions, without `torch.distributions`: in networks of the size
+# that game agents have, dispatching its checks and broadcasts costs more than the arithmetic. What actors sample, and
+# by which formula, is in `stages/policy/sampling.py`.
 
 _LOG_TWO = log(2.0)
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
@@ -137,7 +137,7 @@ def gaussian_log_probs(mu: Tensor, log_sigma: Tensor, actions: Tensor) -> Tensor
 
 
 def gaussian_entropy(log_sigma: Tensor) -> Tensor:
-    """Entropy in nats, the mean over dimensions (as ML-Agents weighs it): a scalar of log_sigma [C] or [B, C]."""
+    """Entropy in nats, averaged over dimensions (as ML-Agents weighs it): a scalar, of log_sigma [C] or [B, C]."""
     return log_sigma.mean() + _HALF_LOG_TWO_PI_E
 
 
@@ -147,12 +147,12 @@ def heads_with_spreads(
     """Action heads [B, 2C + choices] of gSDE: see `stages/policy/state_noise.py`, which acts by the same numbers.
 
     Args:
-        outputs: [B, C + choices] of the action layer.
-        encoding: [B, features] its inputs.
-        log_sigma: [features, C], or [features, 1], of the matrix of noise.
+        outputs: [B, C + choices] the action layer's outputs.
+        encoding: [B, features] the action layer's inputs.
+        log_sigma: [features, C], or [features, 1], of the noise matrix.
         continuous: C.
         expln: whether σ grows like a logarithm above 1.
-        mean_limit: means end at ± this; 0: nowhere.
+        mean_limit: the bound on the absolute means; 0 for none.
     """
     sigma = log_sigma.clamp(max=0.0).exp() if expln else log_sigma.exp()
     if expln:
@@ -164,7 +164,7 @@ def heads_with_spreads(
 
 
 def split_gaussians(heads: Tensor, log_sigma: Tensor | None, continuous: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Means [B, C], log σ and logits: log σ [C] of all states where it is given, else [B, C] from the heads."""
+    """Means [B, C], log σ and logits; log σ is the given [C] of all states, otherwise [B, C] from the heads."""
     logits = heads[:, continuous:]
     if log_sigma is None:
         log_sigma, logits = logits[:, :continuous], logits[:, continuous:]

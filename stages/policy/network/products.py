@@ -1,15 +1,15 @@
-"""Who computes the products of learners' wide layers, and in which precision.
+"""The products of learners' wide layers: which library computes them, and in which precision.
 
 **Providers.** Which library multiplies float32 matrices fastest depends on the CPU: torch's default, MKL, uses its AVX2
-kernels on AMD's, where oneDNN (which comes with torch) and NumPy's BLAS have AVX-512 ones. `fastest` measures them with
-the shapes at hand. All of them agree to float32's rounding, and none of them is used on another device than the CPU.
+kernels on AMD's, whereas oneDNN (which comes with torch) and NumPy's BLAS have AVX-512 ones. `fastest` measures the
+libraries with the shapes at hand. They agree to float32's rounding, and only the CPU uses them.
 
-**bfloat16.** Weights, gradients and results of a product stay float32, its factors are rounded. bfloat16 has float32's
-range with 8 of its 24 bits, so nothing needs to be scaled. CPUs with AMX or AVX512-bf16 multiply it several times as
-fast and add up in float32. Small products, first layers over observations and heads stay float32: there rounding costs
-accuracy, and nothing is gained.
+**bfloat16.** Weights, gradients and results of a product stay float32; its factors are rounded. bfloat16 has float32's
+range with 8 of its 24 bits, so nothing needs scaling. CPUs with AMX or AVX512-bf16 multiply it several times as fast
+and accumulate in float32. Small products, first layers over observations and heads stay float32: rounding them costs
+accuracy and gains nothing.
 
-Axis letters: R rows, V inputs, U units, T towers side by side.
+Axis letters: R rows, V inputs, U units, T parallel towers.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 
 _AMX = "AMX"
 _CPU_FLAGS = {"amx_bf16": _AMX, "avx512_bf16": "AVX512-bf16", "bf16": "the ARM bf16 extension"}
-"""What CPUs that multiply bfloat16 fast call it (in Linux, and the first two in torch), the fastest first."""
+"""The names of fast bfloat16 in CPU flags (of Linux, and the first two of torch), the fastest first."""
 
 
 def fast_bf16(device: str) -> str | None:
-    """What makes products in bfloat16 fast on a torch device, in words; None where they are slower than float32's."""
+    """What makes bfloat16 products fast on a torch device, in words; None if they are slower than float32's."""
     if device.startswith("cuda"):
-        # From Ampere on; older ones have no unit for it, but torch calls it supported.
+        # From Ampere on; older GPUs have no unit for bfloat16, but torch reports it as supported.
         return "tensor cores" if torch.cuda.get_device_capability(device)[0] >= 8 else None
     if device != "cpu":
         return None
@@ -54,14 +54,14 @@ class Provider(NamedTuple):
 
     title: str
     multiply: Callable[[Tensor, Tensor, Tensor], object]
-    """Write the product of two matrices, or of T side by side, into the third one."""
+    """Write the product of two matrices, or of T pairs, into the third one."""
     layer: Callable[[Tensor, Tensor, Tensor, Tensor], object]
-    """Of a bias [U], x [R, V] and a weight [U, V], write x·Wᵀ + b into the last one, [R, U]."""
+    """Write x·Wᵀ + b, from a bias [U], x [R, V] and a weight [U, V], into the last argument, [R, U]."""
 
 
 _linear: Any = torch.ops.mkldnn._linear_pointwise if hasattr(torch.ops.mkldnn, "_linear_pointwise") else None
 _ALONE: tuple[str, list[Any], str] = ("none", [], "")
-"""oneDNN computes nothing else with a product."""
+"""The activation argument of oneDNN's call: none."""
 
 
 def _by_onednn(a: Tensor, b: Tensor, out: Tensor) -> None:
@@ -95,17 +95,17 @@ PROVIDERS = {
     "onednn": Provider("oneDNN", _by_onednn, _layer_by_onednn),
     "numpy": Provider("NumPy", _by_numpy, _layer_by_numpy),
 }
-"""By the value of `torch_settings.products`, the default first."""
+"""By the value of `torch_settings.products`; the default first."""
 GAIN = 0.9
-"""Share of the time of torch's default that another provider may take at most: below that lies noise."""
+"""The share of the default's time that another provider may take at most: smaller gains are noise."""
 _ROUNDS, _AGREE, _MOST_ROWS = 5, 1e-4, 512
 
 
 @cache
 def fastest(rows: int, inputs: int, outputs: int) -> str:
-    """The provider that is fastest with a weight [outputs, inputs], forward and backward; measured once in a process.
+    """The fastest provider for a weight [outputs, inputs], forward and backward; measured once in a process.
 
-    A provider that raises, or that disagrees with torch's default by more than float32's rounding, is none.
+    A provider that raises, or that differs from torch's default by more than float32's rounding, does not count.
     """
     shapes, draw = ((rows, inputs), (rows, outputs), (outputs, inputs), (outputs,)), torch.Generator().manual_seed(0)
     x, above, weight, bias = (torch.randn(shape, generator=draw) for shape in shapes)
@@ -136,11 +136,11 @@ def fastest(rows: int, inputs: int, outputs: int) -> str:
 
 
 class HiddenProducts:
-    """Products of a perceptron without autograd, by the provider and in the precision that the settings ask for.
+    """Products of a perceptron without autograd, by the provider and in the precision of the settings.
 
-    Where factors are rounded: on a CPU with AMX oneDNN rounds by itself, and is told to for the time of a product: the
-    process' other products are none of ours. Elsewhere factors are rounded here: without AMX oneDNN takes the request
-    as a leave, and keeps float32 where it likes.
+    On a CPU with AMX, oneDNN itself rounds the factors. Its setting is process-wide, so it is switched on only during a
+    product and leaves the process' other products alone. On other CPUs this class rounds the factors: without AMX
+    oneDNN takes the setting as permission, and keeps float32 where it likes.
 
     Args:
         settings: provider and precision.
@@ -150,7 +150,7 @@ class HiddenProducts:
         self._settings = settings
         self._onednn = _onednn_setting() if settings.rounded_from and fast_bf16("cpu") == _AMX else None
         self.alone = self._onednn is not None
-        """Whether one thread at a time may multiply: oneDNN's setting is the process'."""
+        """Whether only one thread at a time may multiply, as oneDNN's setting is process-wide."""
 
     def layer(self, bias: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> None:
         """Write x [R, V] @ weight [U, V] transposed + bias [U] into `out`."""
@@ -166,10 +166,10 @@ class HiddenProducts:
         """A layer x @ weight + bias, with a graph if one is recorded.
 
         Args:
-            bias: [U], or [T, 1, U] of T towers side by side.
+            bias: [U], or [T, 1, U] for T parallel towers.
             x: [R, V], or [T, R, V]
             weight: [V, U], or [T, V, U]
-            out: is written to; None for a new tensor.
+            out: receives the result; None for a new tensor.
         """
         plain = not self.rounds(weight) and self.provider(weight) is PROVIDERS[TORCH]
         if plain:
@@ -183,7 +183,7 @@ class HiddenProducts:
         return out.add_(bias)
 
     def product(self, a: Tensor, b: Tensor, out: Tensor, weight: Tensor) -> None:
-        """Write the product of two matrices, or of T side by side, into `out`, as one that has to do with a weight."""
+        """Write the product of two matrices, or of T pairs, into `out`, computed as the settings say for `weight`."""
         if not self.rounds(weight):
             self.provider(weight).multiply(a, b, out)
         elif self._onednn is not None and a.is_cpu:
@@ -208,12 +208,12 @@ class HiddenProducts:
         total.add_(found)
 
     def rounds(self, weight: Tensor) -> bool:
-        """Whether factors of products with a weight, or of a stack of such, are rounded."""
+        """Whether factors of products with a weight, or with a stack of weights, are rounded."""
         least = self._settings.rounded_from
         return least > 0 and min(weight.shape[-2:]) >= least
 
     def provider(self, weight: Tensor) -> Provider:
-        """Who multiplies with a weight, or with a stack of such, in float32."""
+        """The provider for float32 products with a weight, or with a stack of weights."""
         name, (inputs, outputs) = self._settings.provider, weight.shape[-2:]
         if name == TORCH or min(inputs, outputs) < FROM_UNITS or not weight.is_cpu or weight.dtype is not torch.float32:
             return PROVIDERS[TORCH]
@@ -223,7 +223,7 @@ class HiddenProducts:
 
 
 class _Product(torch.autograd.Function):
-    """A product with a weight as autograd sees it."""
+    """A product with a weight, as an autograd function."""
 
     @staticmethod
     def forward(ctx: Any, products: HiddenProducts, x: Tensor, weight: Tensor) -> Tensor:
@@ -266,12 +266,12 @@ class HiddenLinear(nn.Linear):
 
 
 def encoding_in(bf16: bool, device: torch.device) -> Any:
-    """A context in which convolutions and linear layers of torch modules are computed in bfloat16, if asked for."""
+    """A context in which torch's convolutions and linear layers compute in bfloat16, if `bf16`."""
     return torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
 
 
 class _Rounding:
-    """A context in which oneDNN rounds the factors of products; of a function with `yield` it would take twice as long.
+    """A context in which oneDNN rounds the factors of products; a class, as a generator would take twice as long.
 
     Args:
         setting: `torch.backends.mkldnn.matmul`.
@@ -291,7 +291,7 @@ class _Rounding:
 
 
 def _onednn_setting() -> Any | None:
-    """Torch's setting of the precision of oneDNN's products; None in versions of torch before 2.9, without one."""
+    """Torch's setting for the precision of oneDNN's products; None before torch 2.9, which has no such setting."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     setting = getattr(torch.backends.mkldnn, "matmul", None)
@@ -299,7 +299,7 @@ def _onednn_setting() -> Any | None:
 
 
 def _cpu_flags() -> set[str]:
-    """The CPU's features by name: those that torch knows, or else the system."""
+    """The CPU's features by name, as torch reports them, or otherwise the system."""
     if hasattr(torch.cpu, "get_capabilities"):
         known = {name for name, there in torch.cpu.get_capabilities().items() if there is True}
         if known:

@@ -1,4 +1,4 @@
-"""The interface of networks with an actor and a critic, for trainers of any kind."""
+"""The interface of networks with an actor and a critic, for all trainers."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class TrainedActor(Protocol):
 
     @property
     def values(self) -> Tensor:
-        """All parameters end to end."""
+        """All parameters, concatenated."""
         ...
 
     @property
     def gradients(self) -> Tensor:
-        """The gradients of `values`, to which backward adds; the caller sets them to zero."""
+        """The gradients of `values`, to which backward adds; the caller zeroes them."""
         ...
 
     @property
     def acting(self) -> Tensor:
-        """[len(values)] 1 for those of `values` that actions depend on, else 0."""
+        """[len(values)] 1 for the values that actions depend on, else 0."""
         ...
 
     @property
     def parts(self) -> Tensor:
-        """[2, len(values)] 1 for the actor's and for the others' of `values`, else 0; [1, …] where all share a body."""
+        """[2, len(values)] 1 for the actor's values, and for the others', else 0; [1, …] if all share a body."""
         ...
 
     @property
@@ -47,35 +47,35 @@ class TrainedActor(Protocol):
 
     @property
     def log_sigma(self) -> Tensor | None:
-        """[C] log of the continuous actions' standard deviation, the same in all states; None without any."""
+        """[C] log of the continuous actions' standard deviation, shared by all states; None without it."""
         ...
 
     @property
     def squashed(self) -> bool:
-        """Whether continuous actions are the tanh of what the heads describe."""
+        """Whether continuous actions are the tanh of a draw from the heads' Gaussian."""
         ...
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """The actor's parameters by the names of `PolicyUpdate.layout`, without the normaliser's; copies."""
+        """Host copies of the actor's parameters without the normaliser's, by the names of `PolicyUpdate.layout`."""
         ...
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
-        """Load the acting part alone, as `acting_tensors` gives it; the normaliser's tensors are ignored.
+        """Load only the acting part, as `acting_tensors` gives it; the normaliser's tensors are ignored.
 
         Raises:
-            StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
+            StageError: naming the tensor that is missing, unknown or of another shape; then nothing is changed.
         """
         ...
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
-        """All parameters by name; copies, on the host."""
+        """Host copies of all parameters, by name."""
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Load parameters by name.
 
         Raises:
-            StageError: naming the tensor that is missing, unknown or of another shape; nothing is changed then.
+            StageError: naming the tensor that is missing, unknown or of another shape; then nothing is changed.
         """
         ...
 
@@ -85,21 +85,21 @@ class TrainedActor(Protocol):
 
 
 class Perceptrons(Protocol):
-    """Towers of equal hidden layers side by side, and their heads, for those who find gradients without autograd.
+    """Parallel towers of equal hidden layers, and their heads, for code that computes gradients without autograd.
 
     An actor, or an actor and a critic: two towers, or one with both heads.
     """
 
     activation: str
-    """Its name."""
+    """The activation's name."""
     layers: int
-    """Hidden layers."""
+    """The number of hidden layers."""
     products: HiddenProducts
-    """Of the hidden layers."""
+    """The activation of the hidden layers."""
 
     @property
     def gradients(self) -> Tensor:
-        """Those of all parameters, end to end; see `TrainedActor`."""
+        """The gradients of all parameters, concatenated; see `TrainedActor`."""
         ...
 
     @property
@@ -123,12 +123,12 @@ class ActorCriticNetwork(TrainedActor, Protocol):
     """
 
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run both.
+        """Run both the actor and the critic.
 
         Args:
             inputs: B rows; its memories are the actor's.
-            critic_memories: [B / L, m] of the critic, before the first row of each sequence; None counts as zeros.
-                A critic that shares the actor's body shares its memories as well, and ignores these.
+            critic_memories: [B / L, m] of the critic, before the first row of each sequence; None for zeros.
+                Ignored by a critic that shares the actor's body, and so its memories.
 
         Returns:
             Action heads [B, H] (means, then the logits of each branch) and values [B, S].
@@ -136,11 +136,11 @@ class ActorCriticNetwork(TrainedActor, Protocol):
         ...
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """Run the actor alone: action heads [B, H] of B rows, whose memories are the actor's."""
+        """Run only the actor: action heads [B, H] of B rows, with the actor's memories."""
         ...
 
     def evaluate(self, inputs: Inputs, /) -> tuple[Tensor, Tensor | None]:
-        """Run the critic alone.
+        """Run only the critic.
 
         Args:
             inputs: B rows; its memories are the critic's (the actor's, if they share a body).

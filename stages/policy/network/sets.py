@@ -1,7 +1,7 @@
 """Observations of a varying number of things (ML-Agents' buffer sensors): attention among them, then their mean.
 
-Each thing is embedded together with the agent's other observations and attends to all things; the mean over the things
-that are present is the encoding. Rows of zeros are padding without any influence, and the order of rows has none.
+Each thing is embedded together with the agent's other observations and attends to all things; the encoding is the mean
+over the present things. Rows of zeros are padding and have no influence; nor has the order of rows.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from headrace.stages.policy.network.layers import attention_linear, layer_norm
 
 HEADS = 4
 LEAST_OF_BLAS = 400
-"""Multiplications in a product of matrices from which on torch gives a batch of such products to BLAS; below, it goes
-through them element by element, for which `_attend_few` takes half the time."""
+"""The size of a matrix product, in multiplications, from which on torch passes a batch of products to BLAS; it computes
+smaller ones element by element, for which `_attend_few` takes half the time."""
 _NEVER = torch.finfo(torch.float32).min
-"""A score whose weight is exactly 0 beside any other. Unlike -inf it gives no NaN where all things are missing."""
+"""A score whose weight is exactly 0 next to any other. Unlike -inf it gives no NaN if all things are missing."""
 
 
 def residual_attention(
     x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear, out: nn.Linear
 ) -> Tensor:
-    """A residual self-attention block after Vaswani et al. (2017), and the mean over the things that are there.
+    """A residual self-attention block after Vaswani et al. (2017), then the mean over the present things.
 
     Args:
         x: [B, n, W] embedded things; W is a multiple of `HEADS`. Missing ones may be any finite numbers.
         there: [B, n] true where a thing is present.
-        query: W to W, as are the others.
+        query: the layer from W to W, as are the next three.
         key: see above.
         value: see above.
-        out: after the heads, before the sum.
+        out: the layer after the heads, before the residual sum.
 
     Returns:
-        [B, W], zeros where nothing is there.
+        [B, W], zeros for rows without things.
     """
     batch, n, width = x.shape
     there = there.t()
-    # From here on the batch is an inner axis: `_attend_few` wants it side by side in memory.
+    # From here on the batch is an inner axis: `_attend_few` needs it contiguous in memory.
     x = layer_norm(x.transpose(0, 1)).reshape(n * batch, width)
     attend = _attend_few if x.is_cpu and n * n * (width // HEADS) < LEAST_OF_BLAS else _attend
     x = layer_norm(x + out(attend(x, there, query, key, value))).view(n, batch, width)
@@ -54,20 +54,20 @@ def residual_attention(
 
 
 def _attend(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear) -> Tensor:
-    """Gather for each of n things [n·B, W] the values of those that are present [n, B].
+    """For each of n things [n·B, W], gather the values of the present things [n, B].
 
-    Written out instead of torch's fused attention, which has no second derivative (gradient penalties need it).
+    Written out, as torch's fused attention has no second derivative, which gradient penalties need.
     """
     (n, batch), width = there.shape, x.shape[1]
     q, k, v = (layer(x).view(n, batch, HEADS, width // HEADS).permute(1, 2, 0, 3) for layer in (query, key, value))
-    scores = q @ k.transpose(2, 3) / sqrt(width)  # ML-Agents' scale: of all heads together
+    scores = q @ k.transpose(2, 3) / sqrt(width)  # ML-Agents' scale, by the width of all heads together
     weights = scores.masked_fill(~there.t()[:, None, None, :], _NEVER).softmax(dim=3)
     gathered: Tensor = (weights @ v).permute(2, 0, 1, 3).reshape(n * batch, width)
     return gathered
 
 
 def _attend_few(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear) -> Tensor:
-    """Do what `_attend` does, for few things: number by number, with the batch as the innermost axis of all arrays."""
+    """Do what `_attend` does, for few things: element by element, with the batch as the innermost axis."""
     (n, batch), width = there.shape, x.shape[1]
     weight = torch.cat([query.weight, key.weight, value.weight])
     bias = torch.cat([query.bias, key.bias, value.bias])
@@ -83,12 +83,12 @@ EMBEDDING = 128
 
 
 class SetEncoder(nn.Module):
-    """All sets of a behaviour to one vector, by `residual_attention`; see `body.KindEncoder`.
+    """Encodes all sets of a behaviour as one vector, by `residual_attention`; see `body.KindEncoder`.
 
     Args:
         observations: the sets, each of the shape [n, width].
-        design: of the policy.
-        beside: width of the encodings of the agent's other observations, 0 without any.
+        design: the policy's design.
+        context: width of the encodings of the agent's other observations, 0 without any.
 
     Raises:
         StageError: if a set holds a goal for a hypernetwork.
@@ -97,7 +97,7 @@ class SetEncoder(nn.Module):
     size = EMBEDDING
     goals = ()
 
-    def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, beside: int) -> None:
+    def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, context: int) -> None:
         super().__init__()
         for observation in observations:
             if observation.goal and design.hypernetwork:
@@ -106,49 +106,49 @@ class SetEncoder(nn.Module):
                     f"{observation.shape}) and a goal: a hypernetwork takes goals from vectors and images only; "
                     f"set {design.key}.goal_conditioning_type to none, or give the goal as a vector"
                 )
-        self.own = attention_linear(beside, EMBEDDING) if beside else None
-        known = EMBEDDING if beside else 0
+        self.own = attention_linear(context, EMBEDDING) if context else None
+        known = EMBEDDING if context else 0
         self.embeddings = nn.ModuleList(_Embedding(observation.shape[1], known) for observation in observations)
         self.query = attention_linear(EMBEDDING, EMBEDDING)
         self.key = attention_linear(EMBEDDING, EMBEDDING)
         self.value = attention_linear(EMBEDDING, EMBEDDING)
         self.out = attention_linear(EMBEDDING, EMBEDDING)
 
-    def forward(self, observations: Sequence[Tensor], beside: Tensor | None) -> tuple[Tensor]:
+    def forward(self, observations: Sequence[Tensor], context: Tensor | None) -> tuple[Tensor]:
         """Encode B rows.
 
         Args:
             observations: [B, n, width] of each set, of any dtype; only read.
-            beside: [B, beside] encodings of the agent's other observations, None without any.
+            context: [B, context] encodings of the agent's other observations, None without any.
 
         Returns:
             [B, EMBEDDING], zeros where all sets are empty.
         """
         things = [things.float() for things in observations]
         there = torch.cat([(each != 0).any(dim=2) for each in things], dim=1)
-        embedded = self._embed(things, beside)
+        embedded = self._embed(things, context)
         return (residual_attention(embedded, there, self.query, self.key, self.value, self.out),)
 
     def _embed(self, sets: Sequence[Tensor], own: Tensor | None) -> Tensor:
-        """Embed every thing of every set, beside the agent's other observations: [B, N, EMBEDDING]."""
+        """Embed every thing of every set together with the agent's other observations: [B, N, EMBEDDING]."""
         known = nn.functional.silu(self.own(own)) if self.own is not None else None
         embedded = [embed(each, known) for embed, each in zip(self.embeddings, sets, strict=True)]
         return torch.cat(embedded, dim=1)
 
 
 class _Embedding(nn.Module):
-    """Things of one set, each beside the agent's other observations."""
+    """Embeds the things of one set, each together with the agent's other observations."""
 
-    def __init__(self, width: int, beside: int) -> None:
+    def __init__(self, width: int, context: int) -> None:
         super().__init__()
-        self.linear = attention_linear(beside + width, EMBEDDING)
-        self._beside = beside
+        self.linear = attention_linear(context + width, EMBEDDING)
+        self._context = context
 
     def forward(self, things: Tensor, known: Tensor | None) -> Tensor:
-        """Embed [B, n, width] beside [B, beside]: [B, n, EMBEDDING]."""
+        """Embed [B, n, width] together with [B, context]: [B, n, EMBEDDING]."""
         if known is None:
             return nn.functional.silu(self.linear(things))
         # linear(cat(known, thing)), without repeating what is the same for all things of a row
-        of_known, of_things = self.linear.weight[:, : self._beside], self.linear.weight[:, self._beside :]
+        of_known, of_things = self.linear.weight[:, : self._context], self.linear.weight[:, self._context :]
         shared = nn.functional.linear(known, of_known, self.linear.bias).unsqueeze(1)
         return nn.functional.silu(shared + nn.functional.linear(things, of_things))

@@ -1,7 +1,7 @@
-"""The inputs of networks, as tensors, and the way of tensors to a device and back.
+"""The inputs of networks, as tensors, and the transfer of tensors to a device and back.
 
-They go to a GPU through pinned memory beside its work, and back in one piece. On a CPU nothing moves: tensors are
-handed on as they are.
+Tensors go to a GPU through pinned memory, in parallel with its work, and return in one piece. On a CPU nothing moves:
+tensors are passed on as they are.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headrace.stages.policy.observations import EncodedObservations
 
 
 def to_device(tensor: Tensor, device: str | torch.device) -> Tensor:
-    """A tensor of the host on a device; itself, if that is the CPU.
+    """A host tensor on a device; the tensor itself if the device is the CPU.
 
-    To a GPU it is copied while the GPU goes on with what it was given before; the caller may change the tensor at once.
+    The copy to a GPU runs in parallel with the GPU's queued work; the caller may change the tensor immediately.
     """
     where = torch.device(device)
     if where.type != "cuda" or not tensor.numel():
@@ -31,11 +31,11 @@ def to_device(tensor: Tensor, device: str | torch.device) -> Tensor:
 
 
 def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor:
-    """Some rows of a tensor of the host, on a device as `to_device` brings them there."""
+    """Some rows of a host tensor, copied to a device as in `to_device`."""
     where = torch.device(device)
     if where.type != "cuda" or not tensor.numel():
         return _selected(tensor, rows).to(where)
-    # Into pinned memory at once: pictures are too much to be copied twice.
+    # Gather straight into pinned memory: images are too large to copy twice.
     pinned = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
     return lane_to(where).send(torch.index_select(tensor, 0, rows, out=pinned))
 
@@ -48,11 +48,11 @@ def _selected(tensor: Tensor, rows: Tensor) -> Tensor:
 
 
 class Lane:
-    """The stream of copies to a GPU: what is sent waits for no computation, and computations wait for what was sent.
+    """The stream of copies to a GPU: copies wait for no computation, and computations wait for their copies.
 
     Args:
         device: the GPU.
-        cuda: `torch.cuda`, or what stands for it.
+        cuda: `torch.cuda`, or a stand-in.
     """
 
     def __init__(self, device: torch.device, cuda: Any = torch.cuda) -> None:
@@ -60,12 +60,12 @@ class Lane:
         self._stream = cuda.Stream(device)
 
     def send(self, pinned: Tensor) -> Tensor:
-        """A copy on the GPU of a tensor in pinned memory, which stays allocated until it is made."""
+        """A GPU copy of a tensor in pinned memory, which stays allocated until the copy is complete."""
         present = self._cuda.current_stream(self._device)
         with self._cuda.stream(self._stream):
             there = pinned.to(self._device, non_blocking=True)
         present.wait_stream(self._stream)
-        # It was allocated for this stream: without a word its memory could be given to the next copy while it is used.
+        # The tensor was allocated for this stream: without this, the next copy could reuse its memory too early.
         there.record_stream(present)
         return there
 
@@ -77,18 +77,18 @@ def lane_to(device: torch.device) -> Lane:
 
 
 def host_copies(views: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Copies of tensors on the host; those of a GPU in one transfer, if they are views into one vector."""
+    """Host copies of tensors; in one transfer from a GPU, if the tensors are views into one vector."""
     if all(view.is_cpu for view in views.values()):
         return {name: view.detach().numpy().copy() for name, view in views.items()}
     return fetched(views, _to_host)
 
 
 def fetched(views: Mapping[str, Tensor], fetch: Callable[[Tensor], Tensor]) -> dict[str, NDArray[Any]]:
-    """Copies of tensors, fetched with what lies between them: one call of `fetch` for each memory that they lie in.
+    """Copies of tensors, fetched together with the gaps between them: one call of `fetch` per underlying storage.
 
     Args:
         views: tensors by name.
-        fetch: brings a vector to the host.
+        fetch: copies a vector to the host.
     """
     together: dict[int, list[str]] = {}
     for name, view in views.items():
@@ -106,7 +106,7 @@ def fetched(views: Mapping[str, Tensor], fetch: Callable[[Tensor], Tensor]) -> d
 
 
 def _end(view: Tensor) -> int:
-    """The place behind a view's last element in its memory."""
+    """The index after a view's last element in its storage."""
     first = int(view.storage_offset())
     if not view.numel():
         return first
@@ -120,10 +120,10 @@ def _to_host(vector: Tensor) -> Tensor:
 
 
 class Inputs(NamedTuple):
-    """B rows. With memory they are B / L sequences of L rows each, end to end, padded at their ends."""
+    """B rows. With memory they are B / L sequences of L rows each, concatenated and padded at their ends."""
 
     vectors: Tensor
-    """[B, V] all vectors side by side, normalised if the trainer normalises."""
+    """[B, V] all vectors, concatenated; normalised if the trainer normalises."""
     others: tuple[Tensor, ...] = ()
     """[B, *shape] of each image and set, in the order of the spec, in its own dtype."""
     previous_actions: Tensor | None = None
@@ -133,11 +133,11 @@ class Inputs(NamedTuple):
     sequence_length: int = 1
     """L."""
     vectors_rest: Tensor | None = None
-    """[B, V] what float32 leaves of vectors in float64 that are not normalised; None where they are float32."""
+    """[B, V] the float32 rounding error of float64 vectors that are not normalised; None for float32 vectors."""
 
     @classmethod
     def from_encoded(cls, encoded: EncodedObservations, device: str | torch.device = "cpu") -> Inputs:
-        """Encoded observations on a device, without memory. Arrays are shared where the device allows it."""
+        """Encoded observations on a device, without memory. Arrays are shared if the device allows it."""
         # Arrays from another process are read-only, which torch's tensors can't be.
         others = tuple(
             to_device(torch.from_numpy(np.require(other, requirements=("C", "W"))), device) for other in encoded.others

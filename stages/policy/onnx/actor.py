@@ -1,6 +1,6 @@
 """The acting part of a network as ONNX nodes: from the model's inputs to an encoding, and from action heads to actions.
 
-The body follows the network's own modules. Actions are those that Unity receives: drawn ones, and deterministic ones.
+The body follows the network's modules. The actions are those that Unity receives: sampled and deterministic ones.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from headrace.stages.policy.sampling import ACTION_LIMIT, LOG_SIGMA_LIMITS, firs
 
 @dataclass(frozen=True)
 class EncodedValues:
-    """Observations, encoded: what a policy computes before it uses its memory."""
+    """Encoded observations: what a policy computes before it uses its memory."""
 
     features: str
     """[B, F]"""
     goals: str | None = None
-    """[B, G] where a hypernetwork takes them."""
+    """[B, G] if the network has a hypernetwork."""
 
 
 @dataclass(frozen=True)
 class MemoryValues:
-    """A memory, in its parts."""
+    """A memory, split into its parts."""
 
     h: str
     """[B, m / 2]"""
@@ -69,8 +69,8 @@ class MemoryValues:
 WriteEncoder = Callable[[Graph, Any, Sequence[str], Sequence[tuple[int, ...]], str | None], Sequence[str]]
 """Writes the encoder of one kind of observations to ONNX.
 
-Gets the graph, the encoder (`KindEncoder`), the values and shapes of its observations, and the encodings of the kinds
-before (None for nothing); gives the values of the encodings."""
+Takes the graph, the encoder (`KindEncoder`), the values and shapes of its observations, and the encodings of the kinds
+before (None without any); returns the values of the encodings."""
 
 
 def encode_observations(
@@ -80,13 +80,13 @@ def encode_observations(
 
     Args:
         graph: the model under construction.
-        design: of the policy.
-        body: of its network, with the weights.
-        tensors: of the policy, the normaliser's included where there is one.
+        design: the policy's design.
+        body: the body of the policy's network, with the weights.
+        tensors: the policy's tensors, with those of any normaliser.
         inputs: the value of each observation: images with the channels first, from 0 to 1.
 
     Raises:
-        StageError: if a network of the user's own can't be written to ONNX.
+        StageError: if a custom network can't be written to ONNX.
     """
     specs, layout, inputs = design.spec.observations, ObservationLayout(design.spec), [*inputs]
     vectors = None
@@ -166,9 +166,9 @@ def _writer(name: str) -> WriteEncoder:
 
 
 def write_images(
-    graph: Graph, encoder: ImageEncoders, images: Sequence[str], shapes: Sequence[tuple[int, ...]], beside: str | None
+    graph: Graph, encoder: ImageEncoders, images: Sequence[str], shapes: Sequence[tuple[int, ...]], context: str | None
 ) -> list[str]:
-    """Encode images; pixels come as the encoder's layers want them: as numbers from 0 to 1, the channels first."""
+    """Encode images; pixels arrive as the encoder's layers need them: from 0 to 1, with the channels first."""
     return [_image(graph, each, image) for each, image in zip(encoder, images, strict=True)]
 
 
@@ -180,13 +180,13 @@ def _image(graph: Graph, encoder: nn.Module, image: str) -> str:
 
 
 def write_sets(
-    graph: Graph, encoder: SetEncoder, sets: Sequence[str], shapes: Sequence[tuple[int, ...]], beside: str | None
+    graph: Graph, encoder: SetEncoder, sets: Sequence[str], shapes: Sequence[tuple[int, ...]], context: str | None
 ) -> list[str]:
-    """Encode sets, beside the agent's other observations."""
+    """Encode sets, together with the agent's other observations."""
     known = None
     if encoder.own is not None:
-        assert beside is not None, "its layer takes them"
-        known = swish(graph, apply(graph, encoder.own, beside))
+        assert context is not None, "its layer takes them"
+        known = swish(graph, apply(graph, encoder.own, context))
     things, there = [], []
     for each, embedding in zip(sets, encoder.embeddings, strict=True):
         linear, start = embedding.linear, 0
@@ -228,23 +228,23 @@ _INT64 = 7
 
 @dataclass(frozen=True)
 class ActionValues:
-    """Actions as the environment receives them."""
+    """Actions, as the environment receives them."""
 
     continuous: str | None
     """[B, C]"""
     discrete: tuple[str, ...]
-    """[B, 1] int64 of each branch."""
+    """[B, 1] int64 for each branch."""
 
 
 class ActionHeads:
-    """Writes how actions follow from the heads of one design.
+    """Writes how one design's actions follow from its heads.
 
     Args:
         graph: the model under construction.
-        design: of the policy.
-        log_sigma: [C] of a Gaussian that is not squashed; not used with gSDE.
-        masks: the input with the masks [B, choices], 1 = allowed; None without discrete actions, or where nothing is
-            drawn or chosen.
+        design: the policy's design.
+        log_sigma: [C] for a Gaussian that is not squashed; not used with gSDE.
+        masks: the input with the masks [B, choices], 1 = allowed; None without discrete actions, or if nothing is drawn
+            or chosen.
     """
 
     def __init__(self, graph: Graph, design: PolicyDesign, log_sigma: Tensor | None, masks: str | None) -> None:
@@ -252,7 +252,7 @@ class ActionHeads:
         self._design = design
         self._sigma = None if log_sigma is None else np.exp(array(log_sigma))
         self._draws = design.gsde is None
-        """Actions of gSDE are the means in any case: the matrix of its noise would have to be kept."""
+        """Whether continuous actions are always the means: for gSDE, whose noise matrix a model can't keep."""
         self._branches = branch_slices(design.spec)
         choices = design.spec.actions.mask_size
         self._masks: list[tuple[str, str]] = []
@@ -263,7 +263,7 @@ class ActionHeads:
             self._masks.append((allowed, graph.add(graph.multiply(allowed, FORBIDDEN), -FORBIDDEN)))
 
     def act(self, heads: str, deterministic: bool) -> ActionValues:
-        """Actions by heads [B, H]: drawn ones, or the mean and the most likely choice."""
+        """Actions from heads [B, H]: drawn ones, or the mean and the most likely choice."""
         return ActionValues(
             self._continuous(heads, deterministic) if self._design.spec.actions.continuous_size else None,
             tuple(self._choice(heads, index, deterministic) for index in range(len(self._branches))),
@@ -274,7 +274,7 @@ class ActionHeads:
         return self._continuous(heads, deterministic=True)
 
     def logits(self, heads: str, index: int) -> str:
-        """The logits [B, choices] of a branch, of forbidden choices too."""
+        """The logits [B, choices] of a branch, before masking."""
         branch = self._branches[index]
         first = self._design.output_size - self._design.spec.actions.mask_size
         return self._head(heads, first + branch.start, first + branch.stop)
@@ -282,7 +282,7 @@ class ActionHeads:
     def features(self, acted: ActionValues) -> str:
         """Actions as in `action_features`, minus `first_action_features`: [B, P].
 
-        So the zeros with which Unity begins an episode stand for the latter.
+        The zeros with which Unity begins an episode therefore stand for `first_action_features`.
         """
         graph, spec = self._graph, self._design.spec.actions
         parts = [acted.continuous] if acted.continuous is not None else []
@@ -317,7 +317,7 @@ class ActionHeads:
         return self._for_environment(drawn)
 
     def _for_environment(self, drawn: str) -> str:
-        """Actions for the environment from those of a Gaussian that is not squashed; see `environment_actions`."""
+        """Actions for the environment from actions of a Gaussian that is not squashed; see `environment_actions`."""
         graph, spec = self._graph, self._design.spec.actions
         limit = graph.constant(np.float32(ACTION_LIMIT))
         clipped = graph.node("Div", graph.clip(drawn, -ACTION_LIMIT, ACTION_LIMIT), limit)
@@ -333,6 +333,6 @@ class ActionHeads:
         logits = graph.node("Add", graph.node("Mul", logits, allowed), penalty)
         if deterministic:
             return graph.node("ArgMax", logits, axis=1, keepdims=1)
-        # Multinomial takes logarithms of probabilities that need not sum to 1 in some runtimes, but must in others.
+        # Multinomial takes log-probabilities; some runtimes require that the probabilities sum to 1.
         log_probs = graph.node("LogSoftmax", logits, axis=1)
         return graph.node("Multinomial", log_probs, sample_size=1, dtype=_INT64)

@@ -1,7 +1,7 @@
-"""What an `.onnx` file says: by the names of ML-Agents' formats (version 3, and 2 of its packages 1.x), and in notes.
+"""The content of an `.onnx` file: names of ML-Agents' formats (version 3, and 2 of its packages 1.x), and notes.
 
 Unity runs the model once on zeros and reads the constants among the outputs; then it sets the inputs by their names.
-The notes are what our files say beside that: the spec that the policy was trained with, and its step.
+The notes are Headrace's addition: the spec that the policy was trained with, and its step.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 
 VERSION = 3
-"""The version that is written."""
+"""The version that Headrace writes."""
 VERSIONS = (2, 3)
-"""The versions that are read."""
+"""The versions that Headrace reads."""
 VERSION_NUMBER = "version_number"
 MEMORY_SIZE = "memory_size"
 ACTION_MASKS = "action_masks"
@@ -32,11 +32,11 @@ DISCRETE_SIZES = "discrete_action_output_shape"
 DETERMINISTIC_DISCRETE = "deterministic_discrete_actions"
 
 VECTOR_OBSERVATION = "vector_observation"
-"""Of version 2: all vectors side by side."""
+"""In version 2, all vectors, concatenated."""
 ACTION = "action"
-"""Of version 2, before there were hybrid actions: all of a behaviour's actions."""
+"""In version 2, before hybrid actions, all of a behaviour's actions."""
 IS_CONTINUOUS = "is_continuous_control"
-"""Of version 2: 0 if `ACTION` has discrete actions."""
+"""In version 2, 0 if `ACTION` has discrete actions."""
 
 METADATA = (CONTINUOUS_SIZE, DISCRETE_SIZES, IS_CONTINUOUS)
 ACTIONS = (CONTINUOUS, DISCRETE, ACTION)
@@ -46,14 +46,14 @@ FORBIDDEN = 1e8
 
 
 def observation_name(index: int) -> str:
-    """The input for an observation, by its place in the spec."""
+    """The input for an observation, by its index in the spec."""
     return f"obs_{index}"
 
 
 def observation_inputs(observations: Sequence[ObservationSpec], version: int) -> dict[str, tuple[int, ...]]:
-    """The names of the inputs for observations, each with the indices of those that stand in it side by side.
+    """The names of the inputs for observations, each with the indices of the observations that it concatenates.
 
-    In version 2 all vectors share an input, images are counted by themselves, and sets have the names of version 3.
+    In version 2 all vectors share an input, images are numbered separately, and sets have the names of version 3.
     """
     if version >= VERSION:
         return {observation_name(index): (index,) for index in range(len(observations))}
@@ -91,19 +91,19 @@ class ModelMetadata(NamedTuple):
 
 
 def noted(spec: BehaviorSpec, step: int) -> str:
-    """Return the notes as JSON."""
+    """Return the notes of a model, as JSON."""
     return json.dumps({"spec": spec.to_plain(), "step": step}, separators=(",", ":"))
 
 
 def read_notes(properties: Mapping[str, str], where: str) -> ModelMetadata | None:
-    """Return the notes of a model; None if it has none: another program made it, or an older version.
+    """Return the notes of a model; None if another program or an older version made it.
 
     Args:
-        properties: the model's own.
+        properties: the model's properties.
         where: the file, for messages.
 
     Raises:
-        StageError: if they can't be read.
+        StageError: if the notes can't be read.
     """
     text = properties.get(NOTES)
     if text is None:

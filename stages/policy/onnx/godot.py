@@ -1,10 +1,10 @@
 """A policy as an ONNX model that the addon of Godot RL Agents runs, as its reader in C# expects it.
 
-Inputs: one for each observation of the agent, by its key, [batch, n] float, and `state_ins` [batch], which is handed
+Inputs: one for each observation of the agent, by its key, [batch, n] float, and `state_ins` [batch], which is passed
 through. Outputs: `output` [batch, k] and `state_outs`. The reader walks the game's action keys in their order and takes
-from `output` n logits for a discrete key, of which the highest counts, and n means for a continuous one, followed by n
-logarithms of standard deviations, which it skips. These are left out where all keys are continuous: that k is then the
-number of means tells the reader so.
+from `output` n logits for a discrete key, of which the highest counts, and n means for a continuous key, followed by n
+log standard deviations, which it skips. If all keys are continuous, the log standard deviations are left out: the
+reader recognises this because k is then the number of means.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _INT64 = 7
 
 @dataclass(frozen=True, slots=True)
 class ActionKey:
-    """One key of the game's actions, and its place among the policy's."""
+    """One key of the game's actions, and its place among the policy's actions."""
 
     name: str
     columns: slice
-    """Of a continuous key: its columns of the continuous actions."""
+    """For a continuous key, its columns of the continuous actions."""
     branch: int
-    """Of a discrete key: its branch; -1 of a continuous one."""
+    """For a discrete key, its branch; -1 for a continuous key."""
 
 
 def is_of_godot(spec: BehaviorSpec) -> bool:
@@ -60,7 +60,7 @@ def action_keys(spec: BehaviorSpec) -> list[ActionKey]:
 
 
 def remark_on_order(spec: BehaviorSpec) -> str | None:
-    """Say what to mind where the order of the game's keys may have been lost on its way; None where it was not."""
+    """Return a warning if the order of the game's keys may have been lost in transmission; None otherwise."""
     names = [key.name for key in action_keys(spec)]
     if _announced(spec)["ordered"] or len(names) < 2:
         return None
@@ -75,13 +75,13 @@ def godot_model(design: PolicyDesign, update: PolicyUpdate, actor: ActorNetwork,
     """A policy as the content of an `.onnx` file.
 
     Args:
-        design: of the policy.
-        update: what it was made of.
-        actor: its network, with the weights.
-        tensors: of the policy.
+        design: the policy's design.
+        update: the update that holds the policy.
+        actor: the policy's network, with the weights.
+        tensors: the policy's tensors.
 
     Raises:
-        StageError: if the addon can't run such a policy.
+        StageError: if the addon can't run this policy.
     """
     spec = design.spec
     _refuse_what_the_addon_lacks(design)
@@ -97,7 +97,7 @@ def godot_model(design: PolicyDesign, update: PolicyUpdate, actor: ActorNetwork,
 
 
 def _parts(graph: Graph, design: PolicyDesign, actions: ActionHeads, heads: str) -> tuple[list[str], int]:
-    """The parts of `output`, and how wide they are together."""
+    """The parts of `output`, and their total width."""
     spec = design.spec
     size = spec.actions.continuous_size
     means = actions.means(heads) if size else ""
@@ -108,13 +108,13 @@ def _parts(graph: Graph, design: PolicyDesign, actions: ActionHeads, heads: str)
             continue
         part = graph.columns(means, key.columns.start, key.columns.stop, size)
         parts.append(part)
-        if spec.actions.discrete_branches:  # in place of the logarithms that the reader skips
+        if spec.actions.discrete_branches:  # in place of the log standard deviations, which the reader skips
             parts.append(graph.multiply(part, 0.0))
     return parts, sum(_width(spec, key) for key in keys)
 
 
 def _input(graph: Graph, spec: BehaviorSpec, observation: ObservationSpec) -> str:
-    """An observation as the addon passes it, in the form that the network takes."""
+    """An observation as the addon passes it, in the network's input format."""
     announced = _announced(spec)["observations"][observation.name]
     if announced["space"] == "discrete":
         number = graph.node("Cast", graph.add(graph.input(observation.name, (1,)), np.float32(0.5)), to=_INT64)
@@ -161,7 +161,7 @@ def read_output(spec: BehaviorSpec, output: Array) -> tuple[Array, Array]:
 
 
 def _width(spec: BehaviorSpec, key: ActionKey) -> int:
-    """Columns of `output` that a key takes."""
+    """The number of columns of `output` that a key takes."""
     if key.branch >= 0:
         return spec.actions.discrete_branches[key.branch]
     count: int = key.columns.stop - key.columns.start

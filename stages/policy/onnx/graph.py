@@ -1,12 +1,12 @@
 """Builds an ONNX graph node by node: values are names, and each operation returns the name of its output.
 
-Only operations that mean the same in operator sets 9 to 17 are used, or are written in the form of the graph's set; and
-none that Unity's runtimes have trouble with (`Split`, `Expand`, shapes computed at run time).
+Only operations that mean the same in operator sets 9 to 17 are used, or operations written for the graph's set; none
+is used that Unity's runtimes have trouble with (`Split`, `Expand`, shapes computed at run time).
 
-ONNX's own file format is protobuf messages, made at run time from the few fields that our models use. So a model can be
-written without the `onnx` package and its pins of protobuf. Numbers and types are those of ONNX's `onnx.proto`; fields
-that are not listed here survive reading and writing as unknown ones. The classes live in a pool of their own, so the
-`onnx` package may be imported beside them.
+ONNX's file format is protobuf messages, which this module builds at run time from the few fields that our models use.
+Writing a model therefore needs neither the `onnx` package nor its pins of protobuf. Numbers and types are those of
+ONNX's `onnx.proto`; fields that are not listed here survive reading and writing as unknown ones. The classes live in a
+separate pool, so that the `onnx` package can be imported as well.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ ModelProto = _MESSAGES.message("ModelProto")
 
 
 _SEAL: bytes = ModelProto(metadata_props=[{"key": "headrace_checksum", "value": " " * 16}]).SerializeToString()[:-16]
-"""The last property of a model, without its value: length and CRC-32 of all bytes before it, in hexadecimal."""
+"""The key of a model's last property, whose value is the length and CRC-32 of all bytes before it, in hexadecimal."""
 
 
 def sealed(model: bytes) -> bytes:
-    """Return a model with its checksum as last property."""
+    """Return a model with its checksum as the last property."""
     return model + _SEAL + _checksum(model)
 
 
 def is_damaged(model: bytes) -> bool:
-    """Return True if a model is not what was sealed.
+    """Return True if a model has changed since it was sealed.
 
-    One without a seal is of another program or of an older version. One of another length was written again by a
-    program that knows nothing of the seal.
+    A model without a seal comes from another program or an older version. A model of another length was rewritten by a
+    program that does not know the seal.
     """
     at = len(model) - 16
     body, seal, stated = model[: at - len(_SEAL)], model[at - len(_SEAL) : at], model[at:]
@@ -95,11 +95,11 @@ def _checksum(model: bytes) -> bytes:
 Attribute = int | float | Sequence[int]
 
 BATCH = "batch"
-"""Name of the one axis whose size is open."""
+"""The name of the one axis whose size is open."""
 OPSET = 9
-"""The operator set that every Unity package reads, Barracuda's as well as Sentis'."""
+"""The operator set that every Unity package reads, both Barracuda's and Sentis'."""
 _IR_VERSIONS = {9: 4, 15: 8}
-"""Version of the file format that came with an operator set."""
+"""The version of the file format that each operator set came with."""
 _PRODUCER = "headrace"
 
 
@@ -108,8 +108,8 @@ class Graph:
     """An ONNX model under construction.
 
     Args:
-        name: of the graph.
-        opset: the operator set that it is written for, 9 or 15.
+        name: the graph's name.
+        opset: the operator set, 9 or 15.
     """
 
     def __init__(self, name: str, opset: int = OPSET) -> None:
@@ -132,7 +132,7 @@ class Graph:
         _describe(self._graph.output.add(name=name), INT64 if integers else FLOAT, shape)
 
     def constant(self, array: object) -> str:
-        """Numbers that are part of the model, float32 or (whole numbers) int64; equal ones are stored once."""
+        """Numbers that are part of the model, float32 or (whole numbers) int64; equal constants are stored once."""
         numbers = np.asarray(array)
         kept: NDArray[Any] = np.ascontiguousarray(numbers, np.int64 if numbers.dtype.kind in "iu" else np.float32)
         raw = kept.astype(kept.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -160,7 +160,7 @@ class Graph:
         return name
 
     def name(self, what: str) -> str:
-        """A new name."""
+        """A new, unique name."""
         self._names += 1
         return f"{what}_{self._names}"
 
@@ -193,15 +193,15 @@ class Graph:
         return parts[0] if len(parts) == 1 else self.node("Concat", *parts, axis=axis)
 
     def reshape(self, x: str, *shape: int) -> str:
-        """`x` in another shape; -1 stands for what is left."""
+        """`x` in another shape; -1 stands for the remaining size."""
         return self.node("Reshape", x, self.constant(np.array(shape, np.int64)))
 
     def splice(self, nodes: Sequence[object]) -> None:
-        """Append nodes that were made elsewhere, under names that are new here."""
+        """Append nodes from another graph, under new names."""
         self._graph.node.extend(nodes)
 
     def keep(self, tensor: object) -> None:
-        """Append an initializer that was made elsewhere."""
+        """Append an initializer from another graph."""
         self._graph.initializer.add().CopyFrom(tensor)
 
     def to_bytes(self, about: str = "", notes: Mapping[str, str] | None = None) -> bytes:
@@ -209,7 +209,7 @@ class Graph:
 
         Args:
             about: a line for people, kept in the file.
-            notes: texts for programs, kept in the file by these keys.
+            notes: texts for programs, by key, kept in the file.
         """
         self._model.doc_string = about
         for key, value in (notes or {}).items():

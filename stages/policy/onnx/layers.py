@@ -1,7 +1,7 @@
-"""Single layers of a network as ONNX nodes, with their present weights; and a network of the user's own.
+"""Single layers of a network as ONNX nodes, with their present weights; and a custom network.
 
-The latter is written by torch's exporter, then spliced into ours. Everything else is written without it: it needs the
-`onnx` package, and does not know all layers, so this is best effort.
+Torch's exporter writes a custom network, whose nodes are then spliced into the graph. The exporter needs the `onnx`
+package and does not know all layers, so that part is best effort; everything else does without it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _LAYER_NORM_EPSILON = 1e-5
 
 
 def array(tensor: Tensor) -> NDArray[np.float32]:
-    """A parameter's numbers."""
+    """A parameter's values, as an array."""
     numbers: NDArray[np.float32] = tensor.detach().cpu().numpy()
     return numbers
 
 
 def apply(graph: Graph, module: nn.Module, x: str) -> str:
-    """Apply a layer, or layers in a row, to `x`.
+    """Apply a layer, or a sequence of layers, to `x`.
 
     Raises:
-        StageError: if it is none of the layers of our networks.
+        StageError: if Headrace's networks have no such layer.
     """
     match module:
         case nn.Sequential():
@@ -90,7 +90,7 @@ def layer_norm(graph: Graph, x: str, axis: int) -> str:
 def lstm_step(graph: Graph, lstm: nn.LSTM, x: str, h: str, c: str) -> tuple[str, str]:
     """One step of an LSTM over rows: its new output and cell [B, size].
 
-    Written out, since there is only one step: so no runtime's convention for sequences and layouts matters.
+    Written out, as a single step then needs no runtime's convention for sequences and layouts.
     """
     size = lstm.hidden_size
     weights = [graph.constant(array(getattr(lstm, name))) for name in ("weight_ih_l0", "bias_ih_l0")]
@@ -109,10 +109,10 @@ def attention(graph: Graph, x: str, there: str, things: int, layers: tuple[nn.Li
     Args:
         graph: the model under construction.
         x: [B, things, W].
-        there: [B, things] 1 where there is a thing, else 0.
-        things: their greatest number.
+        there: [B, things] 1 for present things, else 0.
+        things: the number of rows for things.
         layers: query, key, value and out.
-        heads: of the attention.
+        heads: the number of attention heads.
     """
     query, key, value, out = layers
     width = out.in_features
@@ -152,11 +152,11 @@ def _convolution(graph: Graph, module: nn.Conv2d, x: str) -> str:
 
 
 _ROWS = 2
-"""Rows of the trial: more than one, so that the axis of rows is not taken for one of size 1."""
+"""Rows of the trial run: more than one, so that the exporter does not take the axis of rows for one of size 1."""
 
 
 class _OfOne(nn.Module):
-    """The user's module, with its observations as separate arguments, as the exporter wants them."""
+    """The user's module with its observations as separate arguments, as the exporter needs them."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -169,16 +169,16 @@ class _OfOne(nn.Module):
 def splice_network(
     graph: Graph, network: nn.Module, specs: Sequence[ObservationSpec], observations: Sequence[str]
 ) -> str:
-    """Write a user's network: from observations to its encoding [B, encoding_size].
+    """Write a custom network: from observations to its encoding [B, encoding_size].
 
     Args:
         graph: the model under construction.
         network: the user's module, with its weights.
-        specs: of the observations.
+        specs: the specs of the observations.
         observations: their values in the graph, as the module's inputs.
 
     Raises:
-        StageError: if torch can't write it, or writes what can't be spliced; the message says why.
+        StageError: if torch can't write the network, or its nodes can't be spliced; the message says why.
     """
     names = [f"observation_{index}" for index in range(len(specs))]
     written = ModelProto.FromString(_exported(network, specs, names, graph.opset)).graph

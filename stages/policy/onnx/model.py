@@ -1,9 +1,9 @@
 """A policy as an ONNX model: as Unity runs it, in ML-Agents' format, version 3 (see `contract`), or as Godot does.
 
-Unlike ML-Agents' policies, ours have the previous action as an input. Unity does not provide continuous ones, so it is
-part of the model's memory. As it depends on which of the two kinds of actions Unity uses (drawn or deterministic),
-there is a memory for each, side by side: [h, c, previous action] of either. `difference` compares an exported model
-with the live policy.
+Unlike ML-Agents' policies, ours have the previous action as an input. Unity does not provide continuous actions as
+inputs, so the previous action is part of the model's memory. It depends on which of the two kinds of actions Unity uses
+(sampled or deterministic), so the model keeps one memory for each, side by side: [h, c, previous action]. `difference`
+compares an exported model with the live policy.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from headrace.stages.policy.onnx.runtime import Runtime
 from headrace.stages.policy.protocol import ActingPolicy, Recall
 
 LATER_OPSET = 15
-"""For networks of a user's own whose operations the usual set does not have."""
+"""For custom networks with operations that the usual set lacks."""
 
 
 def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
     """A policy as the content of an `.onnx` file.
 
     Args:
-        design: of the policy.
-        update: its weights.
+        design: the policy's design.
+        update: the policy's weights.
 
     Raises:
-        StageError: if the update does not fit the design, a network of the user's own can't be written to ONNX, or the
-            policy chooses how long its actions are held.
-        LoadError: if the design names a network of the user's own that can't be loaded.
+        StageError: if the update does not fit the design, a custom network can't be written to ONNX, or the policy
+            chooses how long its actions are held.
+        LoadError: if the design names a custom network that can't be loaded.
     """
     if design.spec.action_repeat == "learned":
         raise StageError(
@@ -76,12 +76,12 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
 
 
 def remark(spec: BehaviorSpec) -> str | None:
-    """Say what to mind where models of this behaviour are used; None for nothing."""
+    """Return a warning for users of this behaviour's models; None for nothing to warn about."""
     return remark_on_order(spec) if is_of_godot(spec) else None
 
 
 class _Model:
-    """One model; its constructor builds it."""
+    """One model; the constructor builds it."""
 
     def __init__(self, design: PolicyDesign, actor: ActorNetwork, tensors: dict[str, Array], opset: int) -> None:
         self._graph = Graph(design.spec.name, opset)
@@ -119,7 +119,7 @@ class _Model:
     def _recurrent(
         self, seen: EncodedValues, memories: str, start: int, deterministic: bool
     ) -> tuple[ActionValues, str]:
-        """Act by one of the two memories, which starts at that column; the actions, and that memory after them."""
+        """Act by the memory that starts at that column; return the actions, and that memory after them."""
         graph, half = self._graph, self._design.memory_size // 2
         edges = np.cumsum([start, half, half, self._design.previous_action_size]).tolist()
         h, c, previous = (graph.columns(memories, a, b, self._state_size) for a, b in pairwise(edges))
@@ -152,7 +152,7 @@ class _Model:
             self._graph.output(contract.RECURRENT_OUT, state, (BATCH, 1, self._state_size))
 
     def _number(self, name: str, numbers: Sequence[object]) -> None:
-        """Add a constant to the outputs: Unity reads these in the model's first run."""
+        """Add a constant to the outputs: Unity reads constants in the model's first run."""
         array = np.array(numbers, np.float32)
         self._graph.output(name, self._graph.constant(array), array.shape)
 
@@ -160,14 +160,14 @@ class _Model:
 TOLERANCE = 1e-4
 _ROWS = 16
 _TICKS = 2
-"""Decisions in a row: a wrong memory shows in the second."""
+"""Consecutive decisions: a wrong memory shows in the second."""
 
 
 def difference(design: PolicyDesign, update: PolicyUpdate, model: bytes) -> str | None:
-    """Describe how a model acts differently from the policy that it was made from; None if it does not.
+    """Describe how a model acts differently from its policy; None if it acts the same.
 
-    Deterministic actions are compared. Masks are random, so that not only the best choice of each branch has to be the
-    same; and one agent may choose differently, as its two best choices may be equal except for rounding.
+    Deterministic actions are compared. Masks are random, so that more than the best choice of each branch must agree;
+    one agent may choose differently, as rounding decides between two equally good choices.
 
     Raises:
         StageError: if onnxruntime is not installed.
@@ -201,7 +201,7 @@ def _compared(ours: ActionBatch, theirs: ActionBatch) -> str | None:
 def _difference_in_godot(
     design: PolicyDesign, live: ActingPolicy, model: bytes, random: np.random.Generator
 ) -> str | None:
-    """Compare as the addon of Godot RL Agents runs models: inputs by the game's keys, numbers for discrete ones."""
+    """Compare as the addon of Godot RL Agents runs models: inputs by the game's keys, numbers for discrete keys."""
     from headrace.stages.policy.onnx.godot import OUTPUT, STATE_IN, STATE_OUT, read_output
 
     announced = (design.spec.spaces or {})[GODOT]["observations"]
@@ -223,7 +223,7 @@ def _difference_in_godot(
 
 
 def _masks(design: PolicyDesign, random: np.random.Generator) -> NDArray[np.bool_] | None:
-    """Half of all choices, and one of each branch in any case."""
+    """Half of all choices, and at least one of each branch."""
     actions = design.spec.actions
     if not actions.discrete_branches:
         return None

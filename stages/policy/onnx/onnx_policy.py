@@ -1,8 +1,8 @@
-"""Acting by an `.onnx` model: one that was exported here, or by ML-Agents (its formats of versions 2 and 3).
+"""Acting by an `.onnx` model, exported by Headrace or by ML-Agents (its formats of versions 2 and 3).
 
-Models draw their actions themselves, but for the discrete ones of version 2: only these depend on the generator that is
-passed. In version 3 the action outputs hold actions: sampled ones, and since ML-Agents 0.28 deterministic ones beside
-them. In version 2 continuous actions are sampled ones, and discrete ones are the log-probabilities of all choices, from
+Models draw their own actions, except for the discrete actions of version 2: only these depend on the caller's
+generator. In version 3 the action outputs hold sampled actions and, since ML-Agents 0.28, deterministic ones as well.
+In version 2 continuous outputs are sampled actions, and discrete outputs are the log-probabilities of all choices, from
 which the player draws.
 """
 
@@ -29,10 +29,10 @@ class ActionOutputs:
     """The action outputs of a model.
 
     Args:
-        version: of the model's format.
-        on_zeros: the outputs of `contract.METADATA` and `ACTIONS` for one agent, as far as the model has them.
-        outputs: names of all that the model has.
-        actions: of the environment.
+        version: the version of the model's format.
+        on_zeros: the outputs of `contract.METADATA` and `ACTIONS` for one agent, if the model has them.
+        outputs: the names of all outputs of the model.
+        actions: the environment's actions.
         where: behaviour and file, for messages.
 
     Raises:
@@ -60,10 +60,10 @@ class ActionOutputs:
         self.names()
 
     def names(self, deterministic: bool = False) -> list[str]:
-        """Return the outputs to ask for: that of continuous actions, then that of discrete ones.
+        """Return the outputs to request: the one of continuous actions, then the one of discrete actions.
 
         Raises:
-            StageError: if the model lacks one; without deterministic ones it can't be played deterministically.
+            StageError: if the model lacks an output; without deterministic outputs, deterministic play is refused.
         """
         names = []
         if self._actions.continuous_size:
@@ -103,15 +103,15 @@ class ActionOutputs:
         self, logits: Floats, masks: NDArray[np.bool_] | None, random: np.random.Generator, deterministic: bool
     ) -> NDArray[np.intp]:
         """Draw a choice of each branch [d, branches] from log-probabilities [d, choices of all branches]."""
-        if masks is not None:  # such models leave forbidden choices a probability of 1e-7
+        if masks is not None:  # version 2 leaves forbidden choices a probability of 1e-7
             logits = np.where(masks, logits, logits + MASK_PENALTY)
         branches = np.split(logits, np.cumsum(self._actions.discrete_branches)[:-1], axis=1)
         return np.stack([sample_categorical(branch, random, deterministic)[0] for branch in branches], axis=1)
 
     def _choose(self, on_zeros: Mapping[str, Array]) -> None:
-        """Take the one output of all actions where its newer counterpart is missing.
+        """Use the single output of all actions if its newer counterpart is missing.
 
-        With discrete actions alone it comes first: some exporters wrote only the last branch into the newer one.
+        With only discrete actions it takes precedence: some exporters wrote only the last branch into the newer output.
         """
         kind = on_zeros.get(contract.IS_CONTINUOUS)
         if kind is None or contract.ACTION not in self._outputs:
@@ -122,17 +122,17 @@ class ActionOutputs:
             self._continuous = contract.ACTION
 
     def _check_widths(self, on_zeros: Mapping[str, Array]) -> None:
-        """Compare the widths of the outputs themselves: the model states the number of branches nowhere."""
+        """Compare the widths of the outputs themselves, as the model does not state the number of branches."""
         actions = self._actions
         theirs = (_size(on_zeros, self._continuous), _size(on_zeros, self._discrete))
         if theirs != (actions.continuous_size, actions.mask_size):
             raise StageError(
                 f"{self._where}: was made for {theirs[0]} continuous actions and discrete branches of {theirs[1]} "
-                f"choices in all, the environment has {actions.continuous_size} and {list(actions.discrete_branches)}"
+                f"choices in total, the environment has {actions.continuous_size} and {list(actions.discrete_branches)}"
             )
 
     def _check_sizes(self, on_zeros: Mapping[str, Array]) -> None:
-        """Compare the sizes that the model states, or where it does not (see `Runtime`), those of its outputs."""
+        """Compare the sizes that the model states, or otherwise (see `Runtime`) those of its outputs."""
         actions = self._actions
         continuous = _size(on_zeros, contract.CONTINUOUS)
         if contract.CONTINUOUS_SIZE in on_zeros:
@@ -158,18 +158,19 @@ class OnnxPolicy:
     """Acts for one behaviour id: `ActingPolicy` by a model in onnxruntime.
 
     Attributes:
-        memory_size: m, 0 without memory. Its content is the model's own.
+        memory_size: m, 0 without memory. The model defines its content.
         previous_action_size: P, 0 without memory.
-        version: of the last `load`; -1 before the first.
+        version: the version of the last `load`; -1 before the first.
 
     Args:
         model: the file, or its content.
-        design: of the behaviour. Its spec says what the model receives; of its network settings only `deterministic`
-            has a meaning here.
+        design: the behaviour's design. Its spec defines the model's inputs; of its network settings only
+                `deterministic` matters here.
 
     Raises:
-        StageError: if onnxruntime is not installed, the file is not such a model, it was made for other observations or
-            actions, or it can't be played deterministically as wanted; the message names the file and what differs.
+        StageError: if onnxruntime is not installed, the file is not an ONNX policy, it was made for other observations
+            or actions, or it can't be played deterministically although it should; the message names the file and the
+            difference.
     """
 
     def __init__(self, model: Path | bytes, design: PolicyDesign) -> None:
@@ -196,7 +197,7 @@ class OnnxPolicy:
         """Set the version; the weights are the model's.
 
         Raises:
-            StageError: if the update brings weights.
+            StageError: if the update holds weights.
         """
         if update.layout:
             raise StageError(f"{self._where}: a model's weights can't be replaced, got {update.layout[0][0]}, …")
@@ -234,7 +235,7 @@ class OnnxPolicy:
         deterministic: bool,
         memories: Floats,
     ) -> tuple[ActionBatch, Floats]:
-        """Return the actions of d agents, and their memories [d, m] afterwards."""
+        """Return the actions of d agents, and their memories [d, m] after the decision."""
         d, actions = len(memories), self._spec.actions
         if not d:
             nothing = np.empty((0, len(actions.discrete_branches)), np.int32)
@@ -250,7 +251,7 @@ class OnnxPolicy:
         return decided, found[-1].reshape(d, self.memory_size) if self.memory_size else memories
 
     def _run(self, names: list[str], inputs: dict[str, Floats]) -> list[Array]:
-        """Return outputs [d, …]; recurrent models of version 2 run for each agent, as they were traced for one."""
+        """Return outputs [d, …]; recurrent models of version 2 run once per agent, as they were traced for one."""
         if not self._alone:
             return self._runtime.run(names, inputs)
         d = len(inputs[contract.RECURRENT_IN])
@@ -278,7 +279,7 @@ class OnnxPolicy:
     def _read_version(self, stated: Mapping[str, Array]) -> int:
         if contract.VERSION_NUMBER not in stated:
             raise StageError(
-                f"{self._where}: is no model of ML-Agents' kind: it has no output {contract.VERSION_NUMBER}, only "
+                f"{self._where}: is not a model of ML-Agents' kind: it has no output {contract.VERSION_NUMBER}, only "
                 f"{', '.join(self._runtime.outputs)}; expected a file that Headrace or ML-Agents has exported"
             )
         version = whole_numbers(stated[contract.VERSION_NUMBER])[0]
@@ -290,7 +291,7 @@ class OnnxPolicy:
         return version
 
     def _read_memory_size(self, stated: Mapping[str, Array]) -> int:
-        """Return the size that is stated; where it was lost in a conversion, that of the input which is remembered."""
+        """Return the size that is stated; if a conversion lost it, the size of the memory input."""
         size = whole_numbers(stated.get(contract.MEMORY_SIZE))[0]
         shapes, outputs = self._runtime.shapes, self._runtime.outputs
         if size <= 0 and contract.RECURRENT_IN in shapes and contract.RECURRENT_OUT in outputs:
@@ -329,7 +330,7 @@ class OnnxPolicy:
             )
 
     def _named(self, name: str) -> str:
-        """Return the environment's names of an input."""
+        """Return the environment's names for an input."""
         specs = self._spec.observations
         return " and ".join(repr(specs[index].name) for index in self._fed.get(name, ())) or name
 

@@ -1,6 +1,6 @@
 """An ONNX model in onnxruntime, read as Unity reads it: names, shapes, and the constants of a run on zeros.
 
-`stated_notes` reads the spec that a model states by itself: in its notes, else by its inputs and constants.
+`stated_notes` reads the spec from the model itself: from its notes, or otherwise from its inputs and constants.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _NUMBERED = re.compile(r"obs_(\d+)")
 
 
 class Runtime:
-    """A model, ready to run; computes in one thread: batches of actors are small, and other processes need cores.
+    """A model, ready to run, in one thread: actors' batches are small, and other processes need cores.
 
     Args:
         model: the file, or its content.
 
     Attributes:
-        shapes: of the inputs by name, without the batch's axis; None stands for a size that is open.
-        outputs: names, in the model's order.
-        properties: texts by key, which the model's maker has kept in it.
+        shapes: the shapes of the inputs by name, without the batch axis; None for an open size.
+        outputs: the names of the outputs, in the model's order.
+        properties: texts by key that the model's maker stored in it.
 
     Raises:
-        StageError: if onnxruntime is not installed or can't run the file, or an input is not of float32.
+        StageError: if onnxruntime is not installed or can't run the file, or an input is not float32.
     """
 
     def __init__(self, model: Path | bytes) -> None:
@@ -59,18 +59,18 @@ class Runtime:
         self.properties: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, outputs: Sequence[str], inputs: Mapping[str, Floats]) -> list[Array]:
-        """The outputs of these names.
+        """The outputs with these names.
 
         Raises:
             StageError: if the model fails.
         """
         try:
             return self._session.run(list(outputs), dict(inputs))  # type: ignore[no-any-return]  # untyped
-        except Exception as error:  # its errors have no class in common but this one
+        except Exception as error:  # onnxruntime's errors share no narrower class
             raise StageError(f"{self._where}: the model failed: {error}") from error
 
     def on_zeros(self, names: Sequence[str]) -> dict[str, Array]:
-        """Return these outputs, as far as the model has them, for an agent that observes zeros: so Unity reads them."""
+        """Return those of the outputs that the model has, for an agent that observes zeros, as Unity reads them."""
         present = [name for name in names if name in self.outputs]
         if not present:
             return {}
@@ -82,7 +82,7 @@ class Runtime:
 
 
 def whole_numbers(constant: Array | None) -> tuple[int, ...]:
-    """The whole numbers of an output that states some; those that are not finite are 0, and so is what is not there."""
+    """The whole numbers that an output states; 0 for values that are not finite, and none if the output is missing."""
     if constant is None or not constant.size:
         return (0,)
     flat = constant.reshape(-1)
@@ -90,10 +90,10 @@ def whole_numbers(constant: Array | None) -> tuple[int, ...]:
 
 
 def load_onnxruntime() -> Any:
-    """Import the package; from version 1.31 on it reports to its makers unless a variable forbids it before the import.
+    """Import the package; since version 1.31 it sends telemetry unless a variable forbids it before the import.
 
     Raises:
-        ImportError: if it is not installed.
+        ImportError: if onnxruntime is not installed.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
@@ -123,15 +123,15 @@ def _session(model: Path | bytes, where: str) -> Any:
     except StageError:
         raise
     except Exception as error:
-        raise StageError(f"{where}: is no model that onnxruntime can run: {error}") from error
+        raise StageError(f"{where}: is not a model that onnxruntime can run: {error}") from error
 
 
 def _without_empty_outputs(content: bytes) -> bytes:
-    """Drop outputs that a model declares and no node makes, which Unity's own conversion to its package 3.0 left."""
+    """Drop outputs that a model declares but no node makes; Unity's conversion to its package 3.0 left such outputs."""
     try:
         model = ModelProto.FromString(content)
     except DecodeError:
-        return content  # refused by onnxruntime
+        return content  # onnxruntime refuses it
     graph = model.graph
     computed = {name for node in graph.node for name in node.output}
     computed |= {value.name for value in (*graph.initializer, *graph.input)}
@@ -145,12 +145,12 @@ def _without_empty_outputs(content: bytes) -> bytes:
 
 
 def stated_notes(model: Path, behavior: str) -> ModelMetadata:
-    """Return the spec of a behaviour that a model plays, and its step, 0 where it does not say.
+    """Return the spec of a behaviour that a model plays, and the model's step, 0 if it states none.
 
-    Of a model without notes, observations have the names of its inputs.
+    In a model without notes, observations have the names of the model's inputs.
 
     Raises:
-        StageError: if the model can't be run, or does not say all that a spec needs.
+        StageError: if the model can't be run, or does not state everything that a spec needs.
     """
     runtime, where = Runtime(model), f"{behavior}: {model}"
     return read_notes(runtime.properties, where) or ModelMetadata(_spec(runtime, behavior, where), 0)
@@ -161,7 +161,7 @@ def _spec(runtime: Runtime, behavior: str, where: str) -> BehaviorSpec:
     observations = tuple(_observation(name, runtime.shapes[name], where) for name in sorted(inputs, key=_place))
     on_zeros = runtime.on_zeros((contract.VERSION_NUMBER, *contract.METADATA, *contract.ACTIONS))
     if contract.VERSION_NUMBER not in on_zeros:
-        raise StageError(f"{where}: is no model of ML-Agents' kind: it has no output {contract.VERSION_NUMBER}")
+        raise StageError(f"{where}: is not a model of ML-Agents' kind: it has no output {contract.VERSION_NUMBER}")
     version = whole_numbers(on_zeros[contract.VERSION_NUMBER])[0]
     continuous = max(0, whole_numbers(on_zeros.get(contract.CONTINUOUS_SIZE))[0])
     if not continuous and contract.DISCRETE_SIZES not in on_zeros and contract.CONTINUOUS in on_zeros:
@@ -172,7 +172,7 @@ def _spec(runtime: Runtime, behavior: str, where: str) -> BehaviorSpec:
         if version < contract.VERSION or not branches:
             raise StageError(
                 f"{where}: does not say how many choices each discrete branch has (ML-Agents' model version {version} "
-                "has only their sum); it can be played where an environment says so, with --inference"
+                "has only their sum); it can be played with --inference in an environment that has these numbers"
             )
     if not continuous and not branches:
         raise StageError(f"{where}: does not say which actions it gives")
@@ -189,7 +189,7 @@ def _observation(name: str, shape: tuple[int | None, ...], where: str) -> Observ
 
 
 def _place(name: str) -> tuple[int, int]:
-    """Return the place of an input among the observations: vectors of version 2, its images, then by number."""
+    """Return an input's place among the observations: version 2's vectors first, then its images, then by number."""
     for rank, pattern in ((1, _IMAGE), (2, _NUMBERED)):
         if found := pattern.fullmatch(name):
             return rank, int(found[1])

@@ -89,7 +89,7 @@ def test_what_is_no_policy_is_told(run_folder, tmp_path):
         ("empty", "holds no policies: expected a .pt or .onnx file, the folder of a run"),
         ("notes.txt", "is no model: expected a .pt or .onnx file"),
         ("broken.pt", "is not an exported policy: it is damaged"),
-        ("broken.onnx", "is no model that onnxruntime can run"),
+        ("broken.onnx", "is not a model that onnxruntime can run"),
         ("borken.pt", r"there is no file and no folder .*; did you mean 'broken\.pt'\?"),
     ):
         with pytest.raises(RunError, match=message):

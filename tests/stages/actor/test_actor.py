@@ -618,7 +618,7 @@ async def test_what_instances_that_begin_anew_left_half_made_is_dropped_and_all_
         (batch,) = items
         assert sorted(batch.lengths.tolist()) == [5, 5, 10, 10], "two of four begin at tick 5"
         assert not batch.truncated.any(), "nothing says that they ended"
-        assert "8 steps of half-made trajectories are dropped with it" in caplog.text
+        assert "8 steps of incomplete trajectories are dropped with it" in caplog.text
         assert rig.processor.emitted("Walker") == 30
 
 

@@ -53,7 +53,7 @@ def test_a_recording_that_the_disk_refuses_ends_with_its_last_whole_message_and_
     assert [frame.message for frame in StreamReader(path)] == [Barrier(0)]
     (warning,) = caplog.messages
     assert "can't record" in warning
-    assert "Training goes on without this recording" in warning
+    assert "Training continues without this recording" in warning
 
 
 def test_a_recording_that_can_not_be_begun_ends_no_run(tmp_path, caplog):

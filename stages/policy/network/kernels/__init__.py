@@ -1,1 +1,1 @@
-"""Compiled passes over arrays, for what NumPy computes in many calls."""
+"""Compiled passes over arrays that would take NumPy many calls."""

@@ -1,6 +1,7 @@
-"""The functions of `kernels.c`, where there was a compiler when the package was built.
+"""The functions of `kernels.c`, where a compiler was present when the package was built.
 
-Nothing needs them: whoever calls one has the same in NumPy, which tests compare, and calls it where `kernels` is None.
+They are optional: each caller has the same computation in NumPy, which tests compare, and uses it where `kernels` is
+None.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ except ImportError:
     kernels = None
 
 ACTIVATIONS = {"tanh": 1, "relu": 2, "swish": 3}
-"""The numbers of those that are compiled."""
+"""The numbers of the compiled activations."""
 UNITS = 16
-"""Units of a layer come in multiples of so many where it is compiled."""
+"""Compiled layers have a multiple of this many units."""
 
 
 def compiles(activation: str, sizes: Sequence[int], dtype: torch.dtype) -> bool:

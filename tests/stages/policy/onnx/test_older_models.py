@@ -149,7 +149,7 @@ MISFITS = {
     "choices": (
         OLDER,
         design_for(ObservationSpec("v", (5,)), actions=ActionSpec(0, (3, 3))),
-        r"0 continuous actions and discrete branches of 5 choices in all, the environment has 0 and \[3, 3\]",
+        r"0 continuous actions and discrete branches of 5 choices in total, the environment has 0 and \[3, 3\]",
     ),
     "no image": (
         OLDER,

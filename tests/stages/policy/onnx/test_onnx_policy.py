@@ -187,7 +187,7 @@ MISFITS = {
     "kind of actions": (others_model(), CONTINUOUS, r"0 continuous actions.*environment has 2"),
     "version": (others_model(version=4.0), DISCRETE, "version 4, expected 2 or 3"),
     "fixed batch": (others_model(batch=1), DISCRETE, "first axis is not open"),
-    "no such model": (b"nothing of the kind", DISCRETE, "no model that onnxruntime can run"),
+    "no such model": (b"nothing of the kind", DISCRETE, "not a model that onnxruntime can run"),
 }
 
 
@@ -233,7 +233,7 @@ def test_a_model_of_another_kind_is_refused_by_name(tmp_path):
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=4).SerializeToString()
     )
     with pytest.raises(
-        StageError, match=r"other\.onnx: is no model of ML-Agents' kind: it has no output version_number"
+        StageError, match=r"other\.onnx: is not a model of ML-Agents' kind: it has no output version_number"
     ):
         OnnxPolicy(path, DISCRETE)
     with pytest.raises(StageError, match=r"absent\.onnx: can't be read: No such file"):
