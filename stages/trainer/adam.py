@@ -1,7 +1,7 @@
 """Adam over one flat vector of parameters.
 
-A network's parameters are one vector (`FlatParameters.values`), so the whole step is one operation on any device, and
-its state is two vectors and a count: no optimizer object between us and what a checkpoint must hold.
+A network's parameters are one vector (`FlatParameters.values`), so the whole step is one operation on any device. Its
+state is two vectors and a count, exactly what a checkpoint must hold.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ class Adam:
         self._gradients = gradients
         self._epsilon = epsilon
         self.steps = 0
-        """Steps made."""
+        """The number of steps taken."""
         self.first_moment = torch.zeros_like(values)
         self.second_moment = torch.zeros_like(values)
         self._count = torch.zeros((), device=values.device)
 
     def step(self, learning_rate: float | Tensor) -> None:
-        """Change the parameters by their gradients.
+        """Update the parameters by their gradients.
 
-        With a tensor [] as the rate all is done on the device, so that it may be captured as a CUDA graph: the caller
-        counts `steps`.
+        With a tensor [] as the rate everything runs on the device, so that the step may be captured as a CUDA graph:
+        then the caller counts `steps`.
         """
-        # One pass over all five vectors instead of seven operations: of networks that are larger than the processor's
-        # cache, fetching them is what a step costs.
-        # The operator itself: what torch.optim does around it takes four times as long where networks are small.
+        # One pass over all five vectors instead of seven operations: for networks larger than the processor's cache,
+        # memory access dominates a step. The operator is called directly: for small networks, torch.optim around it
+        # takes four times as long.
         if isinstance(learning_rate, Tensor):
             self._count.add_(1.0)
         else:
@@ -79,7 +79,7 @@ class Adam:
         )
 
     def state_dict(self, named_views: Callable[[Tensor], Mapping[str, Tensor]]) -> dict[str, Any]:
-        """Step count, and the moments by parameter name; copies, on the host.
+        """Step count, and the moments by parameter name, copied to the host.
 
         Args:
             named_views: views into a vector as long as the parameters, by name (`FlatParameters.named_views`).
@@ -134,7 +134,7 @@ class NetworkUpdate(ABC):
     Args:
         network: the network to train.
         adam: its optimizer.
-        replicas: those that make the same update, each from its part of the rows.
+        replicas: the replicas that make the same update, each from its part of the rows.
     """
 
     def __init__(self, network: TrainedActor, adam: Adam, replicas: Replicas = SINGLE_TRAINER) -> None:
@@ -160,12 +160,12 @@ class NetworkUpdate(ABC):
 
 
 def not_finite(names: Sequence[str], losses: NDArray[np.float32], lower: str) -> str:
-    """Say which of the losses [k, len(names)] of k minibatches is not finite; if none is, the weights are not.
+    """Report which of the losses [k, len(names)] of k minibatches is not finite; otherwise the weights are not.
 
     Args:
-        names: of the losses.
-        losses: of an update that is undone.
-        lower: what is to be tried at a lower value.
+        names: the names of the losses.
+        losses: the losses of an update that is undone.
+        lower: the setting that a lower value may fix.
     """
     restored = "the weights are those before the update"
     bad = np.argwhere(~np.isfinite(losses))
@@ -180,21 +180,21 @@ def not_finite(names: Sequence[str], losses: NDArray[np.float32], lower: str) ->
 
 # In a common norm, a large value loss would leave little of the actor's gradient (docs/decisions/036).
 class GradientParts:
-    """The parts of a gradient, whose norms are limited apart.
+    """The parts of a gradient, whose norms are clipped separately.
 
     Args:
         gradients: [n]
         parts: [k, n] 1 for the elements of the part, 0 for others; each element is in one part.
-        together: whether the norm of all parts is limited, instead: they are then one part.
+        together: whether to clip the norm of all parts as one part instead.
     """
 
     def __init__(self, gradients: Tensor, parts: Tensor, together: bool = False) -> None:
         parts = torch.ones_like(parts[:1]) if together else parts
         self._gradients, self._parts = gradients, parts
-        # Of small networks the calls are what it costs, and of large ones that a product with the parts reads them all.
+        # Small networks pay for the calls; for large ones a product with the masks would read every element.
         self._runs: list[list[NDArray[Any]]] | None = None
         self._stretches: NDArray[np.int64] | None = None
-        """[k, 3] first element, end and part of each run, where limits are compiled."""
+        """[k, 3] first element, end and part of each run, if the clipping is compiled."""
         if gradients.device.type == "cpu":
             self._runs = [_runs(gradients, part) for part in parts]
             if compiled.kernels is not None and gradients.dtype == torch.float32:
@@ -205,7 +205,7 @@ class GradientParts:
         """Scale each part in place so that its norm is at most `limit`, as torch's `clip_grad_norm_` does.
 
         Returns:
-            [k] the parts' norms before.
+            [k] the parts' norms before clipping.
         """
         if self._runs is None:
             norms = torch.mv(self._parts, self._gradients.square()).sqrt_()
@@ -219,7 +219,7 @@ class GradientParts:
             found = [sqrt(sum([float(run.dot(run)) for run in runs])) for runs in self._runs]  # noqa: C419
             for runs, norm in zip(self._runs, found, strict=True):
                 if not norm <= limit:
-                    # An array of no dimension: to read a Python number takes NumPy half as long as to scale a run.
+                    # A zero-dimensional array: NumPy takes half as long to convert a Python number as to scale a run.
                     factor = np.array(limit / (norm + 1e-6), runs[0].dtype)
                     for run in runs:
                         run *= factor
@@ -227,18 +227,18 @@ class GradientParts:
 
 
 def _runs(gradients: Tensor, part: Tensor) -> list[NDArray[Any]]:
-    """Views of the stretches of gradients [n] in which a part [n] is 1."""
+    """Views of the runs of gradients [n] where a part [n] is 1."""
     return [gradients.numpy()[first:end] for first, end in _edges(part)]
 
 
 def _edges(part: Tensor) -> NDArray[np.int64]:
-    """The first elements and the ends [k, 2] of the stretches in which a part [n] is 1."""
+    """The first elements and the ends [k, 2] of the runs where a part [n] is 1."""
     return np.flatnonzero(np.diff(part.numpy(), prepend=0, append=0)).reshape(-1, 2)
 
 
-# Adam's moments of weights whose gradients stay 0 (units of ReLU that are off, images without a pattern) fall by a
-# tenth each step until they are denormal, below 1.2e-38, where processors compute a hundred times as slowly; a step of
-# Adam in soft actor-critic took eight times as long. No learning depends on such numbers: they count as 0.
+# Adam's moments of weights whose gradients stay 0 (dead ReLU units, images without a pattern) shrink by a tenth each
+# step until they are denormal, below 1.2e-38, where processors compute a hundred times as slowly; a step of Adam in
+# soft actor-critic took eight times as long. Learning does not depend on such numbers: they count as 0.
 _DENORMAL = np.float32(1e-40)
 _ONE = np.float32(1.0)
 for _kind in (np.float32, np.float64):
@@ -247,7 +247,7 @@ for _kind in (np.float32, np.float64):
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Let this thread take denormal numbers for 0, where its processor can; also a decorator."""
+    """Treat denormal numbers as 0 in this thread, if its processor can; also a decorator."""
     before = bool(_DENORMAL * _ONE == 0)
     torch.set_flush_denormal(True)
     try:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from headrace.stages.errors import StageError
 
 PATIENCE = 100
-"""Updates after which an agent without a new trajectory is forgotten: it vanished without an episode's end, or there
-are so many agents that starting its memory anew now and then does no harm."""
+"""Updates after which an agent without a new trajectory is forgotten: it vanished without an episode's end, or
+agents are so many that it does no harm to restart their memories now and then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,15 @@ class Chains:
     """The order in which trajectories continue each other. Axis letter: K trajectories, in order of arrival."""
 
     rounds: tuple[NDArray[np.int64], ...]
-    """Numbers of trajectories; each one's predecessor, if any, is in the round before."""
+    """Indices of trajectories; the predecessor of each, if any, is in the round before."""
     previous: NDArray[np.int64]
     """[K] the trajectory that each one continues, of the same agent and episode; -1 for none."""
     latest: NDArray[np.bool_]
-    """[K] true for the last one of an agent."""
+    """[K] true for an agent's last trajectory."""
 
     @classmethod
     def of(cls, agents: NDArray[np.int64], episodes: NDArray[np.int64], ended: NDArray[np.bool_]) -> Chains:
-        """Chain trajectories by agent and episode [K]; where an episode ended, nothing continues it."""
+        """Chain trajectories by agent and episode [K]; a trajectory that ends its episode has no successor."""
         count = len(agents)
         order = np.argsort(agents, kind="stable")
         agent, episode = agents[order], episodes[order]
@@ -46,12 +46,12 @@ class Chains:
 
     @classmethod
     def unlinked(cls, count: int) -> Chains:
-        """Trajectories of which none continues another: one round."""
+        """Trajectories that do not continue each other: one round."""
         return cls((np.arange(count),), np.full(count, -1, np.int64), np.ones(count, np.bool_))
 
 
 class AgentTable:
-    """Numbers [width] of each agent in the middle of an episode."""
+    """Numbers [width] for each agent in the middle of an episode."""
 
     def __init__(self, width: int, dtype: str) -> None:
         self._agents = np.empty(0, np.int64)  # rising
@@ -80,14 +80,14 @@ class AgentTable:
         ended: NDArray[np.bool_],
         update: int,
     ) -> None:
-        """Keep the numbers of n agents, and forget agents whose episode ended or without news for `PATIENCE` updates.
+        """Keep the numbers of n agents; forget agents whose episode ended, and those absent for `PATIENCE` updates.
 
         Args:
             agents: [n] each once.
             episodes: [n] the episode of each.
             values: [n, width]
             ended: [n] true if that episode is over.
-            update: number of the update, rising.
+            update: the update's number, ascending.
         """
         stay = ~np.isin(self._agents, agents) & (self._heard > update - PATIENCE)
         on = ~ended
@@ -111,7 +111,7 @@ class AgentTable:
         """Continue from `state_dict()`.
 
         Raises:
-            StageError: if its rows have another width.
+            StageError: if the state's rows have another width.
         """
         got, expected = np.shape(state["values"])[1:], self._values.shape[1:]
         if got != expected:
@@ -134,13 +134,13 @@ def add_to_episodes(
     """Add up amounts over episodes that came in K pieces.
 
     Args:
-        table: the sums of episodes that go on; updated by the pieces.
+        table: the sums of unfinished episodes; updated by the pieces.
         agents: [K] the agent of each piece.
         episodes: [K] the episode of each piece.
         ended: [K] true if the episode ends with the piece.
         amounts: [K, width] the amounts that each piece adds.
-        update: number of the update, rising; see `AgentTable.keep`.
-        chains: which piece continues which, if that is known already.
+        update: the update's number, ascending; see `AgentTable.keep`.
+        chains: which piece continues which, if already known.
 
     Returns:
         [E, width] the sums of the episodes that ended.

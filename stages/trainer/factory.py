@@ -22,14 +22,14 @@ def make_trainer(context: TrainerContext) -> Trainer:
         context: the trainer's arguments.
 
     Raises:
-        LoadError: if the class can't be imported, is no Trainer, needs columns that no policy gives, does not accept
+        LoadError: if the class can't be imported, is not a Trainer, needs columns that no policy gives, does not accept
             the hyperparameters, or raises.
     """
     trainer_type, path = context.settings.trainer_type, ("behaviors", context.behavior)
     found = find_trainer(trainer_type, context.folder, path)
     try:
         return _settled(found, context)
-    except ValidationError as error:  # of a subclass, whose base takes the YAML's hyperparameters for its own
+    except ValidationError as error:  # from a subclass, whose base validates the YAML's hyperparameters as its own
         with blaming(*path, "hyperparameters"):
             raise LoadError(_describe(error, f"{dotted(path)}.hyperparameters", trainer_type)) from error
     except (StageError, SpecError, ConfigError):
@@ -45,7 +45,7 @@ _COMPUTES = ("add", "learn", "policy", "state_dict", "load_state_dict", "load_bu
 
 
 def _settled(kind: type[Trainer], context: TrainerContext) -> Trainer:
-    """Make a trainer; one of ours, or derived from one, computes with torch's own defaults whoever has changed them.
+    """Make a trainer; a built-in one, or a subclass, computes with torch's own defaults, whatever other code has set.
 
     An environment in the same process may have set the default dtype or device, or turned gradients off.
     """
@@ -67,7 +67,7 @@ def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[
         path: the behaviour's block in the YAML.
 
     Raises:
-        LoadError: if it can't be imported, is no Trainer, or needs columns that no policy gives.
+        LoadError: if it can't be imported, is not a Trainer, or needs columns that no policy gives.
     """
     where = f"{dotted(path)}.trainer_type"
     found = trainer_class(trainer_type, folder, path)
@@ -79,7 +79,7 @@ def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[
 
 
 def _describe(error: ValidationError, where: str, trainer_type: str) -> str:
-    """Describe, key by key, what does not fit."""
+    """Describe, key by key, the hyperparameters that do not fit."""
     found = [
         f"{'.'.join([where, *map(str, detail['loc'])])}: {detail['msg']}, got {detail['input']!r}"
         for detail in error.errors(include_url=False)

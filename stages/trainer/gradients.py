@@ -1,4 +1,4 @@
-"""How the gradients of a step are found: by autograd or by hand, and captured as a CUDA graph or not."""
+"""The ways to compute a step's gradients: by autograd or by hand, captured as a CUDA graph or not."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Measured = TypeVar("Measured", covariant=True)
 
 
 class Gradients(Protocol[Arguments, Measured]):
-    """The seam between an update and the way in which the gradients of its losses are found: by autograd or by hand."""
+    """The seam between an update and the computation of its losses' gradients, by autograd or by hand."""
 
     def __call__(self, *arguments: Arguments.args, **named: Arguments.kwargs) -> Measured:
-        """Set the gradients for the rows of one step, of several replicas for their part; returns what it found."""
+        """Set the gradients for the rows of one step (for a replica, its part of them); return what was measured."""
         ...
 
 
 def say_autograd(context: TrainerContext, why: str) -> None:
-    """Say that gradients are found by autograd, where another trainer of the kind would find them by hand."""
+    """Log that autograd computes the gradients, although trainers of this kind can compute them by hand."""
     log.info("%s: gradients by autograd, which takes longer than by hand: %s.", context.behavior, why)
 
 
 def say_uncompiled(context: TrainerContext) -> None:
-    """Say that NumPy computes what is compiled elsewhere, where that is so."""
+    """Log that NumPy computes what would otherwise be compiled, if it does."""
     if compiled.kernels is None:
         log.info(
             "%s: small layers are computed by NumPy, which takes longer than what is compiled where Headrace is "
@@ -43,40 +43,40 @@ def say_uncompiled(context: TrainerContext) -> None:
         )
 
 
-# A captured step is a CUDA graph that is replayed: the GPU repeats its kernels without a call of Python. A graph
-# repeats kernels with the addresses and the numbers of the host that they were captured with. So all that changes from
-# step to step is an input, learning rate and clip range included, and is copied into buffers of the graph's own; what a
-# step changes in place (weights, moments, counts on the device) stays where it is for good.
+# A captured step is a CUDA graph: to replay it, the GPU repeats its kernels without a call of Python, with the
+# addresses and the host's numbers of the capture. Everything that changes from step to step is therefore an input,
+# learning rate and clip range included, and is copied into the graph's buffers; tensors that a step changes in place
+# (weights, moments, counts on the device) keep their addresses for good.
 StepInputs = TypeVar("StepInputs")
 Found = TypeVar("Found")
 
 WARM_UP = 3
-"""Steps of each form before it is captured: libraries have then chosen kernels and allocated what they need."""
+"""Steps of each form before its capture: libraries have then chosen kernels and allocated what they need."""
 MOST_FORMS = 8
-"""Forms of inputs that are captured, each with memory of its own; with more of them there is nothing to gain."""
+"""Forms of inputs that are captured, each with separate memory; capturing more forms gains nothing."""
 
 
 class Graphs(Protocol):
     """Captures what functions do on a device."""
 
     def beside(self, function: Callable[[], Found]) -> Found:
-        """Call a function where it can be captured later."""
+        """Call a function on the stream on which it can be captured later."""
         ...
 
     def capture(self, function: Callable[[], Found]) -> tuple[Callable[[], None], Found]:
-        """Note what a function does on the device, without doing it.
+        """Record a function's work on the device, without doing it.
 
         Returns:
-            What does it, and the function's result, whose tensors are then filled anew each time.
+            A call that does the recorded work, and the function's result, whose tensors each such call fills again.
 
         Raises:
-            RuntimeError: if it does what can't be captured, such as waiting for a result.
+            RuntimeError: if the function does what can't be captured, such as waiting for a result.
         """
         ...
 
 
 class CudaGraphs:
-    """Captures on a stream of its own, as CUDA demands it.
+    """Captures on a separate stream, as CUDA requires.
 
     Args:
         device: the GPU.
@@ -87,7 +87,7 @@ class CudaGraphs:
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def beside(self, function: Callable[[], Found]) -> Found:
-        """Call a function on that stream: libraries keep workspaces for each stream, and may allocate none later."""
+        """Call a function on that stream: libraries keep workspaces for each stream, and may not allocate any later."""
         present = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(present)
         with torch.cuda.stream(self._stream):
@@ -96,7 +96,7 @@ class CudaGraphs:
         return found
 
     def capture(self, function: Callable[[], Found]) -> tuple[Callable[[], None], Found]:
-        """See the protocol. Other threads may go on using the GPU."""
+        """See the protocol. Other threads may use the GPU meanwhile."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             found = function()
@@ -104,14 +104,15 @@ class CudaGraphs:
 
 
 class CapturedStep(Generic[StepInputs, Found]):
-    """A step that is captured once for each form of its input: shapes, dtypes, what is there and numbers of the host.
+    """A step that is captured once for each form of its input: shapes, dtypes, absent tensors and the host's numbers.
 
-    The first steps of a form are made as they are, and count. If capturing fails, this and all further steps are.
+    The first steps of a form run uncaptured, and count. If a capture fails, that step and all later ones do, too.
 
     Args:
-        step: the step; changes nothing of the host, draws nothing, and gives tensors that the next call may overwrite.
-        graphs: captures it.
-        tell: is told once why steps are not captured, if that is so.
+        step: the step; changes nothing on the host, draws nothing, and returns tensors that the next call may
+            overwrite.
+        graphs: captures the step.
+        tell: receives, once, the reason why steps are not captured, if they are not.
         most: forms that are captured; 1 if the step keeps buffers that another form would replace.
     """
 
@@ -124,7 +125,7 @@ class CapturedStep(Generic[StepInputs, Found]):
         self._gave_up = False
 
     def __call__(self, inputs: StepInputs) -> Found:
-        """Make a step. Tensors of the result are valid until the next one."""
+        """Take a step. The result's tensors are valid until the next step."""
         if self._gave_up:
             return self._step(inputs)
         tensors: list[Tensor] = []
@@ -140,7 +141,7 @@ class CapturedStep(Generic[StepInputs, Found]):
             try:
                 capture = self._captures[form] = self._captured(outline, tensors)
             except RuntimeError as error:
-                # What ends the capture complains as well, behind the reason.
+                # Ending the capture raises as well, and hides the reason.
                 reason = error.__context__ if isinstance(error.__context__, RuntimeError) else error
                 return self._without(inputs, str(reason).strip().partition("\n")[0] or type(reason).__name__)
         return capture.replay(tensors)
@@ -159,19 +160,19 @@ class CapturedStep(Generic[StepInputs, Found]):
 
 
 class _Capture(Generic[Found]):
-    """What was captured of one form.
+    """The capture of one form.
 
     Args:
         buffers: the graph's inputs.
-        again: does what was captured.
-        found: its results.
+        again: repeats the captured work.
+        found: the captured result.
     """
 
     def __init__(self, buffers: list[Tensor], again: Callable[[], None], found: Found) -> None:
         self._buffers, self._again, self._found = buffers, again, found
 
     def replay(self, tensors: list[Tensor]) -> Found:
-        """Make the step with other inputs."""
+        """Take the step with other inputs."""
         torch._foreach_copy_(self._buffers, tensors)
         self._again()
         return self._found
@@ -186,7 +187,7 @@ def copied(found: Found) -> Found:
 
 
 def _outline(value: Any, tensors: list[Tensor]) -> Any:
-    """What a value of tensors, tuples and dataclasses is but for its tensors, each of which is listed once."""
+    """A value of tensors, tuples and dataclasses without its tensors, each of which is appended to the list once."""
     if isinstance(value, Tensor):
         for place, tensor in enumerate(tensors):
             if tensor is value:
@@ -201,7 +202,7 @@ def _outline(value: Any, tensors: list[Tensor]) -> Any:
 
 
 def _filled(outline: Any, tensors: list[Tensor]) -> Any:
-    """The value of an outline, with these tensors."""
+    """An outline's value, with these tensors."""
     if isinstance(outline, _TensorAt):
         return tensors[outline]
     if not isinstance(outline, tuple):
@@ -212,11 +213,11 @@ def _filled(outline: Any, tensors: list[Tensor]) -> Any:
 
 
 class _TensorAt(int):
-    """The place of a tensor in a list of them."""
+    """The index of a tensor in a list of them."""
 
 
 def graphs_for(context: TrainerContext) -> Graphs | None:
-    """What captures the gradient steps of a behaviour; None, said with the reason, where they can't be."""
+    """The object that captures a behaviour's gradient steps; None, with the reason in the log, if they can't be."""
     graphs = graphs_on(context.device) if context.cuda_graphs else None
     if graphs is None:
         return None
@@ -235,11 +236,11 @@ def graphs_for(context: TrainerContext) -> Graphs | None:
 
 
 def graphs_on(device: str) -> Graphs | None:
-    """What captures on a device; None where nothing does."""
+    """The object that captures on a device; None if the device has no graphs."""
     return CudaGraphs(device) if torch.device(device).type == "cuda" else None
 
 
 def say_uncaptured(context: TrainerContext, why: str) -> None:
-    """Say why gradient steps on a GPU are made without graphs, if they could have been asked for."""
+    """Log why gradient steps on a GPU run without graphs, if the settings allow graphs."""
     if context.cuda_graphs and torch.device(context.device).type == "cuda":
         log.info("%s: gradient steps are not captured as CUDA graphs: %s.", context.behavior, why)

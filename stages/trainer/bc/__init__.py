@@ -1,4 +1,4 @@
-"""Behavioural cloning, `trainer_type: bc`: imitation alone (imports torch)."""
+"""Behavioural cloning, `trainer_type: bc`, which only imitates (imports torch)."""
 
 from headrace.stages.trainer.bc.trainer import BCTrainer
 

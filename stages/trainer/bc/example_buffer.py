@@ -1,4 +1,4 @@
-"""An expert's steps, to learn from or to evaluate on: encoded, with actions in the pupil's form."""
+"""An expert's steps, to learn from or to evaluate on: encoded, with actions in the learner's form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ExampleBuffer:
 
     Args:
         design: the design of the policy that learns.
-        teacher_squashed: continuous actions come in the form of SAC's.
+        teacher_squashed: whether continuous actions have SAC's form.
     """
 
     def __init__(self, design: PolicyDesign, teacher_squashed: bool) -> None:
@@ -34,11 +34,11 @@ class ExampleBuffer:
         self._lengths: list[int] = []
 
     def __len__(self) -> int:
-        """Steps."""
+        """The number of steps."""
         return sum(self._lengths)
 
     def add(self, batch: TrajectoryBatch, observations: EncodedObservations) -> None:
-        """Copy in a batch and its encoded observations."""
+        """Copy a batch and its encoded observations into the buffer."""
         rows = self._layout.as_columns(observations)
         continuous, choices = self._actions(batch.rows, batch.num_rows)
         rows["continuous"] = policy_actions(self._design.spec.actions, continuous, squashed=False)
@@ -50,7 +50,7 @@ class ExampleBuffer:
         self._append(rows, batch.lengths.tolist())
 
     def forget(self, keep: int) -> None:
-        """Drop the oldest trajectories, as long as at least `keep` steps are left without them."""
+        """Drop the oldest trajectories, as long as at least `keep` steps remain."""
         dropped, left = 0, len(self)
         while dropped < len(self._lengths) and left - self._lengths[dropped] >= keep:
             left -= self._lengths[dropped]
@@ -95,7 +95,7 @@ class ExampleBuffer:
 
     def _append(self, rows: Mapping[str, Array], lengths: list[int]) -> None:
         at = 0
-        for length in lengths:  # a part each, so that old ones can be dropped
+        for length in lengths:  # one part per trajectory, so that old ones can be dropped
             self._parts.append({name: rows[name][at : at + length].copy() for name in self._columns})
             at += length
         self._lengths += lengths
@@ -105,13 +105,13 @@ class ExampleBuffer:
         return {name: np.concatenate([none[name], *(part[name] for part in self._parts)]) for name in self._columns}
 
     def _actions(self, columns: Mapping[str, Array], n: int, prefix: str = "") -> tuple[Array, Array]:
-        """Continuous actions [n, C] as the environment got them, and choices [n, branches] int64."""
+        """Continuous actions [n, C] as the environment received them, and choices [n, branches] int64."""
         actions = self._design.spec.actions
         drawn, choices = drawn_actions(actions, columns, n, prefix)
         return environment_actions(actions, drawn, self._teacher_squashed), choices.astype(np.int64)
 
     def _previous(self, batch: TrajectoryBatch, continuous: Array, choices: Array) -> Array:
-        """Features [N, P] of the action before each row's; trajectories bring that before their first row."""
+        """Features [N, P] of the action before each row's action; a trajectory brings the one before its first row."""
         actions = self._design.spec.actions
         features = action_features(actions, continuous, choices)
         previous = np.empty_like(features)

@@ -1,7 +1,7 @@
 """Behavioural cloning, as a `Trainer`: imitation without reward or critic.
 
-Trajectories may come from anywhere: an expert's demonstrations, over and over, or another behaviour of the run, the
-teacher. A share of the episodes is held out; predictions of their actions are the measure of what was learned.
+Trajectories may come from an expert's demonstrations, repeatedly, or from another behaviour of the run, the teacher. A
+share of the episodes is held out; how well the policy predicts their actions measures what it has learned.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ log = logging.getLogger(__name__)
 class BCTrainer(Trainer):
     """Learns one behaviour by the likelihood of an expert's actions.
 
-    Continuous actions come in the form of the expert: a plain Gaussian's, or with `context.teacher_squashed` those of
-    SAC. With memory, a trajectory is learned from in sequences from an empty memory.
+    Continuous actions have the expert's form: a plain Gaussian's, or SAC's with `context.teacher_squashed`. With
+    memory, the trainer learns from sequences, each of which starts with an empty memory.
 
     Raises:
         StageError: if there are no actions to learn, or the network does not fit the observations.
@@ -72,7 +72,7 @@ class BCTrainer(Trainer):
         design = self._design
         self._intake = Intake(spec, settings.network_settings.normalize)
         self._held_out_intake = Intake(spec, normalize=False)
-        """Encodes the held-out episodes, which no normaliser may see."""
+        """Encodes the held-out episodes, which the normaliser must not see."""
         self._actor = FlatParameters(seeded(self._random, lambda: ActorNetwork(design)), context.device)
         self._likelihood = MaximumLikelihood(design, self._actor)
         self._examples = ExampleBuffer(design, context.teacher_squashed)
@@ -93,7 +93,7 @@ class BCTrainer(Trainer):
         h, trajectories = self._hyperparameters, batch.trajectories
         chosen = held_out(trajectories["agent_ids"], trajectories["episode_ids"], self.context.seed, h.held_out)
         to_evaluate, to_learn = batch.select(chosen), batch.select(~chosen)
-        # Checked one after the other, before anything is kept.
+        # Both are checked before anything is kept.
         evaluated = self._held_out_intake.encode(to_evaluate, self.step)[0]
         learned = self._intake.encode(to_learn, self.step)[0]
         self._held_out.add(to_evaluate, evaluated)
@@ -103,15 +103,15 @@ class BCTrainer(Trainer):
         self._waiting += batch.num_rows
 
     def ready(self) -> bool:
-        """Return True if at least `buffer_size` rows came in, held out or not: either takes part in flow control."""
+        """Return True after at least `buffer_size` rows, held out or not: flow control counts both."""
         return self._waiting >= self._hyperparameters.buffer_size
 
     @flushed_denormals()
     def learn(self) -> int:
-        """Learn from the waiting examples, evaluate on the held-out ones; returns the rows used up.
+        """Learn from the waiting examples, evaluate on the held-out ones; return the number of rows used up.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; everything is then as before.
+            NotFiniteError: if a loss or a weight became NaN or infinite; then everything is as before.
         """
         h, normalizer = self._hyperparameters, self._intake.normalizer
         learning_rate = self._learning_rate()
@@ -138,7 +138,7 @@ class BCTrainer(Trainer):
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, normaliser, counters, randomness, and the rows that wait or are held out."""
+        """Weights, optimizer, normaliser, counters, randomness, and the waiting and held-out rows."""
         return {
             **self.warm_state(),
             "step": self.step,
@@ -214,7 +214,7 @@ class BCTrainer(Trainer):
             )
 
 
-# The choice of held-out episodes, which are not learned from but evaluated on.
+# The choice of held-out episodes, which the trainer evaluates on and does not learn from.
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2⁶⁴ / φ."""
@@ -223,16 +223,17 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def held_out(
     agent_ids: NDArray[np.int64], episode_ids: NDArray[np.int64], seed: int, share: float
 ) -> NDArray[np.bool_]:
-    """Return true for each of K trajectories of a held-out episode; the same whenever the episode comes.
+    """True for each of K trajectories that belongs to a held-out episode, the same on every visit of the episode.
 
-    Along an agent's episodes it steps round a circle by the golden ratio (Knuth, TAOCP 3, §6.4, "Fibonacci hashing"),
-    from a place set by agent and seed; a `share` of the circle is held out. Steps of that size spread evenly: of 20
-    episodes in a row a share of a tenth holds out 1 to 3, where dice would hold out none in every eighth case.
+    Successive episodes of an agent step round a circle by the golden ratio (Knuth, TAOCP 3, §6.4, "Fibonacci hashing"),
+    from a start that depends on agent and seed; a `share` of the circle is held out. Steps of that size spread evenly:
+    of 20 episodes in a row a share of a tenth holds out 1 to 3, whereas independent draws would hold out none in every
+    eighth case.
 
     Args:
         agent_ids: [K]
-        episode_ids: [K] rising by 1 or so from an agent's one episode to its next.
-        seed: another one holds out others.
+        episode_ids: [K] ascending by about 1 from one episode of an agent to the next.
+        seed: changes which episodes are held out.
         share: from 0 to below 1.
     """
     start = _mixed(agent_ids.astype(np.uint64) ^ _mixed(np.array(seed % 2**64, np.uint64)))
@@ -242,7 +243,7 @@ def held_out(
 
 
 def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea & Flood, 2014): every bit of the number decides on every bit."""
+    """The finaliser of SplitMix64 (Steele, Lea & Flood, 2014): every input bit affects every output bit."""
     mixed: NDArray[np.uint64] = np.atleast_1d(number) + _GOLDEN
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -253,11 +254,11 @@ def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
 # Maximum likelihood: gradient steps on an expert's steps, and a measure of a policy's predictions.
 
 LOG_SIGMA_FLOOR = -5.0
-"""σ is held at e⁻⁵ (0.2 % of what an action can do) at least: that of an expert without any noise would fall without
-end, and likelihoods rise, until one surprise made the loss infinite."""
+"""σ is at least e⁻⁵ (0.2 % of an action's range): for a noiseless expert σ would fall without end, and likelihoods
+rise, until one surprise made the loss infinite."""
 
 _ROWS = 4096
-"""Rows per forward pass of an evaluation: bounds memory, and stays in the processor's cache."""
+"""Rows per forward pass of an evaluation: bounds memory, and fits the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,18 +266,18 @@ class PredictionQuality:
     """The quality of a policy's predictions of an expert's actions: means over steps."""
 
     log_likelihood: float
-    """In nats, of a step's joint action as the policy draws it (densities of continuous actions)."""
+    """In nats, for a step's joint action as the policy draws it (densities of continuous actions)."""
     accuracy: float | None
-    """Share of the branches in which the most likely choice is the expert's; None without branches."""
+    """Share of the branches whose most likely choice is the expert's; None without branches."""
     error: float | None
-    """Squared error of the mean continuous actions as the environment gets them; None without continuous actions."""
+    """Squared error of the mean continuous actions as the environment receives them; None without such actions."""
 
 
 class MaximumLikelihood:
     """Owns the optimizer of an actor.
 
     Args:
-        design: the actor's; not squashed.
+        design: the actor's design; not squashed.
         actor: the network that learns.
     """
 
@@ -288,7 +289,7 @@ class MaximumLikelihood:
         limits = torch.full((c,), ACTION_LIMIT)
         limits[list(design.spec.actions.unbounded)] = torch.inf
         self._limits = limits.to(actor.values.device)
-        """[C] bounds that actions are clipped to, and divided by where they are finite, for the environment."""
+        """[C] bounds that actions are clipped to, and divided by if finite, for the environment."""
 
     def learn(
         self,
@@ -305,7 +306,7 @@ class MaximumLikelihood:
             The mean loss, nats per step, and the norm of the last gradient.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
+            NotFiniteError: if a loss or a weight became NaN or infinite; then weights and optimizer are as before.
         """
         actor = self._actor
         at_a_time = max(1, batch_size // examples.rows.shape[1])
@@ -369,7 +370,7 @@ class MaximumLikelihood:
         return heads, log_likelihood(heads, self._actor.module.log_sigma, batch, self._design)
 
     def _hits(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
-        """[B] share of the branches in which the most likely choice is the expert's."""
+        """[B] share of the branches whose most likely choice is the expert's."""
         branches = split_logits(heads, batch, self._design)
         if not branches:
             return torch.zeros(len(heads), device=heads.device)
@@ -377,7 +378,7 @@ class MaximumLikelihood:
         return (best == batch.choices).float().mean(dim=1)
 
     def _error(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
-        """[B] squared error of the actions that the environment gets, the mean over dimensions."""
+        """[B] squared error of the actions that the environment receives, averaged over dimensions."""
         if not len(self._limits):
             return torch.zeros(len(heads), device=heads.device)
         scale = torch.where(torch.isinf(self._limits), 1.0, self._limits)

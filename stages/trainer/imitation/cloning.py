@@ -1,7 +1,7 @@
-"""Behavioural cloning beside a trainer's own learning: `behavioral_cloning` of a PPO or SAC behaviour.
+"""Behavioural cloning alongside a trainer's own learning: `behavioral_cloning` of a PPO or SAC behaviour.
 
-It has an optimizer of its own for the trainer's actor, and fades out over `steps`. A trainer that only imitates is in
-`headrace.stages.trainer.bc`; both learn from `Examples`.
+It has a separate optimizer for the trainer's actor, and fades out over `steps`. `headrace.stages.trainer.bc` is the
+trainer that only imitates; both learn from `Examples`.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ _USUAL_EPOCHS = 3
 class ClonedActor:
     """The acting part of a trainer's network, which cloning changes.
 
-    `values` may hold more than the actor (PPO's hold the critic as well): parameters without influence on the loss have
-    no gradient, and Adam does not change them.
+    `values` may hold more than the actor (PPO's include the critic): parameters without influence on the loss have no
+    gradient, and Adam does not change them.
     """
 
     design: PolicyDesign
     forward: Callable[[Inputs], Tensor]
     """Action heads [B, H] of B rows; with memory, of sequences from the memories in the inputs."""
     values: Tensor
-    """All parameters end to end; changed in place."""
+    """All parameters, concatenated; changed in place."""
     gradients: Tensor
-    """Their gradients, to which backward adds; cloning leaves zeros."""
+    """Their gradients, to which backward adds; cloning leaves them zero."""
     named_views: Callable[[Tensor], dict[str, Tensor]]
     """Views into a vector as long as `values`, by parameter name."""
 
     @classmethod
     def from_actor(cls, design: PolicyDesign, actor: FlatParameters[ActorNetwork]) -> ClonedActor:
-        """SAC's actor, a network of its own."""
+        """SAC's actor, which is a separate network."""
         return cls(design, lambda inputs: actor.module(inputs)[0], actor.values, actor.gradients, actor.named_views)
 
 
@@ -66,8 +66,8 @@ class BehavioralCloning:
         examples: the demonstrations.
         actor: learns them.
         settings: sizes and schedule.
-        learning_rate: the trainer's, at its start.
-        batch_size: the trainer's, the default of the settings'.
+        learning_rate: the trainer's initial learning rate.
+        batch_size: the trainer's, the default if the settings have none.
         intake: its normaliser normalises the actor's inputs.
         random: shuffles; the trainer saves its state.
     """
@@ -90,7 +90,7 @@ class BehavioralCloning:
         kind = "linear" if settings.steps else "constant"
         rate = learning_rate * settings.strength
         self._learning_rate = Schedule(kind, rate, LEARNING_RATE_FLOOR, max(1, settings.steps))
-        # Counted in sequences, which are steps without memory: some of their rows may be padding.
+        # Counts sequences, some of whose rows may be padding; without memory a sequence is a step.
         length = examples.rows.shape[1]
         bound = max(1, settings.samples_per_update // length) if settings.samples_per_update else len(examples)
         self._per_pass = min(bound, len(examples))
@@ -104,10 +104,10 @@ class BehavioralCloning:
             step: agent steps of the run, for the schedule.
 
         Returns:
-            The loss, by the name of its statistic; empty once it has faded out.
+            The loss, by the name of its statistic; empty once cloning has faded out.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
+            NotFiniteError: if a loss or a weight became NaN or infinite; then weights and optimizer are as before.
         """
         learning_rate = self._learning_rate.at(step)
         if learning_rate <= LEARNING_RATE_FLOOR:
@@ -158,7 +158,7 @@ def make_cloning(
 ) -> BehavioralCloning | None:
     """Make the cloning of a behaviour's settings and load its demonstrations; None if it has none.
 
-    Args are those of `BehavioralCloning`, beside the trainer's own.
+    Arguments are those of `BehavioralCloning`, and the trainer's own.
 
     Raises:
         StageError: if the demonstrations can't be used; see `load_demonstrations`.
@@ -171,9 +171,9 @@ def make_cloning(
     return BehavioralCloning(examples, actor, settings, learning_rate, batch_size, intake, random)
 
 
-# Examples are an expert's steps as inputs of an update, from demonstrations or from a teacher's trajectories. Actions
-# are those that the learning policy would draw. Without memory an example is a step; with memory it is a sequence of
-# steps from an empty memory: the expert's memories mean nothing to the pupil.
+# Examples are an expert's steps as inputs of an update, from demonstrations or from a teacher's trajectories, with
+# actions as the learning policy would draw them. Without memory an example is a step; with memory it is a sequence of
+# steps that starts with an empty memory, as the expert's memories mean nothing to the learner.
 
 
 class ImitationBatch(NamedTuple):
@@ -187,10 +187,10 @@ class ImitationBatch(NamedTuple):
     penalties: Tensor | None
     """[B, choices] for addition to logits: `MASK_PENALTY` where a choice was forbidden."""
     weights: Tensor | None
-    """[B] 1, and 0 for padding; None where no row is padding."""
+    """[B] 1, and 0 for padding; None without padding."""
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of values [B] over rows that are not padding: a scalar."""
+        """The mean of values [B] over rows other than padding: a scalar."""
         if self.weights is None:
             return values.mean()
         return (values * self.weights).sum() / self.weights.sum()
@@ -198,10 +198,10 @@ class ImitationBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """N steps, in order, of runs that follow each other; not normalised."""
+    """N steps, in order, in consecutive runs; not normalised."""
 
     design: PolicyDesign
-    """Of the policy that learns."""
+    """The design of the policy that learns."""
     observations: EncodedObservations
     """[N, …]"""
     continuous: NDArray[np.float32]
@@ -211,11 +211,11 @@ class Examples:
     masks: NDArray[np.bool_] | None
     """[N, choices] true = allowed."""
     previous: NDArray[np.float32] | None
-    """[N, P] features of the action before, with memory."""
+    """[N, P] features of the previous action, with memory."""
     rows: NDArray[np.int64]
-    """[S, L] the rows of each sequence; its last one over and over where it is shorter. Without memory L is 1."""
+    """[S, L] the rows of each sequence; a shorter one repeats its last row. Without memory L is 1."""
     real: NDArray[np.bool_]
-    """[S, L] false where it is padding."""
+    """[S, L] false for padding."""
 
     @classmethod
     def from_runs(
@@ -228,13 +228,13 @@ class Examples:
         previous: NDArray[np.float32] | None,
         lengths: NDArray[np.int64],
     ) -> Examples:
-        """Examples of runs of `lengths` [K] steps, cut to sequences where the policy has a memory."""
+        """Examples from runs of `lengths` [K] steps, cut into sequences if the policy has a memory."""
         memory = design.settings.memory
         rows, real = sequences(lengths, 1 if memory is None else memory.sequence_length)
         return cls(design, observations, continuous, choices, masks, previous if memory else None, rows, real)
 
     def __len__(self) -> int:
-        """S: sequences, which are steps without memory."""
+        """S, the number of sequences, which are steps without memory."""
         return len(self.rows)
 
     @property
@@ -288,14 +288,14 @@ def examples_of(demonstrations: Demonstrations, design: PolicyDesign) -> Example
 
 
 def sequences(lengths: Array, longest: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Cut runs that lie end to end into sequences, each run from its start.
+    """Cut consecutive runs into sequences, each run from its start.
 
     Args:
         lengths: [K] rows of each run, at least 1.
         longest: L, rows of a sequence; the last one of a run may have fewer.
 
     Returns:
-        The rows [S, L] of each sequence, its last row repeated where it is shorter, and [S, L] false for these
+        The rows [S, L] of each sequence, with the last row repeated in a shorter one, and [S, L] false for these
         repetitions.
     """
     if longest == 1:
@@ -312,24 +312,24 @@ def sequences(lengths: Array, longest: int) -> tuple[NDArray[np.int64], NDArray[
     return np.minimum(rows, last[:, None]), real
 
 
-# The losses of imitation. Heads are those of `ActorNetwork`: means, log σ if the design is squashed, then the logits of
-# each branch.
+# The losses of imitation, from heads of `ActorNetwork`: means, log σ if the design is squashed, then the logits of each
+# branch.
 
 
 def cloning_loss(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> Tensor:
     """Squared error of the mean action, and cross-entropy of the choices: a scalar.
 
-    Of the continuous actions the mean over dimensions, of the choices that over branches; the two are added.
+    The squared error is averaged over dimensions, the cross-entropy over branches; the two are added.
 
-    ML-Agents uses the squared error of a drawn action. In expectation that is the mean's error plus σ², so it also
-    pulls σ towards 0, without end where cloning does not fade out: that ends exploration, and contradicts trainers that
-    learn σ for its entropy. The mean's error has the same gradient for the means, without the noise of drawing, and
+    ML-Agents uses the squared error of a sampled action. In expectation that is the mean's error plus σ², so it also
+    pulls σ towards 0, without end if cloning does not fade out: that ends exploration, and works against trainers that
+    learn σ with an entropy bonus. The mean's error has the same gradient for the means, without sampling noise, and
     leaves σ to the trainer.
 
     Args:
         heads: [B, H] of the batch's inputs.
         batch: the expert's steps.
-        design: of the policy with these heads.
+        design: the design of the policy with these heads.
     """
     continuous = design.spec.actions.continuous_size
     terms = []
@@ -344,13 +344,13 @@ def cloning_loss(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> 
 
 
 def log_likelihood(heads: Tensor, log_sigma: Tensor | None, batch: ImitationBatch, design: PolicyDesign) -> Tensor:
-    """Log-probability [B] that a policy with a plain Gaussian acts as the expert did, all actions together.
+    """Log-probability [B] that a policy with a plain Gaussian acts as the expert did, over all actions jointly.
 
     Args:
         heads: [B, H] of the batch's inputs.
-        log_sigma: [C] of the continuous actions; None without any.
+        log_sigma: [C] for the continuous actions; None without any.
         batch: the expert's steps.
-        design: of the policy with these heads; not squashed.
+        design: the design of the policy with these heads; not squashed.
     """
     columns = _choice_log_probs(heads, batch, design)
     if log_sigma is not None:
@@ -367,7 +367,7 @@ def _choice_log_probs(heads: Tensor, batch: ImitationBatch, design: PolicyDesign
 
 
 def split_logits(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> tuple[Tensor, ...]:
-    """Logits [B, choices] of each branch; those of forbidden choices have probability 0."""
+    """Logits [B, choices] of each branch; forbidden choices have probability 0."""
     actions = design.spec.actions
     if not actions.discrete_branches:
         return ()

@@ -1,4 +1,4 @@
-"""Demonstrations: recorded steps of an expert, in one form for all file formats."""
+"""Demonstrations: an expert's recorded steps, in one form for all file formats."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from headrace.stages.policy.observations import EncodedObservations, Observation
 
 @dataclass(frozen=True, slots=True)
 class Demonstrations:
-    """N steps of K trajectories, packed end to end; row order is step order."""
+    """N steps of K trajectories, concatenated; row order is step order."""
 
     spec: BehaviorSpec
     observations: EncodedObservations
     """[N, …] the expert's observations; not normalised."""
     final_observations: EncodedObservations
-    """[K, …] its observations after the last step of each trajectory."""
+    """[K, …] the expert's observations after the last step of each trajectory."""
     continuous: NDArray[np.float32]
     """[N, C] actions as the environment received them: in [-1, 1] where bounded."""
     choices: NDArray[np.int64]
@@ -35,18 +35,18 @@ class Demonstrations:
     lengths: NDArray[np.int64]
     """[K] rows of each trajectory."""
     terminated: NDArray[np.bool_]
-    """[K] true if it ended by the task's own rules."""
+    """[K] true if the trajectory ended by the task's own rules."""
     starts_episode: NDArray[np.bool_]
-    """[K] true if it begins an episode instead of continuing the trajectory before it."""
+    """[K] true if the trajectory begins an episode instead of continuing the previous one."""
     masks: NDArray[np.bool_] | None = None
-    """[N, choices] true where a choice was allowed; None if all were, or if it is unknown."""
+    """[N, choices] true where a choice was allowed; None if all were, or if that is unknown."""
 
     def __len__(self) -> int:
         return len(self.rewards)
 
     @property
     def episode_lengths(self) -> NDArray[np.int64]:
-        """[E] rows of each episode, as far as known: of trajectories that continue each other, together."""
+        """[E] rows of each episode, if known: of all trajectories that continue each other."""
         return np.add.reduceat(self.lengths, np.flatnonzero(self.starts_episode))
 
     @property
@@ -85,18 +85,18 @@ def _stacked(parts: Sequence[EncodedObservations]) -> EncodedObservations:
     )
 
 
-# Checks that demonstrations fit the behaviour that learns from them, and that their numbers are sound.
+# Checks that demonstrations fit the behaviour that learns from them, and that their numbers are valid.
 
 log = logging.getLogger(__name__)
 
 _ROUNDING = 1e-4
-"""Tolerance beyond -1 or 1 of an action: rounding by formats with fewer digits, and by scaled bounds."""
+"""How far an action may exceed -1 or 1: formats with fewer digits and scaled bounds round."""
 
 
 def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
     """Refuse demonstrations with other observations or actions; names may differ.
 
-    `file` is their name in messages.
+    `file` is the demonstrations' name in messages.
 
     Raises:
         StageError: naming the observation or action that differs, what was expected and what was found.
@@ -134,7 +134,7 @@ def checked(demonstrations: Demonstrations, file: str) -> Demonstrations:
 
 
 def within_bounds(continuous: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
-    """Return recorded actions clipped to [-1, 1], with a warning if one lies beyond; `path` is the file's."""
+    """Return recorded actions clipped to [-1, 1], with a warning if one is outside; `path` is the file's path."""
     beyond = np.abs(continuous) > 1.0  # false for NaN, which is found later
     if not beyond.any():
         return continuous
@@ -159,7 +159,7 @@ def _difference(found: BehaviorSpec, expected: BehaviorSpec) -> str | None:
 
 def _form(spec: ObservationSpec) -> tuple[object, ...]:
     kind = OBSERVATION_KINDS[spec.kind]
-    # Flat ones become float32 whatever they were; of images and sets bytes and floats are scaled differently.
+    # Flat ones become float32 whatever their dtype; images and sets scale bytes and floats differently.
     return spec.shape, None if kind.flat else np.dtype(spec.dtype).kind, kind.pixels and spec.channels_last
 
 

@@ -1,8 +1,8 @@
 """Demonstrations from recordings of the Godot RL Agents addon (`expert_demos.json`), in the mode *Record Expert Demos*.
 
-A file is a list of episodes, each a pair: the observations under the key `obs` alone, and the actions, one fewer. An
-action is a flat list of numbers, key after key in the game's order, a discrete one as one number. The file names
-neither keys nor spaces, so the game that learns from it says them.
+A file is a list of episodes, each a pair: the observations, only those under the key `obs`, and the actions, one fewer.
+An action is a flat list of numbers, key after key in the game's order, with one number for a discrete action. The file
+names neither keys nor spaces, so the game that learns from it must provide them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ _RECORDED_KEY = "obs"
 def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
     """Read the episodes of a file; None if it has no step.
 
-    The last observation of an episode is left out: it was taken when the game had begun the next one. Each episode
-    counts as terminated, since unfinished ones are not written.
+    The last observation of an episode is left out: the addon takes it after the game has begun the next episode. Each
+    episode counts as terminated, since the addon does not write unfinished ones.
 
     Args:
-        path: of the file.
-        behavior: the name of the behaviour, for messages.
-        spec: of the behaviour that learns from it.
+        path: the file's path.
+        behavior: the behaviour's name, for messages.
+        spec: the spec of the behaviour that learns from it.
 
     Raises:
-        StageError: if it is no such file, or the behaviour is not of a game made with Godot that observes `obs` alone.
+        StageError: if the file is not a recording of Godot's addon, or the behaviour is not of a game made with Godot
+            that observes only `obs`.
     """
     spec = _playable(path, behavior, spec)
     try:
@@ -70,13 +71,13 @@ def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> De
 
 
 def looks_recorded(path: Path) -> bool:
-    """Return True if a file begins as a recording does: other JSON may lie in the same folder."""
+    """Return True if a file begins as a recording does: a folder may hold other JSON files."""
     with path.open("rb") as file:
         return b"".join(file.read(64).split()).startswith((b"[[", b"[]"))
 
 
 def _playable(path: Path, behavior: str, spec: BehaviorSpec | None) -> BehaviorSpec:
-    """The spec, if such a file can be split by it."""
+    """The spec, if it can split this file's numbers."""
     if spec is None or spec.spaces is None or GODOT not in spec.spaces:
         raise StageError(
             f"{path}: a recording of Godot's addon names no spaces, so only the game itself can learn from it: give "
@@ -117,7 +118,7 @@ def _joined(
 
 
 def _rows(where: str, what: str, rows: list[Any], size: int) -> NDArray[np.float32]:
-    """Rows of numbers as [T, size]; a number that is none becomes NaN, which is named with all others."""
+    """Rows of numbers as [T, size]; anything but a number becomes NaN, which a later check reports."""
     for step, row in enumerate(rows, start=1):
         if not isinstance(row, list) or len(row) != size:
             found = f"{len(row)} numbers" if isinstance(row, list) else repr(row)
@@ -133,7 +134,7 @@ def _rows(where: str, what: str, rows: list[Any], size: int) -> NDArray[np.float
 
 
 def _check_whole(path: Path, choices: NDArray[np.float32], lengths: list[int]) -> None:
-    bad = choices != np.round(choices)  # of NaN, too
+    bad = choices != np.round(choices)  # true for NaN
     if bad.any():
         row, branch = np.argwhere(bad)[0]
         episode = int(np.searchsorted(np.cumsum(lengths), row, side="right"))

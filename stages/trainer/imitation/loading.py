@@ -1,6 +1,6 @@
 """From a `demo_path` to demonstrations: its files, their readers, and the checks of their content.
 
-A file's suffix says its format; to read another format, write a `Reader` and put it into `READERS`.
+A file's suffix determines its format; to read another format, write a `Reader` and add it to `READERS`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from headrace.surroundings import absolute
 log = logging.getLogger(__name__)
 
 Reader = Callable[[Path, str, BehaviorSpec | None], Demonstrations | None]
-"""Reads the steps of the behaviour of that name in a file, with the spec that they were recorded with; None if none.
+"""Reads the steps of the behaviour of that name in a file, with the spec they were recorded with; None if none.
 
-Formats that hold no spec are read by that of the learner, which is None where there is no environment.
+Formats without a spec use the learner's spec, which is None without an environment.
 
 The caller checks spec and numbers. Raises StageError (or StreamError) if the file is broken, or of another format."""
 
 
 def read_recording(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
-    """Read a recording of ours, which holds its spec."""
+    """Read a Headrace recording, which holds its spec."""
     return read_stream(path, behavior)
 
 
 def read_demo_file(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
-    """Read a demo file of Unity's, which holds its spec."""
+    """Read a Unity demo file, which holds its spec."""
     from headrace.stages.trainer.imitation.unity_demos import (
         read_unity_demo,  # here, as few learners need Unity's formats
     )
@@ -47,38 +47,38 @@ READERS: dict[str, Reader] = {".demo": read_demo_file, ".stream": read_recording
 """Readers by suffix."""
 
 WITHOUT_SPEC = frozenset({".json"})
-"""Suffixes of files that say nothing of the spaces of observations and actions: the environment has to."""
+"""Suffixes of files without the spaces of observations and actions: the environment must provide them."""
 
 
 def load_demonstrations(path: str, spec: BehaviorSpec, folder: Path | None = None) -> Demonstrations:
     """Load all demonstrations of a `demo_path`, in the order of the files' names.
 
     Args:
-        path: a file, a folder (all files in it that can be read) or a pattern; a relative one starts in `folder`, else
+        path: a file, a folder (for all readable files in it) or a pattern; a relative path starts in `folder`, or else
             in the working directory; or `minari:<data set id>`.
-        spec: of the behaviour that learns from it.
+        spec: the spec of the behaviour that learns from it.
         folder: the YAML's folder.
 
     Raises:
-        StageError: if there is no such file, it can't be read, there is nothing in it, observations or actions are
-            not the behaviour's, a number is NaN or infinite, or an action is out of bounds.
-        StreamError: if a stream is no stream.
+        StageError: if there is no such file, it can't be read, it is empty, observations or actions are not the
+            behaviour's, a number is NaN or infinite, or an action is out of bounds.
+        StreamError: if a stream is not a stream file.
     """
     return _load(path, spec.name, spec, folder)
 
 
 def load_recorded(path: str, behavior: str, folder: Path | None = None) -> Demonstrations:
-    """Load them without an environment: the spec is the recorded one, under the behaviour's name.
+    """Load demonstrations without an environment: the spec is the recorded one, under the behaviour's name.
 
     Raises:
         StageError: as `load_demonstrations`, and if two files differ in observations or actions.
-        StreamError: if a stream is no stream.
+        StreamError: if a stream is not a stream file.
     """
     return _load(path, behavior, None, folder)
 
 
 def check_there(path: str, behavior: str, folder: Path | None = None) -> None:
-    """Check that there are files of a `demo_path` in a format that is read; what is in them is not looked at.
+    """Check that a `demo_path` has files in a readable format, without reading their content.
 
     Raises:
         StageError: as `load_demonstrations`.
@@ -88,7 +88,7 @@ def check_there(path: str, behavior: str, folder: Path | None = None) -> None:
 
 
 def needs_spec(path: str, behavior: str, folder: Path | None = None) -> bool:
-    """Return True if only the environment knows the spaces of what a `demo_path` names.
+    """Return True if only the environment knows the spaces of a `demo_path`'s files.
 
     Raises:
         StageError: as `check_there`.

@@ -1,7 +1,7 @@
 """Demonstrations from Minari data sets (https://minari.farama.org): Gymnasium's own format for recorded episodes.
 
-Those with vectors for observations: Box of one axis (or none), and Box, Discrete or MultiDiscrete actions. Data sets
-have to be on this machine.
+Supported are data sets with vectors for observations (Box of one axis, or none), and Box, Discrete or MultiDiscrete
+actions. They must be on this machine.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
 PREFIX = "minari:"
-"""Beginning of a `demo_path` that names a data set."""
+"""The prefix of a `demo_path` that names a data set."""
 
 _AS_GOOD_AS_INFINITE = 1e30
-"""Bounds like float32's largest number mean "none", as for an environment's actions."""
+"""Bounds as large as float32's largest number mean "none", as for an environment's actions."""
 
 
 def read_minari(dataset_id: str, behavior: str) -> Demonstrations:
     """Read the episodes of a data set, under a behaviour's name.
 
     Raises:
-        StageError: if minari, or what it reads files with, is not installed, the data set is not on this machine, it is
-            empty, or its spaces are not of the kinds above.
+        StageError: if minari, or a package that it reads files with, is not installed, the data set is not on this
+            machine, it is empty, or its spaces are not supported.
     """
     where = f"behaviors.{behavior}: demo_path '{PREFIX}{dataset_id}'"
     try:
         dataset = import_module("minari").load_dataset(dataset_id)
-    except ImportError as error:  # what reads the files is an extra of its own
+    except ImportError as error:  # the file readers are a separate extra
         raise StageError(f"{where}: Minari is not installed, or in part: pip install 'minari[hdf5,hf]'") from error
     except FileNotFoundError as error:
         raise StageError(f"{where}: it is not on this machine; fetch it first: minari download {dataset_id}") from error
@@ -54,14 +54,14 @@ def demonstrations_of(
     """Convert Minari's episodes, which have T steps and T + 1 observations.
 
     Args:
-        observation_space: of a step.
-        action_space: of a step.
-        episodes: of `MinariDataset.iterate_episodes`.
-        behavior: the name of the behaviour.
+        observation_space: the space of a step's observation.
+        action_space: the space of a step's action.
+        episodes: as from `MinariDataset.iterate_episodes`.
+        behavior: the behaviour's name.
         where: the key in the YAML, for messages.
 
     Raises:
-        StageError: if there is no episode, or a space is not of the kinds that can be read.
+        StageError: if there is no episode, or a space is not supported.
     """
     from gymnasium import spaces
 
@@ -76,7 +76,7 @@ def demonstrations_of(
     actions, continuous, choices = _decided(action_space, drawn, where)
     terminated = np.array([bool(episode.terminations[-1]) for episode in whole])
     finals = np.stack([rows[-1] for rows in observed])
-    finals[terminated] = 0.0  # never looked at
+    finals[terminated] = 0.0  # not used
     return Demonstrations(
         BehaviorSpec(behavior, (ObservationSpec("observation", (size,)),), actions),
         EncodedObservations(np.concatenate([rows[:-1] for rows in observed])),
@@ -115,6 +115,6 @@ def _unscaled(space: Any, drawn: Array) -> tuple[ActionSpec, NDArray[np.float32]
         bounded = np.ravel(space.bounded_below & space.bounded_above) & (high - low < _AS_GOOD_AS_INFINITE)
         half = np.where(bounded, (high - low) / 2, 1.0)
         middle = np.where(bounded, low + half, 0.0)
-    half[half == 0] = 1.0  # an action that can be only one thing
+    half[half == 0] = 1.0  # an action with a single value
     unbounded = tuple(int(i) for i in np.flatnonzero(~bounded))
     return ActionSpec(len(low), unbounded=unbounded), ((drawn - middle) / half).astype(np.float32)

@@ -25,13 +25,13 @@ class DemonstrationSource(Source[Message]):
 
     Args:
         paths: `demo_path` by behaviour name.
-        rows_per_batch: most steps of a batch.
+        rows_per_batch: the largest number of steps of a batch.
         folder: the YAML's folder, where relative paths start.
-        seen: by behaviour name, the number of steps that a resumed trainer has received before. So the source has no
-            state of its own to save.
+        seen: by behaviour name, the number of steps that a resumed trainer has received before. The source therefore
+                has no state to save.
 
     Attributes:
-        specs: by behaviour name, what the environment announces, where demonstrations say nothing of it; set before
+        specs: by behaviour name, the spec that the environment announces, for demonstrations without one; set before
             `start`.
     """
 
@@ -58,7 +58,7 @@ class DemonstrationSource(Source[Message]):
 
         Raises:
             StageError: if there are none, or they can't be learned from.
-            StreamError: if a stream is no stream.
+            StreamError: if a stream is not a stream file.
         """
         self._seed = context.seed
         self._demonstrations = [self._load(name, path) for name, path in self._paths.items()]
@@ -71,7 +71,7 @@ class DemonstrationSource(Source[Message]):
         )
 
     async def produce(self) -> AsyncIterator[Message]:
-        """Yield batches until stopped; without demonstrations, none."""
+        """Yield batches until stopped; none without demonstrations."""
         feeds = [
             demonstration_batches(found, self._rows_per_batch, self._seed, self._seen.get(found.spec.name, 0))
             for found in self._demonstrations
@@ -84,25 +84,25 @@ class DemonstrationSource(Source[Message]):
                 await asyncio.sleep(0)  # making batches never waits: other stages of this host run here
 
     def request_stop(self) -> None:
-        """End after the batch that is being made."""
+        """End after the current batch."""
         self._stopping = True
 
 
 def demonstration_batches(
     demonstrations: Demonstrations, rows_per_batch: int, seed: int, seen: int = 0
 ) -> Iterator[TrajectoryBatch]:
-    """Make batches without end: all episodes over and over, each round in a new random order.
+    """Make an endless series of batches: all episodes repeatedly, each round in a new random order.
 
-    An episode has the same id each time, by which a trainer may hold it out; whole ones share a batch, and only those
-    longer than a batch are cut. Actions are those of a plain Gaussian policy (`squashed=False`).
+    An episode has the same id each time, by which a trainer may hold it out. Only episodes longer than a batch are cut;
+    others share batches. Actions are those of a plain Gaussian policy (`squashed=False`).
 
-    A round's order depends on the seed and the round's number alone, so a feed can be resumed at any batch.
+    A round's order depends only on the seed and the round's number, so a feed can be resumed at any batch.
 
     Args:
         demonstrations: the episodes.
-        rows_per_batch: most steps of a batch.
-        seed: of the orders.
-        seen: number of steps, those of whole batches, to leave out at the beginning.
+        rows_per_batch: the largest number of steps of a batch.
+        seed: the seed of the orders.
+        seen: the number of steps, in whole batches, to skip at the beginning.
 
     Raises:
         ValueError: if `rows_per_batch` is not at least 1.
@@ -140,14 +140,14 @@ def _packed(
 
 
 class _Feeder:
-    """Makes batches of pieces of episodes."""
+    """Makes batches from pieces of episodes."""
 
     def __init__(self, demonstrations: Demonstrations) -> None:
         spec = demonstrations.spec
         self._demonstrations = demonstrations
         self._made = 0
         self._lengths, self._starts = demonstrations.episode_lengths, demonstrations.episode_starts
-        # Of the last trajectory of each episode, in which trajectories continue each other.
+        # The last trajectory of each episode, whose trajectories continue each other.
         self._last = np.append(np.flatnonzero(demonstrations.starts_episode)[1:], len(demonstrations.lengths)) - 1
         self._actions: dict[str, Array] = {}
         if spec.actions.continuous_size:
@@ -190,7 +190,7 @@ class _Feeder:
     def _trajectory_columns(
         self, episodes: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]
     ) -> dict[str, Array]:
-        """Columns [K] as the agent processor gives them, of one agent that played all episodes."""
+        """Columns [K] as the agent processor gives them, as if one agent had played all episodes."""
         k, ends = len(episodes), stops == self._lengths[episodes]
         last, before = self._last[episodes], self._starts[episodes] + starts - 1
         after = self._starts[episodes] + np.where(ends, 0, stops)

@@ -1,7 +1,7 @@
-"""Demonstrations from our own recordings: the policy that acted in a recorded run is the expert.
+"""Demonstrations from Headrace's recordings: the policy that acted in a recorded run is the expert.
 
-Recordings of either edge can be read. A trajectory may be a piece of an episode: pieces are joined in order, agent by
-agent and episode by episode.
+Recordings of either edge can be read. A trajectory may be a piece of an episode: pieces are joined in order, for each
+agent and episode.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 
 _TRAINER_EDGE = "trainer"
 _KEYS = ("lengths", "agent_ids", "episode_ids", "terminated", "truncated", "learning")
-"""Columns of trajectories by which pieces of episodes are joined."""
+"""Columns of trajectories that identify the pieces of an episode."""
 
 
 def read_stream(path: Path, behavior: str) -> Demonstrations | None:
-    """Read the steps of a behaviour, or of the stream's only one, by the policy that learned; None without any.
+    """Read the steps of a behaviour, or of the stream's only one, by the policy that learned; None if there are none.
 
     Raises:
-        StreamError: if it is no stream.
+        StreamError: if the file is not a stream.
         StageError: if it holds several behaviours and none of this name, or a message lacks a column.
     """
     reader = StreamReader(path)
@@ -62,13 +62,13 @@ def read_stream(path: Path, behavior: str) -> Demonstrations | None:
 
 
 def without_doubles(files: Sequence[Path]) -> list[Path]:
-    """Return the files without those whose content is in others of them.
+    """Return the files without those whose content another file has as well.
 
-    A run may be recorded at both of its edges, a student's inlet receives the same as its teacher's, and what a person
-    plays is a stream and a `.demo` of the same name.
+    A run may be recorded at both of its edges, a student's inlet receives the same as its teacher's, and human play
+    is recorded as a stream and a `.demo` of the same name.
 
     Raises:
-        StreamError: if a stream is no stream.
+        StreamError: if a stream is not a stream file.
     """
     headers = {file: StreamReader(file).header for file in files if file.suffix == ".stream"}
     at_trainers = {header.run_id for header in headers.values() if _TRAINER_EDGE in header.edges}
@@ -104,7 +104,7 @@ def _choose(header: StreamHeader, behavior: str, path: Path) -> BehaviorSpec:
 
 
 def _check_columns(batch: TrajectoryBatch, spec: BehaviorSpec, path: Path) -> None:
-    """Check what is needed of a batch: a file may have been written by anybody."""
+    """Check the columns that a batch needs: any program may have written the file."""
     needed = [
         column for column in row_columns(replace(spec, grouped=False, action_repeat=None)) if column.name != "log_probs"
     ]
@@ -133,7 +133,7 @@ def _kind(dtype: str) -> str:
 
 
 def _squashed(header: StreamHeader, behavior: str) -> bool:
-    """True if the recorded policy was squashed, as SAC's are; trajectories have the policy's own actions."""
+    """True if the recorded policy was squashed, like SAC's; trajectories have the policy's own actions."""
     if header.squashed is not None:
         return behavior in header.squashed
     expert = _teacher(header.config, behavior) or behavior  # a student receives its teacher's
@@ -141,7 +141,7 @@ def _squashed(header: StreamHeader, behavior: str) -> bool:
 
 
 def _teacher(config: Mapping[str, Any], behavior: str) -> str | None:
-    """Return the behaviour whose trajectories were recorded, where this one imitated another."""
+    """Return the behaviour whose trajectories were recorded, if this one imitated another."""
     settings = _settings(config, behavior)
     teacher = (settings.get("hyperparameters") or {}).get("teacher")
     return str(teacher) if declared_kind(settings.get("trainer_type")).imitates and teacher else None
@@ -164,7 +164,7 @@ def _demonstrations(batches: Sequence[TrajectoryBatch], spec: BehaviorSpec, squa
     rows = {name: column[where] for name, column in _joined([batch.rows for batch in batches]).items()}
     ends = {name: column[order] for name, column in trajectories.items()}
     finals = layout.encode_columns(ends, "next_obs_")
-    finals.vectors[ends["terminated"]] = 0.0  # never looked at, and simulators that blew up give NaN there
+    finals.vectors[ends["terminated"]] = 0.0  # not used, and simulators that blew up give NaN there
     drawn = rows.get("continuous_actions", np.empty((len(where), 0), np.float32))
     return Demonstrations(
         spec,
@@ -181,16 +181,16 @@ def _demonstrations(batches: Sequence[TrajectoryBatch], spec: BehaviorSpec, squa
 
 
 def _joined(tables: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Columns of several batches end to end; those that all of them have."""
+    """Columns of several batches, concatenated; only the columns that all of them have."""
     names = set(tables[0]).intersection(*tables[1:])
     return {name: np.concatenate([table[name] for table in tables]) for name in sorted(names)}
 
 
 def _in_order(trajectories: Mapping[str, Array]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Order trajectories by agent and episode, each episode's in the order of recording.
+    """Order trajectories by agent and episode, and each episode's by time of recording.
 
     Returns:
-        [K] numbers of the trajectories by the policy that learned; and true for those that begin an episode, or follow
+        [K] indices of the trajectories by the policy that learned; and true for those that begin an episode, or follow
         a trajectory by another policy.
     """
     keys = [trajectories[name] for name in ("sources", "agent_ids", "episode_ids")]
@@ -204,7 +204,7 @@ def _in_order(trajectories: Mapping[str, Array]) -> tuple[NDArray[np.int64], NDA
 
 
 def _rows_of(lengths: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The rows of trajectories in this order, of trajectories that lie end to end."""
+    """The rows of concatenated trajectories, in this order of trajectories."""
     chosen = lengths[order]
     firsts = (np.cumsum(lengths) - lengths)[order]
     before = np.cumsum(chosen) - chosen

@@ -1,4 +1,4 @@
-"""Demonstrations from Unity's recordings (`.demo`), and into them.
+"""Demonstrations read from, and written to, Unity's recordings (`.demo`).
 
 A file holds a single behaviour, of any name. Steps of several agents alternate in it, with the agents' ids.
 """
@@ -25,13 +25,13 @@ log = logging.getLogger(__name__)
 
 
 def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
-    """Read the steps of a file, of a behaviour of any name; None if it has none.
+    """Read the steps of a file, whatever its behaviour's name; None if it has no steps.
 
-    A step is a pair that is not the last of its episode, with the reward of its agent's next pair. The very last pair
-    of an agent, where no ending was recorded, only follows the one before.
+    A step is a pair other than the last of its episode, with the reward of the agent's next pair. If no ending was
+    recorded, an agent's very last pair only completes the one before.
 
     Raises:
-        StageError: if it is no demonstration, or can't be decoded.
+        StageError: if the file is not a demonstration, or can't be decoded.
     """
     steps = read_demo(path)
     order = np.argsort(steps.agent_ids, kind="stable")
@@ -39,7 +39,7 @@ def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
     starts, stops = _pieces(steps.agent_ids[order], ended)
     if not len(starts):
         return None
-    lengths = stops - starts  # pairs from `starts` on, and the one at `stops` that only ends the piece
+    lengths = stops - starts  # the pairs from `starts` to before `stops`; the pair at `stops` only ends the piece
     first_pairs = order[starts]
     by_beginning = np.argsort(first_pairs, kind="stable")
     starts, stops, lengths = starts[by_beginning], stops[by_beginning], lengths[by_beginning]
@@ -48,7 +48,7 @@ def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
     layout = ObservationLayout(spec)
     finals = layout.encode([each[order[stops]] for each in steps.observations])
     terminated = ended[stops] & ~steps.interrupted[order[stops]]
-    finals.vectors[terminated] = 0.0  # never looked at
+    finals.vectors[terminated] = 0.0  # not used
     taken = order[rows]
     return Demonstrations(
         spec,
@@ -71,8 +71,8 @@ def write_unity_demo(path: Path, demonstrations: Demonstrations, name: str) -> N
     or the end of the recording cut it.
 
     Raises:
-        StageError: if there are continuous actions without bounds, which the format can't describe; if the file exists
-            already or can't be written.
+        StageError: if there are continuous actions without bounds, which the format can't describe, or if the file
+            exists already or can't be written.
     """
     spec = demonstrations.spec
     if spec.actions.unbounded:
@@ -86,14 +86,14 @@ def write_unity_demo(path: Path, demonstrations: Demonstrations, name: str) -> N
 def as_observed(demonstrations: Demonstrations, spec: BehaviorSpec, file: str) -> Demonstrations:
     """Convert images to the behaviour's form: bytes or floats from 0 to 1, channels first or last.
 
-    Unity sends an image either as PNG or as floats; recordings may have the other form.
+    Unity sends images as PNG or as floats; a recording may have the other form.
 
     Raises:
-        StageError: if floats that are to become bytes are not between 0 and 1.
+        StageError: if floats to be converted to bytes are not between 0 and 1.
     """
     specs = list(demonstrations.spec.observations)
     if len(specs) != len(spec.observations):
-        return demonstrations  # refused by `check_fit`
+        return demonstrations  # `check_fit` refuses these
     observed, final = list(demonstrations.observations.others), list(demonstrations.final_observations.others)
     for at, index in enumerate(ObservationLayout(demonstrations.spec).others):
         theirs, ours = specs[index], spec.observations[index]
@@ -112,7 +112,7 @@ def as_observed(demonstrations: Demonstrations, spec: BehaviorSpec, file: str) -
 
 
 def _pieces(agent_ids: NDArray[np.int32], ended: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First and last pair of each episode that has a step, for pairs in the order of agents and recording."""
+    """First and last pair of each episode that has a step, for pairs sorted by agent and time of recording."""
     last = ended.copy()
     last[:-1] |= agent_ids[1:] != agent_ids[:-1]
     last[-1] = True

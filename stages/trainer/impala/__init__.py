@@ -3,10 +3,10 @@
 One update, in order; `trainer.ImpalaTrainer.learn` walks it:
 
 1. `headrace.stages.trainer.on_policy.rollout_buffer`: fresh trajectories wait in columns, cut into unrolls.
-2. `replay`: past unrolls are drawn and laid behind the fresh ones.
-3. `unrolls`: both as what the network and the losses take in.
+2. `replay`: past unrolls are drawn and appended to the fresh ones.
+3. `unrolls`: both, in the form that the network and the losses take.
 4. `update.vtrace`: value targets and advantages, corrected for the policies that acted.
-5. `update`: the losses, and one gradient step on those of all unrolls at once.
+5. `update`: the losses, and one gradient step on all unrolls together.
 """
 
 from headrace.stages.trainer.impala.trainer import ImpalaTrainer

@@ -36,10 +36,7 @@ _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
 
 class ImpalaGradients(Protocol):
-    """How the gradients of `ImpalaUpdate`'s losses are found.
-
-    In two passes, as V-trace needs the results of the first.
-    """
+    """Computes the gradients of `ImpalaUpdate`'s losses, in two passes, as V-trace needs the first one's results."""
 
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return heads [N, H] with the penalties of masks, values [N + K, S], log π [N] and the entropy."""
@@ -57,11 +54,11 @@ class ImpalaGradients(Protocol):
         """Set the gradients of `share` times the weighted losses of the last `forward`.
 
         Args:
-            unrolls: as it was given.
+            unrolls: as in `forward`.
             advantages: [N] weights of log π.
             targets: [N, S] of the values.
-            weights: of the losses but the total, over the number of their rows.
-            share: a number.
+            weights: of the losses other than the total, divided by the number of their rows.
+            share: a factor.
             total: the sum of the weighted losses.
         """
         ...
@@ -95,7 +92,7 @@ class ImpalaAutograd:
         return heads, values, *log_probs_and_entropy(heads, self._network.log_sigma, *of_actions)
 
     def backward(self, unrolls: Unrolls, *of_losses: Any) -> None:
-        """See `ImpalaGradients`; the graph of the total knows the rest."""
+        """See `ImpalaGradients`; the graph of the total holds everything else."""
         *_, share, total = of_losses
         self.descend(share, total)
 
@@ -117,7 +114,7 @@ def log_probs_and_entropy(
 
     Args:
         heads: [R, H] means, then the logits of each branch with the penalties of masks.
-        log_sigma: [C] of the Gaussian; None where the heads have it, behind the means.
+        log_sigma: [C] of the Gaussian; None if it follows the means in the heads.
         continuous: [R, C] raw actions.
         choices: per branch [R, 1].
         branches: choices of each.
@@ -140,8 +137,8 @@ class ImpalaByHand:
 
     Args:
         network: two perceptrons, or one with both heads, on the CPU.
-        actions: the behaviour's.
-        rows: what batches will mostly have.
+        actions: the behaviour's actions.
+        rows: the usual number of rows of a batch.
     """
 
     def __init__(self, network: Perceptrons, actions: ActionSpec, rows: int) -> None:

@@ -1,7 +1,7 @@
-"""The replay of an actor–learner: past unrolls, of which some are drawn beside fresh ones.
+"""The replay of an actor–learner: past unrolls, some of which are drawn alongside fresh ones.
 
-An unroll is T rows, in which trajectories lie end to end; none crosses its borders. Each of the trajectories has a slot
-for what is kept of it beside its rows, and its last row refers to the slot.
+An unroll is T rows of consecutive trajectories; no trajectory crosses its borders. Each trajectory has a slot for its
+data other than rows, and its last row refers to the slot.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from headrace.stages.trainer.replay_store import LazyColumn
 
 Index = NDArray[np.int64]
 _ENDED = "piece"
-"""Column of rows: the slot of the trajectory that ends with the row, -1 within one."""
+"""Column of rows: the slot of the trajectory that ends with the row, -1 for all other rows."""
 
 
 class UnrollReplay:
-    """Keeps at most `capacity` unrolls, and draws some uniformly.
+    """Keeps at most `capacity` unrolls, and draws some of them uniformly.
 
     Args:
         rows: columns of rows.
@@ -59,21 +59,21 @@ class UnrollReplay:
         self._touched = 0  # slots ever used, which are the first ones
 
     def __len__(self) -> int:
-        """The unrolls that are kept."""
+        """The number of unrolls kept."""
         return self._count
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The keys of the YAML that decide its shape."""
+        """The keys of the YAML that determine the memory's shape."""
         return {"replay_capacity": self._capacity, "unroll_length": self._length}
 
     def add(self, rows: Columns, trajectories: Columns, random: np.random.Generator) -> None:
-        """Copy n unrolls in.
+        """Copy n unrolls into the memory.
 
         Args:
             rows: [n * T] columns.
             trajectories: columns, `lengths` among them.
-            random: decides, in a reservoir, which are kept.
+            random: decides, for a reservoir, which unrolls are kept.
         """
         lengths = trajectories["lengths"].astype(np.int64)
         n = int(lengths.sum()) // self._length
@@ -97,7 +97,7 @@ class UnrollReplay:
             column.put(slots, trajectories[name][pieces])
 
     def draw(self, count: int, random: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Columns of `count` different unrolls' rows, and of the trajectories in them; there must be as many."""
+        """Columns of the rows of `count` different unrolls, and of their trajectories; the memory must hold as many."""
         at = self._rows_of(random.choice(self._count, count, replace=False))
         ended = self._ended.take(at)
         last = np.flatnonzero(ended >= 0)
@@ -119,12 +119,12 @@ class UnrollReplay:
         ]
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        """Restore `facts()`; after it the columns are to be filled in, and `restored` to be called."""
+        """Restore `facts()`; the caller then fills the columns, and calls `restored`."""
         self.clear()
         self._added, self._count, self._touched = (int(facts[name]) for name in ("added", "count", "touched"))
 
     def restored(self) -> None:
-        """Find the slots in use, once all columns are filled in."""
+        """Find the slots in use, after all columns are filled."""
         ended = self._ended.take(np.arange(self._count * self._length)) if self._count else np.empty(0, np.int64)
         used = ended[ended >= 0]
         free = np.ones(self._touched, np.bool_)
@@ -133,7 +133,7 @@ class UnrollReplay:
         self._slots.allocate(len(used))
 
     def _places(self, n: int, random: np.random.Generator) -> tuple[Index, Index]:
-        """Of n new unrolls those that are kept, and the places [.] that they take; each place once."""
+        """Of n new unrolls, the ones that are kept, and their places [.], each place once."""
         numbers = self._added + np.arange(n)
         self._added += n
         if self._sampling == "fifo":
@@ -142,7 +142,7 @@ class UnrollReplay:
             drawn = random.integers(0, numbers + 1)
             places = np.where(numbers < self._capacity, numbers, drawn)
         kept = np.flatnonzero(places < self._capacity)
-        # Of two for one place the later one stays.
+        # If two get one place, the later one stays.
         _, first = np.unique(places[kept][::-1], return_index=True)
         kept = np.sort(kept[::-1][first])
         return kept, places[kept]

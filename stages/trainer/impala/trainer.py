@@ -40,7 +40,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
     """Learns one behaviour from unrolls by V-trace. A group's reward counts as each member's own.
 
     Raises:
-        StageError: if the behaviour can't be trained so: no actions, an observation that no encoder accepts, unusable
+        StageError: if the behaviour can't be trained: no actions, an observation that no encoder accepts, unusable
             demonstrations.
     """
 
@@ -84,7 +84,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
             write_replay(self._replay, self._replay_path(folder), self.step)
 
     def load_bulk(self, folder: Path) -> str | None:
-        """Read the replay; without it, nothing is replayed until it has filled again."""
+        """Read the replay; without it, replay starts once the memory has filled again."""
         if self._replay is None:
             return None
         try:
@@ -139,7 +139,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         return folder / f"{self.context.behavior}-unrolls.bin"
 
     def _with_replayed(self) -> RolloutBuffer:
-        """The fresh rows, and behind them the replayed ones, once the replay has enough."""
+        """The fresh rows, followed by the replayed ones once the replay is large enough."""
         count = self._hyperparameters.batch_size_from_replay
         if self._replay is None or len(self._replay) < count:
             return self._buffer
@@ -162,9 +162,9 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         self._replay.add(rows, {**fresh.trajectories.columns(), **before}, self._random)
 
     def _unrolls(self, batch: RolloutBuffer, rewards: NDArray[np.float64], fresh: int) -> Unrolls:
-        """The rows of a batch as the update takes them in, given their rewards [N, S] and how many are fresh.
+        """The rows of a batch as the update takes them, from their rewards [N, S] and the number of fresh rows.
 
-        Of several replicas each takes in a part of the trajectories.
+        Each of several replicas takes a part of the trajectories.
         """
         rows, trajectories, device = batch.rows, batch.trajectories, self.context.device
         pieces, here = pieces_of(trajectories["lengths"], self.context.replicas)
@@ -202,7 +202,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         )
 
     def _penalties(self, masks: Array) -> NDArray[np.float32]:
-        """[N, H] what is added to action heads where masks [N, choices] forbid a choice."""
+        """[N, H] penalties for action heads, where masks [N, choices] forbid a choice."""
         means = np.zeros((len(masks), self._spec.actions.continuous_size), np.float32)
         return np.concatenate([means, np.where(masks, np.float32(0), np.float32(MASK_PENALTY))], axis=1)
 
@@ -218,7 +218,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
     def _statistics(
         self, learned: Learned, unrolls: Unrolls, coefficients: Coefficients, pretraining: bool
     ) -> dict[str, float]:
-        """What an update shows, by name; `pretraining` if only the critic has learned."""
+        """The statistics of an update, by name; `pretraining` if only the critic has learned."""
         found = self._signals.value_statistics({"Value Estimate": learned.values}, learned.values, learned.targets)
         if learned.ratios is not None:
             found |= learned.ratios.named()

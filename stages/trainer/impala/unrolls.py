@@ -1,8 +1,8 @@
-"""Unrolls as the network and the losses take them in: rows end to end, of which the first are fresh.
+"""Unrolls as the network and the losses take them: concatenated rows, the fresh ones first.
 
-Trajectories lie end to end, none longer than an unroll. Without memory the network computes the rows, and behind them
-the observations after each trajectory, in one pass. With memory a trajectory is a sequence: from the memory that its
-actor had at the start to the observation after its last row, padded to the longest.
+Trajectories follow each other, none longer than an unroll. Without memory the network computes the rows, followed by
+the observations after each trajectory, in one pass. With memory a trajectory is a sequence: from the actor's memory at
+its start to the observation after its last row, padded to the longest.
 
 Axis letters: N rows, of which F are fresh; K trajectories; C continuous actions, S reward signals.
 """
@@ -25,10 +25,10 @@ from headrace.stages.trainer.protocol import Part, Replicas
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What was recorded of the N - F replayed rows when they were made or first learned from."""
+    """The recorded data of the N - F replayed rows, from when they were made or first learned from."""
 
     heads: Tensor | None
-    """[N - F, …] the action heads of the policy that acted, masks as penalties; None where none are cloned."""
+    """[N - F, …] the action heads of the policy that acted, masks as penalties; None if none are cloned."""
     values: Tensor
     """[N - F, S] the critic's values."""
 
@@ -41,7 +41,7 @@ class Unrolls:
     inputs: Inputs
     """Rows and final observations."""
     places: Tensor | None
-    """[N + K] of the rows and of the final observations in the network's outputs; None where these are just them."""
+    """[N + K] indices of the rows and of the final observations in the network's outputs; None if in order."""
     continuous: Tensor
     """[N, C] raw continuous actions."""
     choices: tuple[Tensor, ...]
@@ -61,25 +61,25 @@ class Unrolls:
     recorded: Recorded | None
     """None if all rows are fresh."""
     all_rows: int
-    """Rows of all replicas' parts."""
+    """The number of rows of all replicas' parts."""
     all_fresh: int
-    """Those of them that are fresh."""
+    """The number of fresh rows among them."""
     here: Part
-    """The place of these rows among them."""
+    """The place of these rows among all of them."""
 
     def __len__(self) -> int:
         return len(self.acted)
 
 
 def pieces_of(lengths: NDArray[np.int64], replicas: Replicas) -> tuple[slice, Part]:
-    """A replica's part of K trajectories: which of them, and the place of their rows."""
+    """A replica's part of K trajectories: their slice, and the place of their rows."""
     part, ends = replicas.part(len(lengths)), np.cumsum(lengths)
     first = int(ends[part.rows.start - 1]) if part.rows.start else 0
     return part.rows, Part(slice(first, int(ends[part.rows.stop - 1])), part.weight)
 
 
 def joined_inputs(rows: InputRows, finals: InputRows) -> Inputs:
-    """N rows, and behind them K final observations, without memory."""
+    """N rows, followed by K final observations, without memory."""
     pairs = zip(rows.others, finals.others, strict=True)
     others = tuple(to_device(torch.cat(pair), rows.device) for pair in pairs)
     return Inputs(torch.cat([rows.vectors, finals.vectors]), others)
@@ -88,7 +88,7 @@ def joined_inputs(rows: InputRows, finals: InputRows) -> Inputs:
 def sequence_inputs(
     rows: InputRows, finals: InputRows, lengths: NDArray[np.int64], memories: Tensor
 ) -> tuple[Inputs, Tensor]:
-    """K sequences, each with its final observation behind its rows, and where rows and finals are among the outputs.
+    """K sequences, each followed by its final observation, and the indices of rows and finals in the outputs.
 
     Args:
         rows: N rows, with previous actions.
@@ -115,7 +115,7 @@ def sequence_inputs(
     return table.sequences(index, memories), to_device(torch.from_numpy(places), rows.device)
 
 
-# How far the policy that learns is from those that acted: what the probability ratios of an update show.
+# How far the learning policy is from the policies that acted, by the probability ratios of an update.
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,30 +123,30 @@ class Limits:
     """The constants of V-trace."""
 
     rho_bar: float = 1.0
-    """ρ̄: a larger one brings the targets' fixed point nearer to the value of the policy that learns."""
+    """ρ̄: a larger one moves the targets' fixed point towards the value of the learning policy."""
     c_bar: float = 1.0
-    """c̄: a smaller one lets less of later rewards through where policies differ, for less variance."""
+    """c̄: a smaller one passes on less of later rewards if policies differ, for less variance."""
     lambd: float = 1.0
-    """λ, by which each c is multiplied."""
+    """λ, the factor on each c."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """Of the ratios π/μ of all rows, π the policy that learns and μ the one that acted."""
+    """Statistics of the ratios π/μ of all rows, with π the learning policy and μ the one that acted."""
 
     rho: float
-    """Mean of ρ = min(ρ̄, π/μ), by which a row's own reward counts."""
+    """Mean of ρ = min(ρ̄, π/μ), the weight of a row's own reward."""
     clipped: float
-    """Share that is above ρ̄."""
+    """Share of ratios above ρ̄."""
     trace: float
-    """Mean of c = λ min(c̄, π/μ), by which later rewards are passed back."""
+    """Mean of c = λ min(c̄, π/μ), the weight of later rewards."""
     approximate_kl: float
     """Mean of π/μ - 1 - log π/μ: Schulman's estimator k3 of KL(μ, π)."""
     least: float
     greatest: float
 
     def named(self) -> dict[str, float]:
-        """By the names of the statistics."""
+        """The statistics, by name."""
         return {
             "Policy/Importance Ratio": self.rho,
             "Policy/Clipped Ratios": self.clipped,
@@ -169,9 +169,9 @@ def ratios_of(
     Args:
         log_ratios: of this replica's rows.
         limits: ρ̄, c̄ and λ.
-        means_of_all: makes means over these rows those over the rows of all replicas.
-        replicas: which have the others.
-        device: on which they exchange numbers.
+        means_of_all: turns means over these rows into means over the rows of all replicas.
+        replicas: hold the other rows.
+        device: the device on which replicas exchange numbers.
     """
     with np.errstate(over="ignore"):  # an infinite ratio is a number that the statistics leave out with a warning
         beyond = np.expm1(log_ratios)

@@ -1,7 +1,7 @@
 """IMPALA on one page: V-trace, the losses, and one gradient step on all unrolls of an update.
 
-Losses are summed over time and batch, as in the original, or averaged (`loss_reduction`); those of cloning over the
-replayed rows alone.
+Losses are summed over time and batch, as in the original, or averaged (`loss_reduction`); the cloning losses cover only
+replayed rows.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from headrace.stages.trainer.on_policy.values import accumulated, next_values, o
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 LOSSES = ("policy_gradient", "baseline", "entropy", "policy_cloning", "value_cloning", "total_loss")
-"""The losses in order, by the names of their statistics; those that are summed are not weighted yet."""
+"""The losses in order, by the names of their statistics; summed losses are not weighted yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What an update found."""
+    """The results of an update."""
 
     losses: dict[str, float]
-    """By the names of `LOSSES`, as they were reduced."""
+    """By the names of `LOSSES`, as reduced."""
     grad_norm: float
-    """Norm of the whole gradient, before it was limited."""
+    """Norm of the whole gradient, before clipping."""
     entropy: float
     """Mean over rows of the joint distribution's entropy."""
     ratios: Ratios | None
-    """None where the critic alone has learned."""
+    """None if only the critic has learned."""
     values: NDArray[np.float64]
     """[N, S] the critic's values before the step."""
     targets: NDArray[np.float64]
-    """[N, S] what they should have been, by V-trace."""
+    """[N, S] V-trace's targets for the values."""
 
 
 class ImpalaUpdate(NetworkUpdate):
@@ -59,10 +59,10 @@ class ImpalaUpdate(NetworkUpdate):
         spec: its actions.
         hyperparameters: costs and limits.
         gammas: [S] discount of each reward signal.
-        replicas: those that make the same update, each from its part of the trajectories.
+        replicas: the replicas that make the same update, each from its part of the trajectories.
 
     Attributes:
-        gradients: finds them; autograd does, unless another way is put there, and for a critic alone in any case.
+        gradients: computes the gradients; autograd unless replaced, and always autograd for the critic alone.
     """
 
     def __init__(
@@ -92,15 +92,15 @@ class ImpalaUpdate(NetworkUpdate):
         return self._actor_critic.heads(inputs)
 
     def learn(self, unrolls: Unrolls, coefficients: Coefficients, step: int) -> Learned:
-        """Make a gradient step on all losses.
+        """Take a gradient step on all losses.
 
         Args:
             unrolls: the rows.
-            coefficients: Adam's learning rate and the weight of the entropy, now.
+            coefficients: Adam's current learning rate and the current weight of the entropy.
             step: agent steps so far, for the error message.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
+            NotFiniteError: if a loss or a weight became NaN or infinite; then weights and optimizer are as before.
         """
         h = self._settings
         n = len(unrolls)
@@ -132,11 +132,11 @@ class ImpalaUpdate(NetworkUpdate):
         return Learned(reduced, norm, mean_entropy, ratios, *self._rows_of_all(unrolls, of_critic, found.targets))
 
     def pretrain_critic(self, unrolls: Unrolls, learning_rate: float, step: int) -> Learned:
-        """Make a gradient step on the value loss alone, by discounted returns; what acts stays as it is.
+        """Take a gradient step on the value loss only, with discounted returns; the acting part stays as it is.
 
         Args:
             unrolls: the rows.
-            learning_rate: Adam's, now.
+            learning_rate: Adam's current learning rate.
             step: agent steps so far, for the error message.
 
         Raises:
@@ -145,7 +145,7 @@ class ImpalaUpdate(NetworkUpdate):
         n, autograd = len(unrolls), self._autograd
         _, both = autograd.outputs(unrolls)
         values, final_values = both[:n], both[n:]
-        # The policy that acts is the one whose values are sought: all ratios are 1, and λ is 1.
+        # The values sought are those of the policy that acts: all ratios are 1, and λ is 1.
         found, of_critic = self._vtrace(unrolls, np.zeros(n), values, final_values, Limits())
         baseline = self._baseline(values, found)
         if self._settings.loss_reduction == "mean":
@@ -208,9 +208,9 @@ class ImpalaUpdate(NetworkUpdate):
         weight: float,
         only_critic: bool = False,
     ) -> tuple[float, dict[str, float]]:
-        """Make the gradient step; returns the gradient's norm, and the losses by name.
+        """Take the gradient step; return the gradient's norm, and the losses by name.
 
-        `backward` sets the gradients of a share of the weighted losses, of which it gets the share and the sum.
+        `backward` sets the gradients of a share of the weighted losses; its arguments are the share and the sum.
 
         Raises:
             NotFiniteError: see `learn`.
@@ -256,7 +256,7 @@ def divergence(heads: Tensor, log_sigma: Tensor | None, acted: Tensor, branches:
 
     Args:
         heads: [R, H] of π, with the penalties of masks.
-        log_sigma: [C] of π; None where the heads have it, behind the means.
+        log_sigma: [C] of π; None if it follows the means in the heads.
         acted: [R, H + C] of μ: means, log σ, then the logits, with the same penalties.
         branches: choices of each branch.
     """
@@ -283,10 +283,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class VTrace:
-    """What V-trace makes of N rows."""
+    """V-trace's results for N rows."""
 
     targets: Floats
-    """[N, S] v_t: what the critic should say."""
+    """[N, S] v_t: the critic's targets."""
     advantages: Floats
     """[N, S] ρ_t (r_t + γ v_{t+1} - V_t): the weights of ∇ log π."""
 
@@ -301,21 +301,22 @@ def vtrace(
     gammas: Floats,
     limits: Limits,
 ) -> VTrace:
-    """Targets and advantages of trajectories that other policies made.
+    """Targets and advantages for trajectories that other policies made.
 
     With ρ_t = min(ρ̄, π/μ) and c_t = λ min(c̄, π/μ):
 
         v_t = V_t + ρ_t (r_t + γ V_{t+1} - V_t) + γ c_t (v_{t+1} - V_{t+1}),
 
-    where V after the last row is 0 if the episode terminated there, else the critic's value of what was observed next.
+    where V after the last row is 0 if the episode terminated there, and otherwise the critic's value of the next
+    observation.
 
     Args:
-        log_ratios: [N] log(π/μ) of the joint action, π the policy that learns and μ the one that acted.
+        log_ratios: [N] log(π/μ) of the joint action, with π the learning policy and μ the one that acted.
         rewards: [N, S] received after the action of the row, scaled and clipped.
         values_t: [N, S] critic's value V of the row's observation.
-        final_values: [K, S] critic's value of the observation after the last row; ignored where it is valueless.
+        final_values: [K, S] critic's value of the observation after the last row; ignored if it is valueless.
         lengths: [K] rows of each trajectory, at least 1.
-        valueless: [K, S] true where no reward can follow the last row.
+        valueless: [K, S] true if no reward can follow the last row.
         gammas: [S] discount γ of each signal.
         limits: ρ̄, c̄ and λ.
     """
@@ -328,7 +329,7 @@ def vtrace(
 
 
 def clipped_rewards(rewards: Floats, how: str) -> Floats:
-    """Rewards of any shape, clipped as DeepMind's learner of IMPALA does.
+    """Rewards of any shape, clipped as in DeepMind's learner of IMPALA.
 
     Args:
         rewards: scaled.

@@ -1,11 +1,11 @@
 """A regularised policy: an anchor follows the policy, and the divergence from it is a loss (imports torch).
 
 Magnetic mirror descent (Sokota et al. 2023, "A Unified Approach to Reinforcement Learning, Quantal Response Equilibria,
-and Two-Player Zero-Sum Games") adds α·KL(π, ρ) to the loss of a policy π, where ρ is the magnet, here: the anchor. In a
-zero-sum game between players so regularised the last policies converge, instead of going round the equilibrium; and
-where the anchor follows them, to the equilibrium of the game itself (Perolat et al. 2021, "From Poincaré Recurrence to
-Convergence in Imperfect Information Games: Finding Equilibrium via Regularization"). The clip of PPO is the proximal
-term.
+and Two-Player Zero-Sum Games") adds α·KL(π, ρ) to the loss of a policy π, where ρ is the magnet, here the anchor. In a
+zero-sum game between players regularised in this way the last policies converge, instead of cycling round the
+equilibrium. If the anchor follows them, they converge to the equilibrium of the game itself (Perolat et al. 2021, "From
+Poincaré Recurrence to Convergence in Imperfect Information Games: Finding Equilibrium via Regularization"). PPO's clip
+is the proximal term.
 
 Axis letters: R rows, C continuous actions, H action heads, D = 2 C + choices columns that describe a row's actions:
 means, log σ, and log-probabilities of each branch, masks respected.
@@ -40,12 +40,12 @@ from headrace.stages.trainer.on_policy.minibatches import Minibatch, MinibatchAr
 
 
 class Anchor:
-    """A network's weights as they were, on their way to what they are: an exponential moving average over agent steps.
+    """Past weights of a network that follow its present ones: an exponential moving average over agent steps.
 
     Args:
-        network: what it follows, from the weights that this has when the anchor is first needed.
-        settings: say how fast.
-        actions: the behaviour's.
+        network: the network to follow, from its weights when the anchor is first needed.
+        settings: the anchor's speed.
+        actions: the behaviour's actions.
     """
 
     def __init__(self, network: TrainedActor, settings: RegularizationSettings, actions: ActionSpec) -> None:
@@ -57,8 +57,8 @@ class Anchor:
         """The columns [N, D] by which the anchor describes the minibatches' actions.
 
         Args:
-            heads: of the network, by the weights that it has then.
-            minibatches: N rows. Each replica finds the columns of all.
+            heads: computes the network's heads, with its weights at the time of the call.
+            minibatches: N rows. Each replica computes the columns of all rows.
         """
         own = self._network.values.clone()
         if self._values is None:
@@ -78,15 +78,15 @@ class Anchor:
         return divergence(self._described(heads, batch), batch.anchor, self._actions.continuous_size)
 
     def follow(self, steps: float) -> None:
-        """Go on towards the network, for so many agent steps: fewer than were made where the learning rate has fallen.
+        """Move towards the network for that many agent steps; the caller reduces them with the learning rate.
 
-        A policy that learns slowly would otherwise have its anchor on its heels, and go round again.
+        An anchor that followed a slowly learning policy too closely would let it cycle again.
         """
         assert self._values is not None, "an update needed it"
         self._values.lerp_(self._network.values, 1.0 - exp(-steps / self._steps))
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The weights by name, copies on the host; None before they are first needed."""
+        """Host copies of the weights, by name; None before they are first needed."""
         return None if self._values is None else host_copies(self._network.named_views(self._values))
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
@@ -106,12 +106,12 @@ class Anchor:
 
 
 def _real(heads: Tensor, batch: Minibatch) -> Tensor:
-    """Heads without those of padding."""
+    """The heads without those of padding."""
     return heads if batch.real is None else heads.index_select(0, batch.real)
 
 
 def described(heads: Tensor, network: TrainedActor, penalties: Tensor, actions: ActionSpec) -> Tensor:
-    """The columns [R, D] that describe actions, given heads [R, H], and penalties of masks, [R, choices] or [R, 0]."""
+    """The columns [R, D] that describe actions, from heads [R, H], and penalties of masks, [R, choices] or [R, 0]."""
     parts, logits = [], heads
     if actions.continuous_size:
         mu, log_sigma, logits = split_gaussians(heads, network.log_sigma, actions.continuous_size)
@@ -123,7 +123,7 @@ def described(heads: Tensor, network: TrainedActor, penalties: Tensor, actions: 
 
 
 def divergence(now: Tensor, anchor: Tensor, continuous: int) -> Tensor:
-    """KL(π, anchor): a scalar of columns [R, D] that describe both, with so many continuous actions."""
+    """KL(π, anchor): a scalar, from columns [R, D] that describe both; `continuous` is C."""
     log_p, log_q = now[:, 2 * continuous :], anchor[:, 2 * continuous :]
     rows = (log_p.exp() * (log_p - log_q)).sum(dim=1)
     if continuous:
@@ -134,12 +134,12 @@ def divergence(now: Tensor, anchor: Tensor, continuous: int) -> Tensor:
 
 
 class DivergenceByHand:
-    """The same of arrays that have rows last, with its gradients.
+    """The divergence of arrays that have rows last, with its gradients.
 
     Args:
-        network: has the standard deviations; their gradient is added to.
-        actions: the behaviour's.
-        coefficient: what gradients are multiplied by.
+        network: holds the standard deviations, to whose gradient this class adds.
+        actions: the behaviour's actions.
+        coefficient: the factor on gradients.
     """
 
     def __init__(self, network: Perceptrons, actions: ActionSpec, coefficient: float) -> None:
@@ -152,7 +152,7 @@ class DivergenceByHand:
             self._of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
 
     def __call__(self, heads: Numbers, rows: MinibatchArrays, share: float, of_heads: Numbers) -> float:
-        """Return the divergence; add the gradients of heads [H, R] to `of_heads`, and that of log σ."""
+        """Return the divergence; add the gradients of heads [H, R] to `of_heads`, and the gradient of log σ."""
         assert rows.anchor is not None, "there is one"
         anchor, c, total, each = rows.anchor, self._continuous, 0.0, self.coefficient * share / heads.shape[1]
         if c:

@@ -1,12 +1,12 @@
 """The gradient of the losses of an actor and a critic that are perceptrons, derived by hand.
 
-What autograd does for any network, written out for the one that most agents have (`Perceptrons`): no graph is recorded,
-and all that is large is written to buffers that were there before. Autograd stays the reference: tests compare the two
-for every combination of actions, heads, losses and sizes.
+It does what autograd does for any network, for the one that most agents have (`Perceptrons`), without recording a
+graph, and in buffers that are allocated once. Autograd stays the reference: tests compare the two for every combination
+of actions, heads, losses and sizes.
 
-Axis letters: R rows, T towers (actor and critic; one of an actor alone, or if the critic shares its body), V inputs, U
+Axis letters: R rows, T towers (actor and critic; one for a lone actor, or if the critic shares its body), V inputs, U
 units, C continuous actions, H action heads (means, then the logits of each branch), S value heads, P columns of
-log-probabilities. What is done to heads is done head by head: they have their rows last.
+log-probabilities. Operations on heads run head by head: heads have their rows last.
 
 **Network** (`PerceptronsByHand`). A layer is y = f(z) with z = x·W + b, the heads are h = y₀·A + a and v = y₋₁·B + c.
 Given ∂L/∂h and ∂L/∂v of a loss L, the chain rule is
@@ -51,7 +51,7 @@ from headrace.stages.policy.network.protocol import Perceptrons
 from headrace.stages.trainer.on_policy.minibatches import MinibatchArrays
 
 Numbers = NDArray[np.floating[Any]]
-"""Of the network's own precision."""
+"""The network's own precision."""
 
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
@@ -61,14 +61,15 @@ class PerceptronsByHand:
     """The forward and the backward pass of perceptrons on the CPU.
 
     Args:
-        network: its parameters are read, and their gradients are written: not added to.
-        rows: what minibatches will mostly have.
+        network: its parameters are read, and its gradients overwritten.
+        rows: the usual number of rows of a minibatch.
 
     Attributes:
-        heads: [H, R] of the last forward pass.
-        values: [S, R] of it; [0, R] of an actor alone.
-        of_heads: [H, R] the loss's gradient by `heads`, for the backward pass; to be filled in.
-        of_values: [S, R] the same by `values`.
+        heads: [H, R] from the last forward pass.
+        values: [S, R] from it; [0, R] for a lone actor.
+        of_heads: [H, R] the loss's gradient with respect to `heads`, which the caller fills in before the backward
+            pass.
+        of_values: [S, R] the same for `values`.
     """
 
     def __init__(self, network: Perceptrons, rows: int) -> None:
@@ -95,7 +96,7 @@ class PerceptronsByHand:
             self._value.forward(last[-1], self.values)
 
     def backward(self) -> None:
-        """Write the gradients of all that `heads` and `values` depend on, by `of_heads` and `of_values`."""
+        """Write the gradients of all parameters, from `of_heads` and `of_values`."""
         last, deltas = self._layers[-1].outputs, self._layers[-1].deltas
         self._action.backward(last[0], self.of_heads)
         np.matmul(self.of_heads.T, self._action.weight.T, out=deltas[0])
@@ -120,7 +121,7 @@ class PerceptronsByHand:
 
 
 class _Head:
-    """One linear layer on top of a tower, given parameters and gradients by name; its results have rows last."""
+    """One linear layer on top of a tower, from parameters and gradients by name; its results have rows last."""
 
     def __init__(self, name: str, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         self.weight, self._bias, self._of_weight, self._of_bias = (
@@ -128,7 +129,7 @@ class _Head:
         )
 
     def forward(self, encoding: Numbers, outputs: Numbers) -> None:
-        """Write the results of an encoding [R, U] to `outputs`."""
+        """Write the results for an encoding [R, U] to `outputs`."""
         np.matmul(self.weight.T, encoding.T, out=outputs)
         outputs += self._bias[:, None]
 
@@ -142,8 +143,8 @@ class ActionLikelihood:
     """The distributions of a behaviour's actions.
 
     Args:
-        network: has the standard deviations; their gradient is written: not added to.
-        actions: the behaviour's.
+        network: holds the standard deviations, whose gradient is overwritten.
+        actions: the behaviour's actions.
     """
 
     def __init__(self, network: Perceptrons, actions: ActionSpec) -> None:
@@ -226,12 +227,12 @@ class ActionLikelihood:
         return log_probs, entropy
 
     def backward(self, of_log_probs: Numbers, of_entropy: float, of_heads: Numbers) -> None:
-        """Write the gradients of the heads [H, R] and of log σ, given those of the log-probabilities and the entropy.
+        """Write the gradients of the heads [H, R] and of log σ, from those of the log-probabilities and the entropy.
 
         Args:
-            of_log_probs: [P, R], or [1, R] where all columns have the same.
+            of_log_probs: [P, R], or [1, R] if all columns have the same gradient.
             of_entropy: a number.
-            of_heads: [H, R] is written to.
+            of_heads: [H, R] receives the gradients.
         """
         if self._of_log_sigma is not None:
             mine = of_log_probs[: self._continuous]
@@ -258,21 +259,21 @@ class ActionLikelihood:
 
 
 def mean_of(values: Numbers) -> float:
-    """As `values.mean()`, without its checks."""
+    """Like `values.mean()`, without its checks."""
     return float(np.add.reduce(values, axis=None)) / values.size
 
 
-# Hidden layers: compiled or by NumPy where they are small, by torch where they are large.
+# Hidden layers: small ones compiled or in NumPy, large ones in torch.
 
 
 FEWEST_OF_TORCH = 128
-"""Units of the widest layer from which on torch computes the layers: below, its calls take longer than NumPy's."""
+"""Units of the widest layer from which on torch computes the layers: for fewer, its calls take longer than NumPy's."""
 LEAST_OF_TORCH = 2**15
-"""Results of the widest layer, in units times rows, from which on it does, too."""
+"""Results of the widest layer, in units times rows, from which on torch computes the layers, too."""
 
 
 class _NarrowLayer:
-    """One hidden layer of all towers by NumPy, whose calls cost less.
+    """One hidden layer of all towers in NumPy, whose calls cost less.
 
     Attributes:
         outputs: y [T, R, U] of the last forward pass.
@@ -296,7 +297,7 @@ class _NarrowLayer:
         self._inputs += self._bias
         if self._tanh:
             np.tanh(self.outputs, out=self.outputs)
-        else:  # of which NumPy would make two to five passes
+        else:  # NumPy would make two to five passes for these
             self._activate(self.z, self.y)
 
     def backward(self, inputs: Tensor, before: _NarrowLayer | None) -> None:
@@ -314,7 +315,7 @@ class _NarrowLayer:
 
 
 class _CompiledLayer(_NarrowLayer):
-    """The same in one pass over the rows forwards, and three backwards."""
+    """The same layer in one pass over the rows forwards, and three backwards."""
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         super().__init__(activation, products, *parameters)
@@ -332,7 +333,7 @@ class _CompiledLayer(_NarrowLayer):
 
 
 class _WideLayer:
-    """The same by torch, whose products are faster and include the bias, and whose slopes are one pass."""
+    """The same layer in torch, whose products are faster and include the bias, and whose slopes take one pass."""
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         self._weight, self._bias, self._of_weight, self._of_bias = parameters
@@ -369,9 +370,9 @@ def make_layers(
     products: HiddenProducts,
     rows: int,
 ) -> list[Any]:
-    """Make the layers of a body, from the first to the last, for parameters and gradients by their names.
+    """Make the layers of a body, from first to last, from parameters and gradients by name.
 
-    They are made for minibatches of `rows`, and do for others.
+    They suit minibatches of `rows` best, and work for others.
     """
     of_layer = [
         [of[f"body.{i}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")] for i in range(count)

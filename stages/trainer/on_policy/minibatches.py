@@ -1,9 +1,9 @@
 """A prepared rollout as the update works through it: shuffled in every epoch, and cut into minibatches.
 
-`Rollout` shuffles rows. They are gathered once per epoch, and minibatches are views of fixed shape into what was
-gathered, made once per update; only images and sets, which may be large, are gathered minibatch by minibatch.
-`SequenceRollout` shuffles the sequences of a policy with memory as wholes. A sequence shorter than L is padded at its
-end by its last row over and over, whose results never reach a loss.
+`Rollout` shuffles rows. It gathers them once per epoch into one block; minibatches are views of fixed shape into the
+block, made once per update. Only images and sets, which may be large, are gathered minibatch by minibatch.
+`SequenceRollout` shuffles whole sequences, for a policy with memory. A sequence shorter than L is padded with copies of
+its last row, whose results never reach a loss.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 @dataclass(frozen=True)
 class InputRows:
-    """N rows of network inputs, to be gathered from."""
+    """N rows of network inputs, to gather from."""
 
     vectors: Tensor
     """[N, V] normalised, on the device."""
@@ -44,15 +44,15 @@ class InputRows:
         device: str,
         images: Collection[int] = (),
     ) -> InputRows:
-        """Rows of arrays; shared with them where the device allows it.
+        """Rows of arrays; shared with the arrays if the device allows it.
 
         Args:
             vectors: [N, V]
             others: [N, *shape] of each image and set.
             previous: [N, P]
             device: the torch device that computes with them.
-            images: the numbers of those of `others` that are images with the channels first. On a CPU the channels of
-                a pixel are put side by side in memory, as convolutions want them: once here, instead of in each pass.
+            images: the indices of those of `others` that are images with the channels first. On a CPU the channels of a
+                pixel are made contiguous here, as convolutions need them: once, instead of in each pass.
         """
         tensors = [torch.from_numpy(other) for other in others]
         if device == "cpu":
@@ -69,7 +69,7 @@ class InputRows:
 
     @property
     def device(self) -> torch.device:
-        """The device that gathered rows lie on."""
+        """The device that holds gathered rows."""
         return self.vectors.device
 
     def part(self, rows: slice) -> InputRows:
@@ -92,12 +92,12 @@ class InputRows:
 
 
 def gather_others(others: tuple[Tensor, ...], rows: Tensor, device: str | torch.device) -> tuple[Tensor, ...]:
-    """Some rows of images and sets, brought to the device in their own dtype."""
+    """Some rows of images and sets, copied to the device in their own dtype."""
     return tuple(gathered(other, rows, device) for other in others)
 
 
 class MinibatchArrays(NamedTuple):
-    """A minibatch on the CPU without memory: views of its columns as arrays that have rows last."""
+    """A minibatch without memory on the CPU: views of its columns, as arrays that have rows last."""
 
     choices: Sequence[NDArray[np.int64]]
     """Per branch [R]."""
@@ -116,19 +116,19 @@ class MinibatchArrays(NamedTuple):
 
 
 class PackedColumns(NamedTuple):
-    """The columns of a minibatch side by side, as one matrix for each dtype."""
+    """The columns of a minibatch, concatenated into one matrix for each dtype."""
 
     floats: Tensor
     """[R, …] normalised vectors, and `Minibatch`'s columns from `continuous` to `returns`, and the anchor's."""
     choices: Tensor
     """[R, branches] int64."""
     widths: tuple[int, ...]
-    """Of the columns of `floats`."""
+    """The widths of the columns of `floats`."""
 
 
 @dataclass(frozen=True)
 class Minibatch:
-    """R rows to learn from, in B = R inputs, or more where sequences are padded.
+    """R rows to learn from, in B = R inputs, or more if sequences are padded.
 
     Axis letters: C continuous actions, P columns of log-probabilities (1 for the joint action, else one per action
     dimension and branch), S reward signals, L rows of a sequence, m memory size.
@@ -149,25 +149,25 @@ class Minibatch:
     returns: Tensor
     """[R, S] value targets."""
     rows: Tensor
-    """[R] numbers of the rows in the rollout, on the host."""
+    """[R] indices of the rows in the rollout, on the host."""
     real: Tensor | None = None
-    """[R] places of the rows among the B inputs; None where no input is padding."""
+    """[R] indices of the rows among the B inputs; None without padding."""
     critic_memories: Tensor | None = None
     """[B / L, m] the critic's memory before each sequence; None without memory, or if it shares the actor's."""
     padded: Tensor | None = None
-    """[B] row of the rollout for each of the B inputs, on the host; None where they are `rows`."""
+    """[B] row of the rollout for each of the B inputs, on the host; None if they are `rows`."""
     share: float = 1.0
-    """Weight of the means over its rows, where other replicas learn from other rows of the same minibatch."""
+    """Weight of the means over its rows, if other replicas learn from other rows of the same minibatch."""
     together: Tensor | None = None
-    """[…] numbers of the rows of all replicas, on the host; None where they are `rows`."""
+    """[…] indices of the rows of all replicas, on the host; None if they are `rows`."""
     block: PackedColumns | None = None
-    """What the columns are views into; None for sequences."""
+    """The block that the columns are views into; None for sequences."""
     anchor: Tensor | None = None
     """[R, D] the `anchor.described` actions of a regularised policy's anchor."""
 
     @classmethod
     def of_block(cls, block: PackedColumns, rows: Tensor, others: tuple[Tensor, ...] = ()) -> Minibatch:
-        """Rows without memory, given their numbers, and their images and sets."""
+        """Rows without memory, from their indices, and their images and sets."""
         parts = torch.split(block.floats, list(block.widths), dim=1)
         vectors, continuous, penalties, log_probs, advantages, returns, *anchor = parts
         columns, inputs = (continuous, penalties, log_probs, advantages, returns), Inputs(vectors, others)
@@ -175,7 +175,7 @@ class Minibatch:
 
     @classmethod
     def of_actions(cls, continuous: Array, penalties: Array, choices: Array, device: torch.device) -> Minibatch:
-        """Rows of which nothing but actions [R, C] and [R, branches], and penalties, are known: to be scored."""
+        """Rows with only actions [R, C] and [R, branches], and penalties, for computing log-probabilities."""
         drawn, added = (to_device(torch.from_numpy(one.astype(np.float32)), device) for one in (continuous, penalties))
         chosen = to_device(torch.from_numpy(choices.astype(np.int64)), device)
         none = torch.empty(len(choices), 0, device=device)
@@ -195,7 +195,7 @@ class RolloutRows(Protocol):
 
     @property
     def rows(self) -> Tensor:
-        """[R] numbers of its rows in the rollout, on the host."""
+        """[R] indices of its rows in the rollout, on the host."""
         ...
 
     @property
@@ -205,7 +205,7 @@ class RolloutRows(Protocol):
 
     @property
     def together(self) -> Tensor | None:
-        """[…] numbers of the rows of all replicas; None where they are `rows`."""
+        """[…] indices of the rows of all replicas; None if they are `rows`."""
         ...
 
 
@@ -214,7 +214,7 @@ _StepInputs = TypeVar("_StepInputs", bound=RolloutRows, covariant=True)
 
 
 class MinibatchSource(Protocol[_StepInputs]):
-    """A rollout, cut into minibatches anew in each epoch."""
+    """A rollout, cut into new minibatches in each epoch."""
 
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
@@ -228,10 +228,10 @@ class Rollout:
 
     Args:
         inputs: the rows; images and sets stay on the host until a minibatch needs them.
-        targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`, then `anchor` if there is one.
+        targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`, then `anchor`, if any.
         choices: [N, branches] discrete actions.
         advantages: [N] that are normalised over each minibatch, and multiplied with the column of advantages; None if
-            that has them already.
+                that column is final.
     """
 
     def __init__(
@@ -305,11 +305,11 @@ class SequenceRollout:
 
     Args:
         inputs: the N rows, with previous actions.
-        targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`, then `anchor` if there is one.
+        targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`, then `anchor`, if any.
         choices: [N, branches] discrete actions.
         cuts: the places of the Q sequences.
         memories: [Q, m] the actor's memory before each.
-        critic_memories: [Q, m] the critic's memory before each; None where it shares the actor's.
+        critic_memories: [Q, m] the critic's memory before each; None if it shares the actor's.
     """
 
     def __init__(
@@ -336,7 +336,7 @@ class SequenceRollout:
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
     ) -> Iterator[Iterator[Minibatch]]:
-        """Per epoch, minibatches of whole sequences in a new random order; what makes no whole one is left out.
+        """Per epoch, minibatches of whole sequences in a new random order; the remainder is left out.
 
         A minibatch has as many sequences as make up `batch_size` rows with their padding, and at least one.
         """
@@ -383,7 +383,7 @@ class SequenceRollout:
 
 
 def standardised(values: Tensor) -> Tensor:
-    """Each row of values [k, R] less its mean, over its sample deviation, as common implementations of PPO have it."""
+    """Each row of values [k, R] minus its mean, over its sample deviation, as in common implementations of PPO."""
     if values.shape[1] < 2:
         return values
     deviation, mean = torch.std_mean(values, dim=1, keepdim=True)
@@ -391,7 +391,7 @@ def standardised(values: Tensor) -> Tensor:
 
 
 def _packed(columns: list[Array], device: torch.device) -> tuple[Tensor, list[int]]:
-    """Columns side by side as one float matrix on the device, and the width of each."""
+    """Columns concatenated into one float matrix on the device, and the width of each."""
     packed = np.concatenate([column.astype(np.float32, copy=False) for column in columns], axis=1)
     return to_device(torch.from_numpy(packed), device), [column.shape[1] for column in columns]
 

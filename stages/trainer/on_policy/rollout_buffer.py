@@ -1,10 +1,10 @@
 """The rollout buffer: rows and trajectories that wait for the next update, in preallocated columns.
 
-The rows of one update are a *portion*. Trajectories that go beyond it are split there, and the rest begins the next
-portion: whatever is read is of the first. A full one is read as columns, and as observations and actions that networks
-take in. With memory its trajectories are cut into sequences.
+The rows of one update are a *portion*. A trajectory that crosses a portion's end is split there, and the rest begins
+the next portion; readers see only the first portion. A full portion is read as columns, and as observations and actions
+in the form that networks take. With memory its trajectories are cut into sequences.
 
-Axis letters: N rows of K trajectories that lie end to end, cut into Q sequences; P action features.
+Axis letters: N rows of K consecutive trajectories, cut into Q sequences; P action features.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SequenceCuts:
 
     @classmethod
     def of(cls, lengths: NDArray[np.integer], length: int) -> SequenceCuts:
-        """Cut trajectories of `lengths` [K] rows, each at least 1, that lie end to end."""
+        """Cut consecutive trajectories of `lengths` [K] rows, each at least 1."""
         counts = -(-lengths.astype(np.int64) // length)
         first = np.cumsum(counts) - counts
         before = length * (np.arange(int(counts.sum())) - np.repeat(first, counts))
@@ -60,16 +60,16 @@ class SequenceCuts:
         return len(self.starts)
 
     def padded(self, which: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows [q, L] of q sequences, padding included, and the places [R] of those that are no padding."""
+        """The rows [q, L] of q sequences, with padding, and the indices [R] of those that are not padding."""
         sizes, steps = self.sizes[which][:, None], np.arange(self.length)
         rows = self.starts[which][:, None] + np.minimum(steps, sizes - 1)
         return rows, np.flatnonzero((steps < sizes).reshape(-1))
 
 
 class ColumnTable:
-    """Columns of one length, in portions of which the first is read.
+    """Columns of one length, in portions; readers see the first one.
 
-    Appending copies, and at least doubles the space where it does not suffice.
+    Appending copies, and at least doubles the space if it does not suffice.
     """
 
     def __init__(self, columns: Sequence[Column], capacity: int) -> None:
@@ -83,7 +83,7 @@ class ColumnTable:
         return self._portions[0]
 
     def __getitem__(self, name: str) -> Array:
-        """A view of a column's rows in the first portion; changes with the next `append`."""
+        """A view of a column's rows in the first portion; valid until the next `append`."""
         return self._arrays[name][: self._portions[0]]
 
     def columns(self) -> dict[str, Array]:
@@ -91,7 +91,7 @@ class ColumnTable:
         return {name: self[name] for name in self._arrays}
 
     def append(self, columns: Mapping[str, Array]) -> None:
-        """Copy rows into the last portion; columns that the table does not have are left out."""
+        """Copy rows into the last portion; columns unknown to the table are ignored."""
         n, length = len(columns[next(iter(self._arrays))]), sum(self._portions)
         if length + n > self._capacity:
             self._grow(length, length + n)
@@ -101,11 +101,11 @@ class ColumnTable:
 
     @property
     def last_portion(self) -> int:
-        """Rows of the last portion."""
+        """The number of rows of the last portion."""
         return self._portions[-1]
 
     def begin_portion(self) -> None:
-        """Let what is appended from now on belong to another portion."""
+        """Put rows appended from now on into another portion."""
         self._portions.append(0)
 
     def clear(self) -> None:
@@ -147,13 +147,13 @@ class RolloutBuffer:
 
     Args:
         spec: observations and actions.
-        layout: how observations are kept.
-        size: rows of one update; with groups a few more where mates are not to be parted.
-        memory: the policy's, None without.
+        layout: the layout of encoded observations.
+        size: the number of rows of one update; with groups a few more if group mates must not be separated.
+        memory: the policy's memory settings, None without memory.
         follows_agents: keep the agent and episode of each trajectory.
         grouped: keep the members of each group: `headrace.queues.columns.GROUP_*`, and the batches' `sources`.
         extra: further columns of rows to keep.
-        unroll_length: cut trajectories so that none lies across a multiple of so many rows; 0: don't.
+        unroll_length: cut trajectories at each multiple of this many rows; 0 for no cuts.
         squashed: the policy draws continuous actions as the tanh of a Gaussian.
     """
 
@@ -207,12 +207,12 @@ class RolloutBuffer:
         return len(self.rows)
 
     def append(self, batch: TrajectoryBatch, observations: EncodedObservations, finals: EncodedObservations) -> None:
-        """Copy trajectories in, split where the portion is full.
+        """Copy trajectories into the buffer, split at the end of the portion.
 
         Args:
-            batch: k of them.
-            observations: its rows', encoded.
-            finals: after the last row of each, encoded.
+            batch: k trajectories.
+            observations: the encoded observations of its rows.
+            finals: the encoded observations after the last row of each trajectory.
         """
         rows: Columns = {**batch.rows, **dict(zip(self._observed, arrays_of(observations), strict=True))}
         trajectories: Columns = {
@@ -237,7 +237,7 @@ class RolloutBuffer:
         self._put(rows, trajectories)
 
     def extend(self, rows: Columns, trajectories: Columns, sequences: Columns) -> None:
-        """Copy columns of another such buffer in, all that this one has."""
+        """Copy all columns that this buffer has from columns of another buffer."""
         self.rows.append(rows)
         self.trajectories.append(trajectories)
         if self.sequences is not None:
@@ -247,42 +247,42 @@ class RolloutBuffer:
         self.rows.append(rows)
         self.trajectories.append(trajectories)
         if self.sequences is not None:
-            # Of all memories only these are needed: the update computes the rest anew.
+            # The only memories that are needed: the update recomputes all others.
             starts = SequenceCuts.of(trajectories["lengths"], self._sequence_length).starts
             self.sequences.append({"memories": rows["memories"][starts]})
 
     @property
     def ended(self) -> NDArray[np.bool_]:
-        """[K] true where the episode ended with the trajectory; of a buffer that follows agents."""
+        """[K] true if the episode ended with the trajectory; for a buffer that follows agents."""
         ended: NDArray[np.bool_] = self.trajectories["terminated"] | self.trajectories["truncated"]
         return ended
 
     def chains(self) -> Chains | None:
-        """The chains of trajectories of one agent and episode; None of a buffer that does not follow agents."""
+        """The chains of trajectories of one agent and episode; None for a buffer that does not follow agents."""
         if not self.follows_agents:
             return None
         return Chains.of(self.trajectories["agent_ids"], self.trajectories["episode_ids"], self.ended)
 
     def kept(self, table: AgentTable) -> NDArray[Any]:
-        """Return a table's numbers [K, width] of the agents of all trajectories; zeros of unknown ones."""
+        """Return a table's numbers [K, width] for the agents of all trajectories; zeros for unknown agents."""
         return table.values_of(self.trajectories["agent_ids"], self.trajectories["episode_ids"])
 
     def keep(self, table: AgentTable, after: NDArray[Any], chains: Chains, update: int) -> None:
-        """Let a table keep numbers [K, width] after the trajectories, for the agents' next ones."""
+        """Keep numbers [K, width] after the trajectories in a table, for the agents' next ones."""
         last, trajectories = chains.latest, self.trajectories
         agents, episodes = trajectories["agent_ids"][last], trajectories["episode_ids"][last]
         table.keep(agents, episodes, after[last], self.ended[last], update)
 
     def cuts(self) -> SequenceCuts | None:
-        """The sequences that the trajectories are cut into; None without memory."""
+        """The sequences of the trajectories; None without memory."""
         return SequenceCuts.of(self.trajectories["lengths"], self._sequence_length) if self._sequence_length else None
 
     def observations(self) -> EncodedObservations:
-        """Of the rows, not normalised; views."""
+        """The observations of the rows, not normalised; views."""
         return _encoded(self.rows, self._observed)
 
     def final_observations(self) -> EncodedObservations:
-        """After the last row of each trajectory, not normalised; views."""
+        """The observations after the last row of each trajectory, not normalised; views."""
         return _encoded(self.trajectories, self._finally_observed)
 
     def actions(self) -> tuple[NDArray[np.float32], Array]:
@@ -290,7 +290,7 @@ class RolloutBuffer:
         return drawn_actions(self._spec.actions, self.rows.columns(), len(self))
 
     def penalties(self) -> Array:
-        """What is added to logits [N, choices]: `MASK_PENALTY` where a choice was forbidden; width 0 without masks."""
+        """Penalties for logits [N, choices]: `MASK_PENALTY` where a choice was forbidden; width 0 without masks."""
         if not self._spec.actions.masked:
             return np.empty((len(self), 0))
         return np.where(self.rows["action_masks"], np.float32(0), MASK_PENALTY)
@@ -310,12 +310,12 @@ class RolloutBuffer:
         return before, own[last]
 
     def clear(self) -> None:
-        """Forget the rows of an update; those that came beyond it are there now."""
+        """Forget the rows of an update; the next portion takes their place."""
         for table in self._tables().values():
             table.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of all columns, rows beyond the next update's included."""
+        """Copies of all columns, including rows beyond the next update's."""
         return {name: table.state_dict() for name, table in self._tables().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

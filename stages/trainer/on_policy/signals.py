@@ -1,4 +1,4 @@
-"""All reward signals of a behaviour, and a full buffer as they take it in."""
+"""All reward signals of a behaviour, and a full buffer in the form that they take."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from headrace.stages.trainer.rewards.signal import Extrinsic
 class Signals:
     """All S reward signals of a behaviour, in the order of its settings.
 
-    With the environment's own reward alone, nothing of this costs anything.
+    If the environment's reward is the only one, none of this costs anything.
 
     Args:
         context: the trainer's.
-        hyperparameters: the trainer's, which a subclass named as `module:Class` finds as plain data in the context.
+        hyperparameters: the trainer's; for a subclass named as `module:Class`, the context has them only as plain data.
 
     Attributes:
         names: [S]
         gammas: [S] discounts.
         strengths: [S] factors on rewards.
-        ignore_termination: [S] true where a signal's value goes on beyond the end of an episode that terminated.
-        sums: the rewards so far, by all signals but the environment's, of each agent in the middle of an episode; None
-            if there are no others.
+        ignore_termination: [S] true if a signal's value continues beyond the end of a terminated episode.
+        sums: the rewards so far, by all signals except the environment's, of each agent in the middle of an episode;
+                None if there are no others.
 
     Raises:
         StageError: if a signal can't be made.
@@ -63,26 +63,26 @@ class Signals:
         self.sums = AgentTable(len(self._others), "float64") if self._others else None
         self._losses: dict[str, list[float]] = {}
         self.scale = reward_scale(self._signals, hyperparameters)
-        """What the environment's rewards are divided by; None where they are learned from as they are."""
+        """Divides the environment's rewards; None if they are not scaled."""
 
     @property
     def follows_agents(self) -> bool:
-        """Whether something is kept of each agent from trajectory to trajectory."""
+        """Whether the signals keep data of each agent from trajectory to trajectory."""
         return self.sums is not None or self.scale is not None
 
     def see(self, extrinsic: NDArray[np.float32], buffer: RolloutBuffer, chains: Chains | None, update: int) -> None:
-        """Take in the environment's rewards [N] of a full buffer, once, where they are scaled."""
+        """Count the environment's rewards [N] of a full buffer, once, if they are scaled."""
         if self.scale is not None:
             lengths, agents, episodes = (buffer.trajectories[name] for name in ("lengths", "agent_ids", "episode_ids"))
             self.scale.see(extrinsic, lengths, agents, episodes, buffer.ended, update, chains)
 
     def observe(self, vectors: NDArray[np.float32]) -> None:
-        """Show all signals the vector observations [n, V] of new steps."""
+        """Let all signals observe the vector observations [n, V] of new steps."""
         for signal in self._signals:
             signal.observe(vectors)
 
     def transitions(self, buffer: RolloutBuffer) -> BufferTransitions | None:
-        """The rows of a full buffer as signals take them in; None if there is only the environment's reward."""
+        """The rows of a full buffer in the signals' form; None if the environment's reward is the only one."""
         if not self._others:
             return None
         return BufferTransitions(self._context.spec, buffer, self._context.device)
@@ -95,7 +95,7 @@ class Signals:
             transitions: `transitions()` of the same rows.
 
         Raises:
-            NotFiniteError: if one is NaN or infinite.
+            NotFiniteError: if a reward is NaN or infinite.
         """
         own = extrinsic.astype(np.float64) if self.scale is None else self.scale.apply(extrinsic)
         rewards: NDArray[np.float64] = own[:, None] * self.strengths
@@ -112,12 +112,12 @@ class Signals:
     def advantages(
         self, rewards: Floats, values: CriticValues, lengths: NDArray[np.integer], over: NDArray[np.bool_], lambd: float
     ) -> Floats:
-        """GAE [N, S] of rewards [N, S], given the trajectories [K] whose end no reward of the task can follow."""
+        """GAE [N, S] from rewards [N, S], and the trajectories [K] whose end no reward of the task can follow."""
         valueless = over[:, None] & ~self.ignore_termination
         return advantages(rewards, values.values, values.final_values, lengths, valueless, self.gammas, lambd)
 
     def learner(self, transitions: BufferTransitions | None) -> Callable[[Tensor], None] | None:
-        """A function that lets the signals learn from some of the rows; None if there is nothing to learn."""
+        """A function that lets the signals learn from some of the rows; None if no signal learns."""
         if transitions is None:
             return None
         self._losses = {}
@@ -160,7 +160,7 @@ class Signals:
                 extend(behavior, f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist(), "mean")
 
     def value_statistics(self, estimates: Mapping[str, Floats], values: Floats, targets: Floats) -> dict[str, float]:
-        """What the critic's estimates [N, S], by their names, and its values and their targets [N, S] show."""
+        """Statistics of the critic's estimates [N, S], by their names, and of its values and their targets [N, S]."""
         named = [name.capitalize() for name in self.names]
         found = {
             f"Policy/{signal} {estimate}": float(mean)
@@ -168,7 +168,7 @@ class Signals:
             for signal, mean in zip(named, each.mean(axis=0), strict=True)
         }
         for signal, share in zip(named, explained_variances(values, targets).tolist(), strict=True):
-            if isfinite(share):  # targets that are all the same have no variance to explain
+            if isfinite(share):  # constant targets have no variance to explain
                 found[f"Policy/{signal} Explained Variance"] = share
         return found
 
@@ -201,11 +201,11 @@ class Signals:
 
 
 class BufferTransitions:
-    """The rows of a buffer as reward signals take them in: not normalised, with what was observed after each.
+    """The rows of a buffer as reward signals take them: not normalised, with the observation after each.
 
     Args:
         spec: observations and actions.
-        buffer: full; it must not change meanwhile.
+        buffer: a full buffer, which must not change meanwhile.
         device: the device that signals compute on.
     """
 

@@ -1,7 +1,7 @@
 """Splits the trajectories of a batch where the rows of an update are complete: pure functions of columns.
 
-A piece before the split is like one that flow control closed there: its episode goes on, and what was observed next is
-the first row of the piece behind it. Axis letters: N rows of K trajectories that lie end to end.
+The piece before the split is like one that flow control closed there: its episode continues, and its next observation
+is the first row of the piece after it. Axis letters: N rows of K consecutive trajectories.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _GOES_ON = {"terminated": False, "truncated": False, "group_left": True}
 
 
 def rows_within(lengths: NDArray[np.integer], room: int) -> Numbers:
-    """Of K trajectories, the leading rows [K] of each that are among the first `room` rows of all."""
+    """For each of K trajectories, the number [K] of its leading rows among the first `room` rows of all."""
     before = np.cumsum(lengths, dtype=np.int64) - lengths
     kept: Numbers = np.clip(room - before, 0, lengths)
     return kept
 
 
 def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
-    """As `rows_within`, for groups of agents: mates are split at one tick, at which all of them decide.
+    """As `rows_within`, for groups of agents: group mates are split at one tick, at which all of them decide.
 
-    So the rows may be more than `room`: by less than a group has members, or where mates decide at different ticks, by
-    those up to a tick at which all do, or to the end of their trajectories.
+    The rows may therefore exceed `room`: by fewer than the group's members, or if mates decide at different ticks, up
+    to the next tick at which all decide, or to the end of their trajectories.
 
     Args:
         trajectories: `headrace.queues.columns.GROUP_TRAJECTORY_COLUMNS` and lengths, of one source.
@@ -39,7 +39,7 @@ def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
         room: less than N.
     """
     lengths, groups = trajectories["lengths"], trajectories["group_ids"]
-    # Trajectories of mates are closed together; an agent without a group is a group of its own.
+    # Trajectories of mates close together; an agent without a group counts as a separate group.
     apart = np.where(groups == 0, -1 - np.arange(len(groups)), groups)
     keys = np.stack([apart, trajectories["next_ticks"]])
     _, first, which = np.unique(keys, axis=1, return_index=True, return_inverse=True)
@@ -63,8 +63,8 @@ def split(
         rows: [N] columns.
         trajectories: [K] columns, `lengths` among them.
         kept: from 0 to the length of each.
-        following: columns of trajectories that hold what a column of rows had next.
-        preceding: columns of trajectories that hold what a column of rows had before.
+        following: columns of trajectories that hold the next value of a column of rows.
+        preceding: columns of trajectories that hold the previous value of a column of rows.
     """
     lengths = trajectories["lengths"]
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
@@ -84,7 +84,7 @@ def split(
     number = np.arange(int(lengths.sum())) - starts.repeat(lengths)
     chosen = number < kept.repeat(lengths)
     at = int(kept.sum())
-    if chosen[:at].all():  # no copies where the rows lie together
+    if chosen[:at].all():  # no copies of contiguous rows
         first, rows_left = ({name: column[of] for name, column in rows.items()} for of in (slice(at), slice(at, None)))
     else:
         first, rows_left = ({name: column[of] for name, column in rows.items()} for of in (chosen, ~chosen))
@@ -99,15 +99,15 @@ def cut_every(
     following: Mapping[str, str],
     preceding: Mapping[str, str],
 ) -> Columns:
-    """Cut trajectories so that none lies across a multiple of `length`; the rows stay as they are.
+    """Cut trajectories at each multiple of `length` rows; the rows stay as they are.
 
     Args:
         rows: [N] columns.
         trajectories: [K] columns, `lengths` among them.
         length: rows between two cuts.
-        before: rows that came before.
-        following: columns of trajectories that hold what a column of rows had next.
-        preceding: columns of trajectories that hold what a column of rows had before.
+        before: the number of earlier rows.
+        following: columns of trajectories that hold the next value of a column of rows.
+        preceding: columns of trajectories that hold the previous value of a column of rows.
 
     Returns:
         The columns of the pieces.
@@ -135,7 +135,7 @@ def cut_every(
 
 
 def _moments_of_group(lengths: NDArray[np.integer], ticks: Numbers, room: int) -> Numbers:
-    """Leading rows [k] of mates' trajectories, up to the first tick with `room` rows before it at which all decide."""
+    """Leading rows [k] of mates' trajectories, up to the first tick at which all decide after at least `room` rows."""
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
     moments, place = np.unique(ticks, return_inverse=True)
     deciding = np.bincount(place)

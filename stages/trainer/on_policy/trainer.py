@@ -1,6 +1,6 @@
-"""The trainer that collects full buffers of trajectories; what is made of one before the update is a subclass's.
+"""The trainer that collects full buffers of trajectories; subclasses define what an update makes of one.
 
-PPO and POCA make epochs of minibatches of a buffer, IMPALA one gradient step.
+PPO and POCA learn from a buffer in epochs of minibatches, IMPALA in one gradient step.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Update = TypeVar("Update", bound=NetworkUpdate)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an update has learned from, and what it has shown."""
+    """The rewards that an update has learned from, and its statistics."""
 
     rewards: Floats
     """[N, S] of the buffer's rows, times strength."""
@@ -78,14 +78,14 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
     """Collects the trajectories of one behaviour, and learns from `rows_per_update` rows at a time.
 
     Raises:
-        StageError: if the behaviour can't be trained so: no actions, an observation that no encoder accepts, unusable
+        StageError: if the behaviour can't be trained: no actions, an observation that no encoder accepts, unusable
             demonstrations.
     """
 
     hyperparameters: ClassVar[type[OnPolicyHyperparameters] | type[ImpalaHyperparameters]]
     """The model of this trainer's hyperparameters."""
     follows_groups: ClassVar[bool] = False
-    """True if the buffer keeps the members of each group; else a group's reward counts as each member's own."""
+    """True if the buffer keeps the members of each group; otherwise a group's reward counts as each member's own."""
 
     step = 0
     """Agent steps added so far."""
@@ -103,7 +103,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters: Settings = self.hyperparameters.model_validate(settings.hyperparameters)  # type: ignore[assignment]
         self._entropies = self._count_entropies()
-        """What the mean entropy of continuous actions is multiplied by."""
+        """Factor on the mean entropy of continuous actions."""
         self._memory = settings.network_settings.memory
         self._signals = Signals(context, self._hyperparameters)
         self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
@@ -116,7 +116,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._buffer = self._make_buffer()
         self._rows_per_pass = rows_per_pass(spec)
         self._kept: dict[str, AgentTable | None] = {}
-        """What is kept of each agent in the middle of an episode, by its name in checkpoints; None where it is not."""
+        """The tables of each agent in the middle of an episode, by name in checkpoints; None for those not kept."""
 
     @property
     def rows_per_update(self) -> int:
@@ -125,7 +125,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
 
     @property
     def corrects_age(self) -> bool:
-        """True if the clip is centred on the policy that learns; of IMPALA too, as that is what V-trace is for."""
+        """True if the clip is centred on the learning policy, and for IMPALA, as V-trace corrects age."""
         h = self._hyperparameters
         return isinstance(h, ImpalaHyperparameters) or h.decoupled
 
@@ -146,12 +146,12 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
 
     @flushed_denormals()
     def learn(self) -> int:
-        """Make one update from `rows_per_update` rows; returns their number. Those beyond them wait for the next one.
+        """Make one update from `rows_per_update` rows; return their number. Later rows wait for the next update.
 
-        With groups there may be a few rows more: see `headrace.stages.trainer.on_policy.splitting`.
+        With groups there may be a few more rows: see `headrace.stages.trainer.on_policy.splitting`.
 
         Raises:
-            NotFiniteError: if a loss became NaN or infinite; weights, optimizer, buffer and replay are then as before.
+            NotFiniteError: if a loss became NaN or infinite; then weights, optimizer, buffer and replay are as before.
         """
         rows, chains = len(self._buffer), self._buffer.chains()
         if self._signals.scale is not None:
@@ -166,7 +166,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, normaliser, signals, counters, randomness, and the rows that wait in the buffer."""
+        """Weights, optimizer, normaliser, signals, counters, randomness, and the rows waiting in the buffer."""
         return {
             "step": self.step,
             "version": self.version,
@@ -225,7 +225,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             self._intake.load_normalizer(state.get("normalizer"))
 
     def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from an exported policy: its actor and normaliser. The critic stays as it is."""
+        """Start from an exported policy's actor and normaliser. The critic stays as it is."""
         with self.context.naming_behavior():
             self._network.load_acting(tensors)
             self._intake.load_exported_normalizer(tensors)
@@ -237,11 +237,11 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
     def _perceptrons(
         self, network: ActorCriticNetwork | ActorTower | None, what: str = "its network is more than perceptrons"
     ) -> Perceptrons | None:
-        """Return the network if its gradients are to be found by hand; else say why they are not.
+        """Return the network if its gradients are to be computed by hand; otherwise log why they are not.
 
         Args:
-            network: of a kind whose gradients can be found by hand, or any other.
-            what: is said of one of another kind.
+            network: of a kind whose gradients can be computed by hand, or any other.
+            what: the reason to log for a network of another kind.
         """
         device = self.context.device.partition(":")[0]
         if self.context.autograd:
@@ -260,7 +260,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
 
     @abstractmethod
     def _make_update(self) -> Update:
-        """Make the network, and the update that owns it; design, signals and randomness are there already."""
+        """Make the network, and the update that owns it, once design, signals and randomness exist."""
 
     @abstractmethod
     def _learn(self, chains: Chains | None) -> Outcome:
@@ -277,7 +277,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         transitions: BufferTransitions | None,
         chains: Chains | None,
     ) -> Outcome:
-        """Make epochs of minibatches of a prepared buffer, as PPO and POCA do; arguments as of `_learn`."""
+        """Train a prepared buffer in epochs of minibatches, as PPO and POCA do; arguments as in `_learn`."""
         coefficients, learn_signals = self._coefficients(), self._signals.learner(transitions)
         losses = update.run(prepared.rollout, coefficients, self._random, self.step, learn_signals)
         self._clone()
@@ -288,12 +288,12 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         return Outcome(prepared.rewards, losses.named(coefficients) | self._signals.value_statistics(*critic))
 
     def _extrinsic_rewards(self) -> NDArray[np.float32]:
-        """The environment's rewards [N] of the buffer's rows, as they are learned from."""
+        """The environment's rewards [N] of the buffer's rows, as the trainer learns from them."""
         rewards: NDArray[np.float32] = self._buffer.rows["rewards"]
         return rewards
 
     def _make_buffer(self) -> RolloutBuffer:
-        """Make the empty buffer; all else is there already."""
+        """Make the empty buffer, once everything else exists."""
         follows_agents = self._memory is not None or self._signals.follows_agents
         sizes = self._intake.layout, self.rows_per_update, self._memory
         grouped = self.follows_groups and self._spec.grouped
@@ -329,7 +329,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         return InputRows.of(vectors, observed.others, previous_actions, self.context.device, self._images)
 
     def _image_numbers(self) -> list[int]:
-        """Which of the inputs beside vectors are images with the channels first, for encoders of ours."""
+        """Indices of the non-vector inputs that are images with the channels first, for built-in encoders."""
         if self._design.settings.network is not None:
             return []
         others = [self._spec.observations[index] for index in self._intake.layout.others]

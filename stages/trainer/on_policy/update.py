@@ -1,12 +1,12 @@
-"""PPO on one page: epochs of minibatches over one rollout, the clipped loss of each, and a step of Adam down it.
+"""PPO on one page: epochs of minibatches over one rollout, the clipped loss of each, and a step of Adam.
 
 Schulman et al. (2017), "Proximal Policy Optimization Algorithms". `OnPolicyUpdate` has the loop of algorithm 1, lines
-6 and 7, for any losses; `PPOUpdate` has those of PPO, eq. 7 and 9. What comes before, the advantages of eq. 11
-and what it weighs that rows come late, is in `values`.
+6 and 7, for any losses; `PPOUpdate` has those of PPO, eq. 7 and 9. The advantages of eq. 11, and the weights of rows
+that arrive late, are in `values`.
 
-An update is a function of parameters, optimizer state and one rollout: nothing inside looks at a value, so nothing
-waits for a device (but for `target_kl`, once an epoch), and the inner step has fixed shapes. So the gradients of a step
-may be found in any of several ways (`headrace.stages.trainer.gradients`): see `find_gradients` and `advance`.
+An update is a function of parameters, optimizer state and one rollout: no code inside reads a value, so none waits for
+a device (except for `target_kl`, once an epoch), and the inner step has fixed shapes. The gradients of a step may
+therefore be computed in several ways (`headrace.stages.trainer.gradients`): see `find_gradients` and `advance`.
 
 Axis letters: R rows of a minibatch, P columns of log-probabilities (1 for the joint action, else one per action
 dimension and branch), S reward signals, H action heads.
@@ -48,7 +48,7 @@ class Coefficients:
     beta: float
     """Weight of the entropy bonus, c₂ of eq. 9."""
     epsilon: float = 0.0
-    """Clip range; 0 for an algorithm that clips nothing."""
+    """Clip range; 0 for an algorithm without clipping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class Losses:
     others: Mapping[str, float] = field(default_factory=dict)
     """Further losses, by the names under which they are reported."""
     measures: Mapping[str, float] = field(default_factory=dict)
-    """What was only measured, by name."""
+    """Results that are only reported, by name."""
 
     def named(self, coefficients: Coefficients) -> dict[str, float]:
-        """By the names of the statistics, with the numbers of the update."""
+        """The statistics by name, with the update's scheduled numbers."""
         found = {"Losses/Policy Loss": self.policy, "Losses/Value Loss": self.value}
         found |= {f"Losses/{name}": loss for name, loss in self.others.items()}
         found |= {f"Policy/{name}": measure for name, measure in self.measures.items()}
@@ -77,42 +77,42 @@ class Losses:
 
 @dataclass(slots=True)
 class _StepResults:
-    """What the gradient steps of one update have shown so far, on the device."""
+    """The results of an update's gradient steps so far, on the device."""
 
     losses: list[Tensor] = field(default_factory=list)
-    """Of each minibatch all results of `losses`, [k]."""
+    """For each minibatch, all results of `losses`, [k]."""
     shares: list[float] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
     """[k] norms of the parts of each gradient of the last epoch that was measured."""
     epochs: list[Tensor] = field(default_factory=list)
-    """What was `measured` of each epoch, if at all; of an algorithm without a clip range, of none."""
+    """The `measured` results of each epoch, if any; empty for an algorithm without a clip range."""
 
 
 class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
-    """Makes the gradient steps of one update.
+    """Runs the gradient steps of one update.
 
     Args:
         network: the network to train.
         spec: its actions.
         hyperparameters: epochs, batch size and so on.
-        replicas: those that make the same update, each from its part of every minibatch.
+        replicas: the replicas that make the same update, each from its part of every minibatch.
 
     Attributes:
         find_gradients: sets the gradients of the weighted losses of a minibatch, or of this replica's share of them,
-            and returns the results [k] of `losses`; autograd does, unless another way is put there.
-        advance: makes a gradient step; returns the same results, and what `_descend` gives.
-        ratios: log(π / π_old) [R, P] of the newest minibatch, for the statistics; None where nothing is clipped.
+                and returns the results [k] of `losses`; autograd unless replaced.
+        advance: takes a gradient step; returns the same results, and `_descend`'s.
+        ratios: log(π / π_old) [R, P] of the newest minibatch, for the statistics; None without clipping.
         measuring: true in epochs that are measured: the last one, or with `target_kl` all.
     """
 
     names: ClassVar[tuple[str, ...]]
     """The results of `losses`, for messages: first the policy loss, then the value loss, last the entropy."""
     of_value: ClassVar[tuple[float, ...]] = (1.0,)
-    """The weights of the losses behind the policy's, but for the entropy, in units of `value_coefficient`."""
+    """The weights of the losses after the policy's, without the entropy's, in units of `value_coefficient`."""
     measures: tuple[str, ...] = ()
-    """Further results of `losses`, behind the entropy, that are only reported: statistics `Policy/<name>`."""
+    """Further results of `losses`, after the entropy, that are only reported: statistics `Policy/<name>`."""
     anchor: Anchor | None = None
-    """Of a regularised policy; None of others."""
+    """The anchor of a regularised policy; None for others."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
             after_each: called with the rows of each minibatch after its gradient step.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; weights and optimizer are then as before.
+            NotFiniteError: if a loss or a weight became NaN or infinite; then weights and optimizer are as before.
         """
         h, steps = self.settings, _StepResults()
         with self.adam.undone_on_failure():
@@ -167,7 +167,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
                 results *= torch.tensor(steps.shares, device=results.device)[:, None]
                 self.replicas.add_up(results)
             sound = torch.isfinite(self.network.values).all()
-            results = results.cpu()  # at once: a GPU is waited for at each number that is asked of it
+            results = results.cpu()  # one copy: each single number read from a GPU waits for it
             table = results[:, : len(self.names)]
             if not (bool(torch.isfinite(table).all()) and bool(sound)):
                 words = not_finite(self.names, table.numpy(), "learning_rate, max_grad_norm,")
@@ -185,7 +185,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         steps: _StepResults,
         after_each: Callable[[Tensor], None] | None,
     ) -> None:
-        """Make the gradient steps of one epoch."""
+        """Run the gradient steps of one epoch."""
         steps.norms.clear()
         before, log_ratios = len(steps.shares), []
         for minibatch in minibatches:
@@ -204,29 +204,29 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
     def step(
         self, minibatch: AnyMinibatch, coefficients: Coefficients, weights: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Make a gradient step as it is: see `advance`."""
+        """Take a gradient step directly; see `advance`."""
         losses = self.find_gradients(minibatch, coefficients, weights)
         return losses, self._descend(coefficients.learning_rate)
 
     def by_autograd(self, minibatch: AnyMinibatch, coefficients: Coefficients, weights: Tensor) -> Tensor:
-        """Let autograd find the gradients: see `find_gradients`."""
+        """Compute the gradients by autograd; see `find_gradients`."""
         self.network.gradients.zero_()
-        # One sum: for gradients that it is given, torch imports sympy: 0.4 s and 34 MB.
+        # One sum: torch imports sympy for gradients passed to backward, at 0.4 s and 34 MB.
         results = torch.stack(self.losses(minibatch, coefficients))
         total = results[: len(weights)] @ weights
         torch.autograd.backward(total if minibatch.share == 1.0 else total * minibatch.share)
         return results.detach()
 
     def _descend(self, learning_rate: float | Tensor) -> Tensor | None:
-        """One step down the gradients that were found.
+        """One step along the computed gradients.
 
         Returns:
-            With `max_grad_norm` the norms [k] of the gradient's parts, before they were limited.
+            With `max_grad_norm` the norms [k] of the gradient's parts, before clipping.
         """
         h, norms = self.settings, None
         self.replicas.add_up(self.network.gradients)
         if self._parts is not None and h.max_grad_norm is not None:
-            # Apart by default, as the value loss would take most of a norm that actor and critic share.
+            # Separately by default, as the value loss would take most of a norm shared by actor and critic.
             norms = self._parts.clip(h.max_grad_norm)
         self.adam.step(learning_rate)
         return norms
@@ -247,7 +247,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         return torch.tensor(numbers, device=self.network.values.device)
 
     def log_probs_and_entropy(self, heads: Tensor, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [R, P] of the rows' actions, given heads [R, H]; the entropy as ML-Agents weighs it."""
+        """Log-probabilities [R, P] of the rows' actions, from heads [R, H]; the entropy as ML-Agents weighs it."""
         columns, entropies = [], []
         logits = heads
         if self._continuous:
@@ -268,13 +268,13 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
 
     @torch.no_grad()
     def log_probs(self, heads: Tensor, rows: Minibatch) -> NDArray[np.float32]:
-        """Log-probabilities [N, P] of the actions of N rows, given the actor's heads [N, H]."""
+        """Log-probabilities [N, P] of the actions of N rows, from the actor's heads [N, H]."""
         found: NDArray[np.float32] = self.log_probs_and_entropy(heads, rows)[0].cpu().numpy()
         return found
 
     @torch.no_grad()
     def current_log_probs(self, minibatches: Iterable[Minibatch]) -> NDArray[np.float32]:
-        """Log-probabilities [N, P] of the minibatches' actions under the policy as it is now.
+        """Log-probabilities [N, P] of the minibatches' actions under the current policy.
 
         Replicas take turns at the minibatches.
         """
@@ -293,7 +293,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         return log_probs
 
     def _of_steps(self, steps: _StepResults) -> dict[str, float]:
-        """What was measured of any algorithm's gradient steps, by the names of the statistics."""
+        """Statistics that any algorithm's gradient steps have, by name."""
         norms = torch.stack(steps.norms).cpu()
         found = {"Gradient Norm": float(norms.square().sum(dim=1).sqrt().mean())}
         if norms.shape[1] > 1:
@@ -307,7 +307,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
 
 
 class PPOUpdate(OnPolicyUpdate[Minibatch]):
-    """Trains an actor and a critic that values single agents; arguments as of `OnPolicyUpdate`, and the anchor."""
+    """Trains an actor and a critic that values single agents; arguments are `OnPolicyUpdate`'s, and the anchor."""
 
     names = ("policy loss", "value loss", "entropy")
     network: ActorCriticNetwork
@@ -322,7 +322,7 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
         return self.network.heads(inputs)
 
     def losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:
-        """Policy loss, value loss and entropy, the terms of eq. 9; of a regularised policy also its divergence."""
+        """Policy loss, value loss and entropy, the terms of eq. 9; for a regularised policy also its divergence."""
         heads, values = self.network(batch.inputs, batch.critic_memories)
         if batch.real is not None:  # padding leaves here: means over the rest are the masked means
             heads, values = heads.index_select(0, batch.real), values.index_select(0, batch.real)
@@ -338,13 +338,13 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
 
 
 def clipped_policy_loss(log_ratios: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
-    """The clipped surrogate, eq. 7, with its sign turned so that less is better.
+    """The clipped surrogate, eq. 7, with the sign reversed, as a loss.
 
     Args:
-        log_ratios: [R, P] log-probabilities of the actions under the policy that is trained, less those under the
-            policy before the update, or the one that acted if they are not decoupled.
+        log_ratios: [R, P] log-probabilities of the actions under the trained policy, minus those under the policy
+            before the update, or the policy that acted if they are not decoupled.
         advantages: [R, 1] normalised; [R, P] if weighted.
-        epsilon: how far a ratio may leave 1 and still be encouraged.
+        epsilon: how far from 1 a ratio may move before its gradient is cut.
 
     Returns:
         The mean over rows and columns: a scalar.
@@ -355,7 +355,7 @@ def clipped_policy_loss(log_ratios: Tensor, advantages: Tensor, epsilon: float) 
 
 
 def clipped_by_hand(log_ratios: Numbers, advantages: Numbers, epsilon: float) -> tuple[float, Numbers]:
-    """The same of arrays [P, R], and its gradient by the log-ratios: r·cost where that is not clipped, else 0."""
+    """The same for arrays [P, R], and its gradient with respect to the log-ratios: r·cost if not clipped, else 0."""
     ratios = np.exp(log_ratios)
     clipped = clip(ratios, epsilon)
     ratios *= advantages
@@ -384,7 +384,7 @@ def value_loss(values: Tensor, returns: Tensor) -> Tensor:
 
 
 def value_loss_by_hand(values: Numbers, returns: Numbers, weight: float, of_values: Numbers) -> float:
-    """The same of arrays [S, R]; writes the loss's gradient by the values, times a weight, to `of_values`."""
+    """The same for arrays [S, R]; writes the gradient with respect to the values, times a weight, to `of_values`."""
     np.subtract(values, returns, out=of_values)
     loss = float(np.vdot(of_values, of_values)) / of_values.size
     of_values *= 2.0 * weight / of_values.size

@@ -1,4 +1,4 @@
-"""What is computed of a whole rollout: the critic's values, the advantages made of them, and what the ratios say.
+"""Computations over a whole rollout: the critic's values, the advantages from them, and statistics of the ratios.
 
 Values are computed in blocks of rows; with memory in the order of trajectories.
 
@@ -27,9 +27,9 @@ from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 _ROWS = 512
-"""Rows per forward pass: bounds memory, and stays in the processor's cache."""
+"""Rows per forward pass: bounds memory, and fits the processor's cache."""
 _ELEMENTS = 2**22
-"""Elements of images and sets per forward pass, whose encoders need many times as much memory."""
+"""Elements of images and sets per forward pass: their encoders need many times as much memory."""
 _FEWEST_ROWS = 16
 
 
@@ -46,13 +46,13 @@ _Judged = TypeVar("_Judged", contravariant=True)
 
 
 class SequenceSource(Protocol[_Gathered]):
-    """N rows, of which sequences can be gathered."""
+    """N rows, from which sequences can be gathered."""
 
     def __len__(self) -> int: ...
 
     @property
     def device(self) -> torch.device:
-        """The device that gathered sequences lie on."""
+        """The device that holds gathered sequences."""
         ...
 
     def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> _Gathered:
@@ -81,7 +81,7 @@ class CriticValues:
     memories_after: Tensor | None = None
     """[K, m] after each trajectory's last row."""
     heads: Tensor | None = None
-    """[N, H] the actor's heads of the rows, where they were asked for."""
+    """[N, H] the actor's heads of the rows, if requested."""
 
 
 def evaluate_rows(
@@ -92,15 +92,15 @@ def evaluate_rows(
     replicas: Replicas = SINGLE_TRAINER,
     heads: bool = False,
 ) -> CriticValues:
-    """Evaluate rows and final observations without memory, `block` at a time; each replica a part of them.
+    """Evaluate rows and final observations without memory, `block` at a time; each replica evaluates a part of them.
 
     Args:
         network: the actor and the critic.
         rows: N rows.
         finals: K final observations.
         block: rows per forward pass.
-        replicas: those that evaluate the same.
-        heads: whether to return the actor's heads, too; of one replica alone. A body that both share is passed once.
+        replicas: the replicas that evaluate the same rows.
+        heads: whether to return the actor's heads, too; only for one replica. A shared body runs once.
     """
     n, values, of_actor = len(rows), [], []
     vectors = torch.cat([rows.vectors, finals.vectors])
@@ -137,10 +137,10 @@ def evaluate_sequences(
     initial: Tensor,
     block: int,
 ) -> CriticValues:
-    """Evaluate with memory: trajectory after trajectory of each agent, all agents side by side.
+    """Evaluate with memory: trajectory after trajectory of each agent, all agents in parallel.
 
-    Nothing is padded on the way, as the memory after a sequence has to be the one after its last row: the rows of
-    sequences are evaluated in pieces of 2^i rows, so that a few passes do for sequences of all sizes.
+    Nothing is padded, as the memory after a sequence must be the one after its last row: sequences are evaluated in
+    pieces of 2^i rows, so that a few passes are enough for sequences of all lengths.
 
     Args:
         network: the critic's network.
@@ -170,7 +170,7 @@ def evaluate_sequences(
 
 
 class _Walk(Generic[_Input]):
-    """A way through trajectories that keeps the values of rows, and the memories before sequences."""
+    """A walk through trajectories that keeps the values of rows, and the memories before sequences."""
 
     def __init__(
         self, network: Critic[_Input], rows: SequenceSource[_Input], cuts: SequenceCuts, memory_size: int, block: int
@@ -180,11 +180,11 @@ class _Walk(Generic[_Input]):
         self._cuts = cuts
         self._block = block
         self.values: Tensor | None = None
-        """[N, S]; known to have that shape once something was evaluated."""
+        """[N, S]; its shape is known once something has been evaluated."""
         self.memories = torch.zeros(len(cuts), memory_size, device=rows.device)
 
     def through(self, which: NDArray[np.int64], lengths: NDArray[np.int64], memories: Tensor) -> None:
-        """Walk through trajectories of `lengths` [k] from memories [k, m], which become those after them."""
+        """Walk through trajectories of `lengths` [k], and replace their memories [k, m] before by those after them."""
         length = self._cuts.length
         for number in range(-(-int(lengths.max()) // length)):
             there = np.flatnonzero(lengths > number * length)
@@ -236,16 +236,16 @@ def advantages(
 ) -> Floats:
     """GAE(γ, λ) of Schulman et al. (2015), "High-Dimensional Continuous Control Using GAE", eq. 16.
 
-    δ_t = r_t + γ V_{t+1} - V_t and A_t = Σ_k (γλ)^k δ_{t+k} within a trajectory. V after the last row is 0
-    where the episode terminated there, and the value of the final next observation where it was truncated or
-    just cut, or where the signal goes on beyond termination.
+    δ_t = r_t + γ V_{t+1} - V_t and A_t = Σ_k (γλ)^k δ_{t+k} within a trajectory. V after the last row is 0 if
+    the episode terminated there; it is the value of the final next observation if the trajectory was truncated or
+    cut, or if the signal continues beyond termination.
 
     Args:
         rewards: [N, S] received after the action of the row, scaled by the signal's strength.
         values_t: [N, S] critic's value of the row's observation.
-        final_values: [K, S] critic's value of the observation after the last row; ignored where it is valueless.
+        final_values: [K, S] critic's value of the observation after the last row; ignored if it is valueless.
         lengths: [K] rows of each trajectory, at least 1.
-        valueless: [K, S] true where no reward can follow the last step: the episode terminated, and the signal ends
+        valueless: [K, S] true if no reward can follow the last step: the episode terminated, and the signal ends
             with it.
         gammas: [S] discount of each signal.
         lambd: λ.
@@ -260,7 +260,7 @@ def advantages(
 def next_values(
     values_t: Floats, final_values: Floats, lengths: NDArray[np.integer], valueless: NDArray[np.bool_]
 ) -> Floats:
-    """The value [N, S] after each row: that of the next row, or the final one; 0 where it is valueless."""
+    """The value [N, S] after each row: the next row's, or the final one; 0 if that is valueless."""
     values_tp1 = np.empty_like(values_t)
     values_tp1[:-1] = values_t[1:]
     values_tp1[np.cumsum(lengths) - 1] = np.where(valueless, 0.0, final_values)
@@ -275,9 +275,8 @@ def accumulated(terms: Floats, decay: Floats, lengths: NDArray[np.integer]) -> F
         compiled.kernels.accumulate(np.ascontiguousarray(terms), decays, lengths.astype(np.int64), sums)
         return sums
     order, active = _backward_order(lengths, np.cumsum(lengths) - 1)
-    # Rows in the order: all last rows, all rows one before the last, …; longest trajectories first. Then the
-    # rows at one distance from the end are one slice, and those of the longer trajectories one distance on
-    # are a prefix of it.
+    # Rows sorted by distance from the end: all last rows, all rows before them, …; longest trajectories first. The rows
+    # at one distance are then one slice, and the rows of longer trajectories at the next distance match a prefix of it.
     sums = terms[order]
     decays = np.broadcast_to(decay, terms.shape) if decay.ndim == 1 else decay[order]
     start = 0
@@ -292,16 +291,16 @@ def accumulated(terms: Floats, decay: Floats, lengths: NDArray[np.integer]) -> F
 
 
 def normalized(values: Floats) -> Floats:
-    """Values [N] less their mean, over their standard deviation (over a whole buffer, as in ML-Agents)."""
+    """Values [N] minus their mean, divided by their standard deviation (over a whole buffer, as in ML-Agents)."""
     centred: Floats = values - values.mean()
     deviation = float(values.std())
     return centred / (deviation + 1e-10)
 
 
 def explained_variances(values: Floats, targets: Floats) -> Floats:
-    """1 - Var(target - value) / Var(target) [S], of values and targets [N, S]; NaN where targets do not vary.
+    """1 - Var(target - value) / Var(target) [S], from values and targets [N, S]; NaN if targets do not vary.
 
-    1 is a perfect critic, 0 one that knows no more than the mean, and less than 0 one that is worse than that.
+    A perfect critic has 1; a critic that predicts the mean has 0; a worse one is negative.
     """
     spread = targets.var(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -317,42 +316,43 @@ def _backward_order(lengths: NDArray[np.integer], last: NDArray[np.integer]) -> 
     return last[ranks][within] - distances, counts.tolist()
 
 
-# Decoupled PPO: the policy that the clip is centred on, told apart from the policy that acted. Hilton, Cobbe &
-# Schulman (2021), "Batch size-invariance for policy optimization". PPO's old policy has two purposes: the clip around
-# it bounds the size of an update, which takes the policy before the update; and the ratio to it corrects for actions
-# that another policy drew, which takes the one that drew them. The two differ where rows come late, and where the
-# normaliser has moved since. With π_now the policy before the update and r = π / π_now, an advantage A counts as
-# min(π_now / π_acted, 1) · min(r A, clip(r, 1 - ε, 1 + ε) A). The paper truncates the weight at 100; at 1 no few rows
-# outweigh the others. Rows of π_now itself weigh 1: plain PPO. Axis letters: N rows; P columns of log-probabilities.
+# Decoupled PPO separates the policy that the clip is centred on from the policy that acted. Hilton, Cobbe & Schulman
+# (2021), "Batch size-invariance for policy optimization". PPO's old policy has two purposes: the clip around it bounds
+# the size of an update, which needs the policy before the update; and the ratio to it corrects for actions that another
+# policy drew, which needs the policy that drew them. The two differ if rows arrive late, and if the normaliser has
+# moved since. With π_now the policy before the update and r = π / π_now, an advantage A counts as
+# min(π_now / π_acted, 1) · min(r A, clip(r, 1 - ε, 1 + ε) A). The paper truncates the weight at 100; truncated at 1, a
+# few rows can't outweigh the others. Rows of π_now itself weigh 1: plain PPO. Axis letters: N rows; P columns of
+# log-probabilities.
 
 
 def importance_weights(current: NDArray[np.float32], acted: NDArray[np.float32]) -> NDArray[np.float32]:
-    """min(π_now / π_acted, 1) [N, P], of log-probabilities [N, P] under the current policy and the one that acted."""
+    """min(π_now / π_acted, 1) [N, P], from log-probabilities [N, P] under the current policy and the one that acted."""
     weights: NDArray[np.float32] = np.exp(np.minimum(current - acted, 0.0))
     return weights
 
 
-# How far an update has moved the policy: measured from the probability ratios of the minibatches of an epoch. The
-# ratios are those of the loss, r = π / π_old, each measured before its minibatch's gradient step. Nothing is computed
-# for it minibatch by minibatch: their logarithms are kept, and measured together when an epoch is over.
+# How far an update has moved the policy, measured by the probability ratios of an epoch's minibatches. The ratios are
+# those of the loss, r = π / π_old, each before its minibatch's gradient step. Only their logarithms are kept, and
+# measured together at the end of an epoch.
 
 TOLERANCE = 1.5
-"""The epochs of an update end when approximate KL is above this many times `target_kl`, as in Stable-Baselines3."""
+"""An update ends its epochs when approximate KL exceeds this many times `target_kl`, as in Stable-Baselines3."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """What the minibatches of one epoch show."""
+    """The change of the policy over the minibatches of one epoch."""
 
     approximate_kl: float
     """Mean of r - 1 - log r over actions: Schulman's estimator k3 of KL(π_old, π), never negative."""
     clip_fraction: float
-    """Share of the ratios that are further than ε from 1."""
+    """Share of the ratios further than ε from 1."""
     least_ratio: float
     greatest_ratio: float
 
     def named(self) -> dict[str, float]:
-        """By the names of the statistics."""
+        """The statistics, by name."""
         return {
             "Approximate KL": self.approximate_kl,
             "Clip Fraction": self.clip_fraction,
@@ -366,13 +366,13 @@ class PolicyChange:
 
 
 def measured(log_ratios: Sequence[Tensor], shares: Sequence[float], epsilon: float, replicas: Replicas) -> Tensor:
-    """Measure an epoch, on the device: [replicas, 4] in the order of `PolicyChange`, still to be put together.
+    """Measure an epoch, on the device: [replicas, 4] in the order of `PolicyChange`, not yet combined.
 
     Args:
         log_ratios: [R, P] of each minibatch, without gradient; R may differ.
-        shares: the weights of the minibatches' means, where other replicas have other rows of the same ones.
+        shares: the weights of the minibatches' means, if other replicas have other rows of the same ones.
         epsilon: the clip range.
-        replicas: those that have the other rows.
+        replicas: the replicas with the other rows.
     """
     rows = torch.cat(list(log_ratios))
     sizes = [len(each) for each in log_ratios]
@@ -389,6 +389,6 @@ def measured(log_ratios: Sequence[Tensor], shares: Sequence[float], epsilon: flo
 
 
 def change_of(found: Tensor) -> PolicyChange:
-    """Put what was `measured` by each replica together."""
+    """Combine the `measured` results of all replicas."""
     kl, clipped, least, greatest = found.cpu().numpy().astype(np.float64).T
     return PolicyChange(float(kl.sum()), float(clipped.sum()), float(least.min()), float(greatest.max()))
