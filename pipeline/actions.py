@@ -1,7 +1,7 @@
-"""What the command does, by what it is asked for.
+"""The command's actions: train, validate, convert, export, plot, serve, and play a tournament.
 
-Nothing heavy is imported before it is known that there is something to run: `--help` and `--validate` answer at once;
-the latter imports what the configuration names, and tries the run in a process of its own.
+Heavy imports wait until there is something to run, so `--help` and `--validate` answer at once; the latter imports
+the modules that the configuration names, and tries the run in a separate process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOURNAMENT = "tournament"
 
 
 def follow(arguments: Sequence[str] | None) -> int:
-    """Do what a command line asks for; returns the exit status."""
+    """Carry out a command line and return its exit status."""
     args = parse(arguments)
     if args.to_demo:
         return _to_demo(*args.to_demo)
@@ -72,7 +72,7 @@ def follow(arguments: Sequence[str] | None) -> int:
 
 
 def _validate(config: RunConfig, *, tried: bool) -> int:
-    """Print the pipeline, or what can't be found of all that the configuration names, or how its trial fails."""
+    """Print the pipeline, or what the configuration names that can't be found, or why its trial fails."""
     from headrace.pipeline.command.description import describe
     from headrace.pipeline.main import trial
     from headrace.pipeline.main.preflight import missing_parts
@@ -104,12 +104,12 @@ def _warn(warnings: Sequence[str]) -> None:
 
 
 def _say(level: str, text: str) -> None:
-    """Write lines to the standard error, in the form of the log's."""
+    """Write lines to standard error in the log's format."""
     complain(indent(text.rstrip(), f"[{level}] ", lambda line: True))
 
 
 def _convert(args: Namespace, request: Request) -> int:
-    """Print a converted file; return 1 if something of it has no place, so that it learns otherwise."""
+    """Print a converted file; return 1 if some settings have no counterpart, so that training differs."""
     if request.old_files and (args.id is not None or args.algo is not None):
         return _refuse("--id and --algo go with a file of rl-baselines3-zoo, which has no lessons")
     converted = convert(args.convert, **request.old_files, env_id=args.id, algorithm=args.algo)
@@ -119,7 +119,7 @@ def _convert(args: Namespace, request: Request) -> int:
 
 
 def _export_onnx(run_folder: Path, request: Request) -> int:
-    """Write a run's .onnx files again; return 1 if some could not be written."""
+    """Rewrite a run's .onnx files; return 1 if some could not be written."""
     from headrace.pipeline.common.errors import RunError
     from headrace.pipeline.policies.onnx_export import reexport
     from headrace.pipeline.reporting.console import configure_logging
@@ -164,7 +164,7 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
 
 
 def _tournament(players: Sequence[str], request: Request) -> int:
-    """Let players play each other, print the table and write the files."""
+    """Play a tournament, print its table and write its files."""
     use_one_thread(os.environ)  # before NumPy is imported
     from headrace.pipeline.common.errors import RunError
     from headrace.pipeline.common.loop_watch import Interrupted
@@ -189,7 +189,7 @@ def _tournament(players: Sequence[str], request: Request) -> int:
     named = ("checkpoint_settings", "run_id") in [each.path for each in request.overrides if isinstance(each, Override)]
     folder = absolute(settings.results_dir) / (settings.run_id if named else TOURNAMENT)
     try:
-        written = table.write(folder)  # first of all: nobody may read what is said
+        written = table.write(folder)  # first, because standard output may have no reader
     except OSError as error:
         raise CommandError(f"--tournament: {folder} can't be written: {error.strerror}") from error
     say("\n".join([standings_table(table.standings()), *map(shown, written)]))
@@ -251,14 +251,14 @@ def train(config: RunConfig, details: bool = False, until: Callable[[ProgressSna
     Args:
         config: what to run.
         details: True to print the settings of each behaviour.
-        until: asked about once a second; the run ends in order as soon as it says True.
+        until: called about once a second; the run shuts down cleanly once it returns True.
     """
     use_one_thread(os.environ)  # before NumPy is imported
     from headrace.pipeline.hosts.child_process import started_early
     from headrace.pipeline.hosts.process_cleanup import watch_this_process
 
     watch_this_process()
-    with started_early(config):  # first of all: what follows is imported here while children import what they need
+    with started_early(config):  # first, so that children import their modules while this process imports its own
         return _run_to_status(config, details, until)
 
 
@@ -281,7 +281,7 @@ def _run_to_status(config: RunConfig, details: bool, until: Callable[[ProgressSn
             _say("ERROR", error.detail)
         _say("ERROR", f"{program()}: the run has failed: {error}")
         return 1
-    except Interrupted as error:  # what held the event loop was no stage
+    except Interrupted as error:  # the code that blocked the event loop was not a stage
         _say("ERROR", f"{program()}: the run has failed: {error}")
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -309,6 +309,6 @@ async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot
             if behavior.export is not None:
                 say(f"[INFO] {name}: {behavior.step} steps, policy in {shown(behavior.export)}")
         own_stream("stdout").flush()
-    except OSError:  # the console has said so; the run is whole all the same
+    except OSError:  # the console has reported it; the run is complete all the same
         close_output()
     return 0

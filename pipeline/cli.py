@@ -1,8 +1,8 @@
-"""The command, `run-pipeline` or `mlagents-learn`: from a command line to an exit status.
+"""The commands `run-pipeline` and `mlagents-learn`: from a command line to an exit status.
 
-Importing what reads the configuration takes a sixth of the time to the first update, and importing torch half of it, so
-a learner's process is started before anything else where the command plainly starts one (`pipeline/hosts/prestart.py`).
-All that takes time to import is imported below, where Ctrl-C ends it in order.
+Importing the configuration reader takes a sixth of the time to the first update, and importing torch takes half. So a
+command that clearly needs a learner starts its process before anything else (`pipeline/hosts/prestart.py`). Slow
+imports happen inside the functions below, where Ctrl-C ends them cleanly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration.
 
     Args:
-        arguments: of the command; None for those of this process, which then ends with the status.
+        arguments: the command's arguments; None: those of this process, which then exits with the status.
     """
     with ended_at_once(for_good=arguments is None):
         from headrace.pipeline.common.output import speaking

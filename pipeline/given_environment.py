@@ -1,8 +1,8 @@
-"""What callers of `run()` have as an environment: an id, an object, what makes one, or a list of these.
+"""The `environment` argument of `run()`: an id, an object, a function that makes one, or a list of these.
 
-What other processes can import is named in the configuration, as a YAML file would name it. All else is an object of
-this process (`headrace.stages.environments.given`): what makes environments goes to the run's own processes, and what
-can't is stepped in main.
+The configuration names whatever other processes can import, as a YAML file would. Anything else is an object of this
+process (`headrace.stages.environments.given`): a function that can be sent goes to the run's processes, and any other
+object is stepped in main.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _VERSION = re.compile(r"[-_]v\d+$")
 
 @contextmanager
 def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
-    """Load a configuration for an environment that the caller has; the object is there as long as this lasts.
+    """Load a configuration for the caller's environment; the object is registered while this context lasts.
 
     Args:
-        config: as for `run`; keys of its `environment` section that do not say what to make go with the object.
+        config: as for `run`; its `environment` section may have all keys but those that name the environment.
         environment: as in `RunOptions`.
 
     Raises:
         ConfigError: if the configuration has mistakes.
-        RunError: if the environment is of no known kind, or can't be had as the configuration wants it.
+        RunError: if the environment is of no known kind, or can't run as the configuration requires.
     """
     (makers, count), written = _told(environment), _written(config)
     first, section, behaviors = makers[0], written.get("environment") or {}, written.get("behaviors")
@@ -72,17 +72,17 @@ def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
         yield _loaded(config, {**values, ("environment", key): known})
         return
     given = GivenEnvironment([])
-    before = section.get("factory")  # of a run that goes on
+    before = section.get("factory")  # when a run continues
     with giving(before.partition(":")[2] if is_given(before) else name, given) as reference:
         loaded = _loaded(config, {**values, ("environment", "factory"): reference})
         yield _arranged(loaded, makers, count, given)
 
 
 def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
-    """Return objects, and what makes them, or alone an id or a module; and how many instances a list of them is."""
+    """Return objects with the functions that make them, or an id or a module; and the number of instances in a list."""
     registry = getattr(sys.modules.get("gymnasium"), "registry", {})
     if isinstance(environment, str) and callable(getattr(registry.get(environment), "entry_point", None)):
-        environment = partial(sys.modules["gymnasium"].make, registry[environment])  # registered in this process alone
+        environment = partial(sys.modules["gymnasium"].make, registry[environment])  # registered only in this process
     if is_vec_env(environment):
         if hasattr(environment, "venv") or not hasattr(environment, "envs"):
             raise RunError(
@@ -105,7 +105,7 @@ def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
 
 
 def _written(config: Any) -> Mapping[str, Any]:
-    """Return what a configuration says, unchecked: whoever checks it names what is wrong."""
+    """Return a configuration's data unchecked; the later check names mistakes."""
     if isinstance(config, RunConfig):
         return _plain_of(config)
     data = config if isinstance(config, Mapping) else read_file(Path(config)).data
@@ -114,7 +114,7 @@ def _written(config: Any) -> Mapping[str, Any]:
 
 
 def _plain_of(config: RunConfig) -> dict[str, Any]:
-    """Return a configuration as it was written: what is left to be chosen stays so."""
+    """Return a configuration as it was written: automatic choices stay open."""
     whole = config.to_plain()
     plain = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
     plain |= {key: whole[key] for key in ("behaviors", "default_settings") if whole[key]}
@@ -133,7 +133,7 @@ def _loaded(config: Any, values: Mapping[tuple[str, ...], Any]) -> RunConfig:
 
 
 def _importable(maker: Any) -> str | None:
-    """Return the name by which every process finds the environment; None if there is none."""
+    """Return the name by which every process can import the environment; None if there is none."""
     if isinstance(maker, str | ModuleType):
         return maker if isinstance(maker, str) else maker.__name__
     if _is_object(maker) or getattr(maker, "__module__", None) == "__main__":
@@ -146,7 +146,7 @@ def _importable(maker: Any) -> str | None:
 
 
 def _made_once(make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Make an environment, to see of what kind it is, and close it."""
+    """Make an environment, note its kind, and close it."""
     what = f"{_WHO}: {_name_of(make)}"
     try:
         arguments = arguments_for(make, options, {"num_envs": 1, "behavior": ""}, what)
@@ -170,7 +170,7 @@ def _kind_of(environment: Any) -> str:
 
 
 def _name_of(environment: Any) -> str:
-    """Return how the behaviour of an environment with one kind of agents is called."""
+    """Return the behaviour name of an environment with one kind of agent."""
     if isinstance(environment, partial):
         return _name_of(environment.func)
     spec, metadata = getattr(environment, "spec", None), getattr(environment, "metadata", None)
@@ -183,7 +183,7 @@ def _name_of(environment: Any) -> str:
 
 
 def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given: GivenEnvironment) -> RunConfig:
-    """Fill in what makes the instances, and see that the run has as many of them, where they can be."""
+    """Fill in the functions that make the instances, and check their number and the hosts' kinds."""
     section, hosts = config.environment, config.pipeline.hosts
     assert section is not None, "it was given"
     asked = None if hosts.actors.is_auto("kind") else hosts.actors.kind
@@ -225,7 +225,7 @@ def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given
 
 
 def _id_of(spec: Any) -> str:
-    """Return the id by which Gymnasium makes the same in every process; empty if that is not sure."""
+    """Return the id by which Gymnasium makes the same environment in every process; empty if that is uncertain."""
     from gymnasium import registry
 
     known, fields = registry.get(spec.id), ("entry_point", "kwargs", "max_episode_steps", "additional_wrappers")
@@ -234,7 +234,7 @@ def _id_of(spec: Any) -> str:
 
 
 def _maker_of(environment: Any, in_main: bool) -> tuple[Callable[..., Any], str]:
-    """Return what makes an instance, and why it can't leave this process; empty if it can."""
+    """Return the function that makes an instance, and why it can't leave this process; empty if it can."""
     if not _is_object(environment):
         return environment, ""
     import gymnasium
@@ -272,7 +272,7 @@ def _in_main(config: RunConfig, why: str) -> RunConfig:
 
 
 def _apart(config: RunConfig) -> RunConfig:
-    """Check that what makes environments goes to no other machine."""
+    """Check that no function that makes environments has to go to another machine."""
     for which, hosts in config.pipeline.hosts:
         makes = which in ("actors", "evaluation") or (which == "learners" and with_hindsight(config))
         if makes and hosts.kind is not None and HOST_KINDS[hosts.kind].on_ray:

@@ -1,4 +1,4 @@
-"""A run of before, as `run` returned it: from its folder, or from the file that `RunResult.save` wrote."""
+"""An earlier run, as `run` returned it: loaded from its folder, or from a file of `RunResult.save`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from headrace.surroundings import absolute
 def load(
     path: str | os.PathLike[str], results_dir: str | os.PathLike[str] = "results", run_id: str | None = None
 ) -> RunResult:
-    """Return a run of before, ready to be resumed, saved or asked for its policy.
+    """Return an earlier run, to resume it, save it or load its policy.
 
         run = load("cartpole.zip")
         run.resume(steps=50_000)
         policy = load_policy(run.folder)
 
     Args:
-        path: the folder of a run, or a file that `RunResult.save` wrote, which becomes a folder.
+        path: a run's folder, or a file of `RunResult.save`, which is unpacked into a folder.
         results_dir: where that folder is made.
         run_id: its name; None: the saved run's own.
 
     Raises:
-        RunFolderError: if it is no run, is damaged or has no checkpoint, or the folder to be made is there already.
+        RunFolderError: if it is not a run, is damaged or has no checkpoint, or if the new folder exists already.
         ConfigError: if its configuration is of another version, or has mistakes.
     """
     folder = absolute(path)

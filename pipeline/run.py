@@ -1,6 +1,6 @@
 """A run, from a configuration to trained policies: check, open the folder, run, report.
 
-`run(config)` is all of it for callers from Python; the command line adds signals and a terminal.
+`run(config)` is the whole of it for Python callers; the command line adds signals and a terminal.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class BehaviorResult:
     recent_return: float | None
     """Mean return of the last (up to) 100 training episodes."""
     elo: float | None
-    """Rating of the final policy, with self-play."""
+    """Rating of the final policy in self-play."""
     export: Path | None
     """The final policy."""
     best_evaluation: float | None = None
-    """Mean return of the best policy of its evaluations; None without any."""
+    """Mean return of the best evaluated policy; None without evaluations."""
     ended_by: str = ""
-    """Why it stopped before `max_steps`, by its `stop_when`; empty if it did not."""
+    """The reason of its `stop_when` for stopping before `max_steps`; empty if it did not."""
 
 
 @dataclass(frozen=True)
@@ -88,22 +88,22 @@ class RunResult:
     checkpoint: int
     """Number of the newest whole checkpoint, -1 if there is none."""
     interrupted: bool
-    """True if the run ended before its trainers were done, as it was asked to or its time was over."""
+    """True if the run ended before its trainers were done, on request or because its time was up."""
     elapsed_s: float
     scores: Mapping[str, Score] = field(default_factory=dict)
-    """By behaviour id, with inference: what its policy has played."""
+    """By behaviour id, in inference: the episodes that its policy has played."""
     ended_by: str = ""
-    """`stop` or `max_wall_time_s` if that ended the run; empty if its trainers were done."""
+    """`stop` or `max_wall_time_s`, whichever ended the run; empty if its trainers were done."""
     config: RunConfig | None = field(default=None, repr=False, compare=False)
-    """Its configuration; None where the result comes from another process."""
+    """The run's configuration; None in a result from another process."""
     environment: Any = field(default=None, repr=False, compare=False)
-    """What `run(…, environment=…)` was given."""
+    """The argument of `run(…, environment=…)`."""
 
     def resume(self, steps: int | None = None, options: RunOptions | None = None, **parts: Any) -> RunResult:
-        """Let the run go on from its newest checkpoint; arguments and errors are those of `run`.
+        """Resume the run from its newest checkpoint; arguments and errors are those of `run`.
 
         Args:
-            steps: how many more each behaviour takes, from that checkpoint; None: up to its `max_steps`.
+            steps: number of further steps for each behaviour, from that checkpoint; None: up to its `max_steps`.
             options: the caller's part.
             parts: fields of it; `environment` is the run's own by default.
         """
@@ -112,14 +112,14 @@ class RunResult:
     async def resume_async(
         self, steps: int | None = None, options: RunOptions | None = None, **parts: Any
     ) -> RunResult:
-        """As `resume`, within a running event loop."""
+        """Like `resume`, within a running event loop."""
         return await run_async(self._resumed(steps), self._again(options), **parts)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the run into one file, for `load`: its configuration, newest checkpoint and policies.
+        """Save the run as one file for `load`: its configuration, newest checkpoint and policies.
 
         Args:
-            path: `.zip` is added where it has no suffix.
+            path: of the file; `.zip` is added if it has no suffix.
 
         Raises:
             RunFolderError: if it has no checkpoint, or a damaged one.
@@ -134,12 +134,12 @@ class RunResult:
         return options if options.environment is not None else replace(options, environment=self.environment)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, without what may belong to this one."""
+        """Return the state to pickle, without objects that may belong to this process."""
         return {**vars(self), "config": None, "environment": None}
 
 
 Configuration = RunConfig | Mapping[str, Any] | str | Path
-"""A configuration, what a YAML file would hold as data, or the path of one."""
+"""A configuration, the data of a YAML file, or the path of one."""
 
 
 def run(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
@@ -154,12 +154,12 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
         ConfigError: if the configuration has mistakes.
         RunError: if the run can't start.
         RunFolderError: if its folder is there already, or missing on a resume.
-        RunFailed: if something in it failed; whatever could be saved was saved.
+        RunFailed: if something in it failed; all that could be saved was saved.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        pass  # what the run raises did not happen while this was handled
+        pass  # so that an error of the run does not carry this one as its context
     else:
         raise RunError(
             "run() can't run where an event loop runs already. In a notebook write `await run_async(…)`; in a file "
@@ -169,7 +169,7 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
 
 
 async def run_async(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
-    """As `run`, within a running event loop. If cancelled, all hosts are ended at once."""
+    """Like `run`, within a running event loop. Cancelling it ends all hosts at once."""
     known = {each.name for each in fields(RunOptions)}
     if unknown := parts.keys() - known:
         raise TypeError(f"no part of a run: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
@@ -183,7 +183,7 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
                     return replace(result, config=loaded, environment=options.environment)
     except Exception:
         raise
-    except BaseException as error:  # code that is named in the configuration must not end its caller
+    except BaseException as error:  # code named in the configuration must not exit its caller
         if not is_failure(error):
             raise
         raise RunFailed(describe_error(error)) from error
@@ -217,13 +217,13 @@ async def _run(config: RunConfig, chosen: str, options: RunOptions) -> RunResult
 
 
 def _logged(folder: RunFolder, config: RunConfig) -> AbstractContextManager[None]:
-    """The log in the run's folder; what only plays leaves the run as it is."""
+    """Keep the log in the run's folder; a run that only plays leaves the folder as it is."""
     settings = config.checkpoint_settings
     return nullcontext() if settings.inference else logged_to(folder.path, append=settings.resume)
 
 
 async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptions) -> RunError | None:
-    """Run to the end; returns why the run can't start: raised here, the coordinator would make a group of it."""
+    """Run to the end; return the error if the run can't start: raised here, it would come out wrapped in a group."""
     stop = options.stop.event() if isinstance(options.stop, StopRequest) else options.stop or asyncio.Event()
     on_progress = None if options.on_progress is None else guarded("on_progress", options.on_progress, coordinator)
     join_callbacks(coordinator, options.on_summary, options.on_checkpoint)
@@ -250,7 +250,7 @@ def _open_folder(config: RunConfig) -> RunFolder:
     settings = config.checkpoint_settings
     path = absolute(settings.results_dir) / settings.run_id
     try:
-        # Given models can be played without a run, so its folder need not be there.
+        # Given models can be played without a run, so its folder need not exist.
         resume = (settings.resume or settings.inference) and (path.is_dir() or not plays_given_models(config))
         kept = path / CONFIGURATION
         before = kept.read_text(encoding="utf-8", errors="replace") if resume and kept.is_file() else ""
@@ -262,7 +262,7 @@ def _open_folder(config: RunConfig) -> RunFolder:
             resume=resume,
             force=settings.force,
             waits=settings.resume,
-            # Of a run that is only played, the options that it was trained with are kept.
+            # A run that is only played keeps the options of its training.
             configuration=(settings.inference and before) or yaml.safe_dump(config.to_plain(), sort_keys=False),
         )
     except OSError as error:
@@ -274,7 +274,7 @@ def _open_folder(config: RunConfig) -> RunFolder:
 
 
 def _open_checkpoint(config: RunConfig, folder: RunFolder) -> tuple[Checkpoint | None, dict[str, int]]:
-    """Return the checkpoint that the run resumes from, or whose policies it plays, and `RunPlan.left`."""
+    """Return the checkpoint from which the run resumes or whose policies it plays, and `RunPlan.left`."""
     settings = config.checkpoint_settings
     if not (settings.resume or settings.inference):
         return None, {}
@@ -293,7 +293,7 @@ def _open_checkpoint(config: RunConfig, folder: RunFolder) -> tuple[Checkpoint |
 def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:
     """Return the seed: the resumed run's, else the configured one, else the recording's, else a random one.
 
-    What is only played may begin elsewhere than the training: there the configured one comes first.
+    A run that only plays may begin differently from the training: there the configured seed comes first.
     """
     configured = config.env_settings.seed
     own_seed = config.checkpoint_settings.inference and configured >= 0
@@ -307,7 +307,7 @@ def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:
 
 
 async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
-    """Write what is made of a run at its end, and return its result.
+    """Write a run's final files and return its result.
 
     Raises:
         RunFailed: if something in it failed.
@@ -351,7 +351,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
 
 
 def never_met(config: RunConfig, coordinator: Coordinator) -> str:
-    """Say which behaviours were listed and never met: misspelt names, or those whose agents never appeared."""
+    """Warn of behaviours that were listed but never met: their names are misspelt, or their agents never appeared."""
     met = coordinator.starter.behaviors
     leagues = {name: {name, each.league.of} for name, each in config.behaviors.items() if each.league}
     unseen = [name for name in config.behaviors if not met.keys() & leagues.get(name, {name})]
@@ -361,7 +361,7 @@ def never_met(config: RunConfig, coordinator: Coordinator) -> str:
 
 
 async def _write_league(coordinator: Coordinator, run_folder: Path) -> None:
-    """Write how leagues went, also for a run that has failed, as it may show the reason."""
+    """Write the leagues' results, even for a failed run, as they may show the reason."""
     try:
         await asyncio.to_thread(lambda: write_leagues(coordinator.starter.league_reports(), run_folder))
     except Exception as error:
@@ -383,7 +383,7 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
         text += (
             f"\nWhat the run knew by then is in {shown(plan.folder.path)}."
             if kept
-            else "\nNo trainer could save its state any more: there is what the lost folder holds, and no more."
+            else "\nNo trainer could save its state any more: only the lost folder's checkpoints exist."
         )
     if coordinator.checkpointing.newest >= 0 and not plan.playing and not coordinator.shutdown.failed_at_start:
         run = plan.folder.rescued_as or f"--run-id {plan.folder.run_id}"

@@ -1,4 +1,4 @@
-"""A caller's part in a run from Python: asking it to stop, and being told of summaries and checkpoints."""
+"""A Python caller's handle on a run: a request to stop, and callbacks for summaries and checkpoints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Notified = TypeVar("Notified")
 
 
 class StopRequest:
-    """Asks a run to stop: it drains, saves a checkpoint and returns. From any thread, and from callbacks."""
+    """Asks a run to stop: it drains, saves a checkpoint and returns. Usable from any thread and from callbacks."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()
@@ -27,7 +27,7 @@ class StopRequest:
         self._lock = threading.Lock()
 
     def set(self) -> None:
-        """Ask; also before the run has begun, and more than once."""
+        """Ask the run to stop; allowed before the run has begun, and more than once."""
         with self._lock:
             self._requested.set()
             calls, self._calls = self._calls, []
@@ -35,11 +35,11 @@ class StopRequest:
             call()
 
     def is_set(self) -> bool:
-        """Return True if it was asked."""
+        """Return True if the run was asked to stop."""
         return self._requested.is_set()
 
     def event(self) -> asyncio.Event:
-        """Return an event of the running loop that is set with this."""
+        """Return an event of the running loop that is set when the run is asked to stop."""
         loop, event = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
@@ -61,7 +61,7 @@ class SummaryWritten:
     behavior: str
     step: int
     values: Mapping[str, float]
-    """By the statistic's name (docs/statistics.md): the one number that TensorBoard shows."""
+    """The values that TensorBoard shows, by the statistic's name (docs/statistics.md)."""
 
     @property
     def mean_reward(self) -> float | None:
@@ -71,13 +71,13 @@ class SummaryWritten:
 
 @dataclass(frozen=True)
 class CheckpointWritten:
-    """A whole checkpoint: a resumed run would go on from it."""
+    """A complete checkpoint, from which a resumed run would continue."""
 
     number: int
     folder: Path
     """`results/<run-id>/checkpoints`."""
     steps: Mapping[str, int]
-    """By behaviour."""
+    """Steps by behaviour."""
 
 
 def join_callbacks(
@@ -85,9 +85,9 @@ def join_callbacks(
     on_summary: Callable[[SummaryWritten], object] | None,
     on_checkpoint: Callable[[CheckpointWritten], object] | None,
 ) -> None:
-    """Have a run call back, in its event loop, between all its other work: so callbacks should be quick.
+    """Let a run call back in its event loop, between its other work, so callbacks should be quick.
 
-    The first that raises ends the run by its name, with a checkpoint.
+    The first callback that raises ends the run with a checkpoint, and the error names it.
     """
     if on_summary is not None:
         coordinator.reporter.add_writer(_SummaryCalls(guarded("on_summary", on_summary, coordinator)))
@@ -114,7 +114,7 @@ class _SummaryCalls(StatisticsWriter):
 
 
 def guarded(name: str, call: Callable[[Notified], object], coordinator: Coordinator) -> Callable[[Notified], None]:
-    """Return a caller's function as one whose error ends the run by its name, after which it is called no more."""
+    """Wrap a caller's function: its error ends the run and names it, and the function is not called again."""
     broken = False
 
     def called(value: Notified) -> None:
@@ -135,22 +135,22 @@ def guarded(name: str, call: Callable[[Notified], object], coordinator: Coordina
 
 @dataclass(frozen=True)
 class RunOptions:
-    """A caller's part in a run."""
+    """The caller's options for a run."""
 
     environment: Any = None
-    """In place of what the configuration's `environment` names: an environment of Gymnasium or PettingZoo, a function
+    """Replaces the environment that the configuration names: an environment of Gymnasium or PettingZoo, a function
     or class that makes one, a list of these for the instances, a vector environment, or an id (docs/python.md)."""
     stop: StopRequest | asyncio.Event | None = None
-    """Stops the run cleanly when it is set: drain, checkpoint, export. An `asyncio.Event` is for its own loop alone."""
+    """Stops the run cleanly when set: drain, checkpoint, export. An `asyncio.Event` works in its own loop alone."""
     on_progress: Callable[[ProgressSnapshot], object] | None = None
     """Called about once a second."""
     on_summary: Callable[[SummaryWritten], object] | None = None
     """Called at each summary of each behaviour."""
     on_checkpoint: Callable[[CheckpointWritten], object] | None = None
-    """Called when a checkpoint is whole."""
+    """Called when a checkpoint is complete."""
     progress: Progress = field(default_factory=lambda: Progress(enabled=False))
-    """The live table."""
+    """True to show the live table."""
     console: bool = True
-    """Log versions and a line per summary, as ML-Agents does."""
+    """True to log versions and a line per summary, as ML-Agents does."""
     watched: bool = False
-    """The caller has a `LoopWatch` on the event loop."""
+    """True if the caller has a `LoopWatch` on the event loop."""

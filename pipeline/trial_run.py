@@ -1,8 +1,8 @@
-"""The trial of a run before it is started: the run itself, small, in the process that `main/trial.py` starts for it.
+"""The trial of a run before it starts: the same run on a small scale, in a process that `main/trial.py` starts.
 
-It is the run's own code from the coordinator down: environments are made and stepped by the actor, what they return is
-checked by their group, and each trainer is made for their spaces and learns. Only sizes are others, all hosts are in
-one event loop, and what reaches others (writers, pages, recordings) is left out. So what is found has the run's words.
+The trial executes the run's own code from the coordinator down: the actor makes and steps environments, their group
+checks the results, and each trainer is built for their spaces and learns. Only sizes differ, all hosts share one event
+loop, and nothing visible outside (writers, pages, recordings) runs. So the trial reports a fault in the run's words.
 """
 
 from __future__ import annotations
@@ -46,38 +46,38 @@ from headrace.stages.trainer.pacing import rows_per_update
 from headrace.surroundings import absolute
 
 TICKS = 200
-"""Steps of each instance, if there is time: episodes that end are followed by others."""
+"""Steps of each instance, if time allows; an episode that ends is followed by another."""
 ROWS = 128
-"""Steps that an update takes, of trainers of ours, or more where there are many instances."""
+"""Steps per update of Headrace's trainers; more if there are many instances."""
 UPDATES = 16
-"""Updates of a trainer at most, in these steps."""
+"""Maximum number of a trainer's updates in these steps."""
 ENOUGH_S = 8.0
-"""Seconds after which the trial ends as soon as all have learned: where steps or updates take long."""
+"""Seconds after which the trial ends as soon as all trainers have learned: for slow steps or updates."""
 _NEVER = 10**12
 _RUN = "trial"
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """One thing that the trial has found."""
+    """One finding of the trial."""
 
     text: str
     serious: bool = True
-    """True if the run can't work with it; False if it may be meant, or only costs something."""
+    """True if the run can't work with it; False if it may be intended or only costs something."""
     key: KeyPath = ()
-    """The key of the YAML at fault, if one is."""
+    """The YAML key at fault, if any."""
 
 
 _FULL = os.strerror(errno.ENOSPC)
 
 
 def try_run(config: RunConfig, limit_s: float = 30.0, own_folder: str | None = None) -> list[dict[str, Any]]:
-    """Try a run; returns remarks as plain data.
+    """Try a run; return remarks as plain data.
 
     Args:
         config: the run's.
-        limit_s: seconds after which it ends, whoever has not learned yet.
-        own_folder: for what it writes; None for one that it makes and removes.
+        limit_s: seconds after which it ends, even if some trainers have not learned yet.
+        own_folder: the folder to write to; None: a temporary one.
     """
     with (
         nullcontext(own_folder)
@@ -106,7 +106,7 @@ def try_run(config: RunConfig, limit_s: float = 30.0, own_folder: str | None = N
 
 
 def _advice(config: RunConfig, request: EnvironmentRequest) -> Iterator[str]:
-    """Yield what is no matter of the run itself: what the field's checker finds, and why the page shows no game."""
+    """Yield remarks that the run itself would not make: the environment checker's, and why no game is shown."""
     if config.environment_kind.advice is not None:
         yield from load_entry(config.environment_kind.advice)(request)
     if config.monitor is not None and not why_not_shown(config):
@@ -129,9 +129,9 @@ class _Trial:
 
     Args:
         config: the run's, with smaller sizes.
-        folder: for all that it writes.
+        folder: the folder to write to.
         rows: steps after which a trainer has made an update.
-        limit_s: as of `try_run`.
+        limit_s: as for `try_run`.
     """
 
     def __init__(self, config: RunConfig, folder: Path, rows: int, limit_s: float) -> None:
@@ -143,7 +143,7 @@ class _Trial:
         self._stop = asyncio.Event()
 
     async def run(self) -> list[Remark]:
-        """Run it to its end; returns why it failed, or what it did not come to."""
+        """Run the trial; return remarks on why it failed or what it did not reach."""
         playing, settings = self._config.checkpoint_settings.inference, self._config.checkpoint_settings
         played = RunFolder(absolute(settings.results_dir) / settings.run_id)
         folder = played if playing and played.path.is_dir() else RunFolder.create(self._folder, _RUN)
@@ -159,7 +159,7 @@ class _Trial:
         return [Remark(words, serious=False) for words in self._missed(coordinator)]
 
     def _look(self, _: ProgressSnapshot) -> None:
-        """End it in time, once there are environments."""
+        """End the trial in time, once there are environments."""
         behaviors = self._coordinator.starter.behaviors.values()
         passed_s = time.monotonic() - self._began_s
         learned = all(self._has_learned(state) for state in behaviors)
@@ -167,7 +167,7 @@ class _Trial:
             self._stop.set()
 
     def _has_learned(self, state: BehaviorState) -> bool:
-        """Return True if a behaviour has made an update, or has none to make; off-policy trainers count others, too."""
+        """Return True if a behaviour has made an update from enough steps, or has none to make."""
         return not state.settings.learns or (state.version > 0 and state.step >= self._rows)
 
     def _missed(self, coordinator: Coordinator) -> Iterator[str]:
@@ -183,7 +183,7 @@ class _Trial:
 
 @contextmanager
 def _warnings() -> Iterator[list[Remark]]:
-    """Yield a list that gets the warnings of our loggers within, but for one about numbers that are the trial's."""
+    """Yield a list that collects our loggers' warnings, except one about numbers that the trial itself has set."""
     found: list[Remark] = []
 
     def hear(record: logging.LogRecord) -> None:
@@ -200,11 +200,11 @@ def _warnings() -> Iterator[list[Remark]]:
         logger.removeHandler(handler)
 
 
-# The run's configuration with other sizes.
+# The run's configuration with smaller sizes.
 
 
 def _smaller(config: RunConfig, folder: str) -> tuple[RunConfig, int]:
-    """Return the configuration of the trial, all in this process and nothing that reaches others, and its rows."""
+    """Return the trial's configuration, all in this process with nothing visible outside, and its rows per update."""
     plain = config.to_plain()
     steps = TICKS * _with_few_instances(plain, config)
     rows = max(ROWS, steps // UPDATES)
@@ -235,7 +235,7 @@ def _smaller(config: RunConfig, folder: str) -> tuple[RunConfig, int]:
 
 
 def _with_few_instances(plain: dict[str, Any], config: RunConfig) -> int:
-    """Let programs have one instance, and what is left open two; returns how many there are, without windows."""
+    """Give programs one instance, and others two by default, without windows; return the number of instances."""
     settings, section = plain["env_settings"], plain["environment"]
     if config.environment_kind.apart:
         settings |= {"num_envs": 1, "base_port": 0}
@@ -251,11 +251,11 @@ def _with_few_instances(plain: dict[str, Any], config: RunConfig) -> int:
 
 
 def _shrink(block: dict[str, Any], settings: BehaviorSettings, steps: int, rows: int) -> None:
-    """Let a behaviour learn soon, and end soon after it."""
+    """Make a behaviour learn soon and end soon afterwards."""
     hyperparameters = settings.hyperparameters
     if isinstance(hyperparameters, Hyperparameters):
         block["hyperparameters"] = hyperparameters.small(rows).model_dump(mode="json", by_alias=True)
-    else:  # of a trainer of the user's own, whose sizes are its own
+    else:  # a user's trainer, which has its own sizes
         rows = rows_per_update(settings, 1, off_policy=False)
     block |= {
         "max_steps": max(steps, 2 * rows),

@@ -1,4 +1,4 @@
-"""`--validate`: the pipeline that a configuration describes, in lines for people."""
+"""`--validate`: a readable description of the pipeline that a configuration builds."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def describe(config: RunConfig) -> str:
 
 
 def _open_keys(config: RunConfig) -> list[str]:
-    """Return the keys whose values are chosen for the machine."""
+    """Return the keys whose values are chosen to suit the machine."""
     hosts, section = config.pipeline.hosts, config.environment
     found = {
         "kind of actors": hosts.actors.is_auto("kind"),
@@ -79,7 +79,7 @@ def _open_keys(config: RunConfig) -> list[str]:
 
 
 def _leagues(config: RunConfig) -> Iterator[str]:
-    """Yield what each league means, presets and defaults filled in, as YAML, and who plays for whom."""
+    """Yield each league as YAML, with presets and defaults filled in, and which actors play for which learner."""
     seats = league_seats(config)
     for of in dict.fromkeys(each.league.of for each in config.behaviors.values() if each.league is not None):
         learners = config.league_learners(of)
@@ -92,14 +92,14 @@ def _leagues(config: RunConfig) -> Iterator[str]:
 
 
 def describe_environment(config: RunConfig) -> str:
-    """Describe the environments of a run with an `environment` section in a line."""
+    """Describe in one line the environments of a run with an `environment` section."""
     environment = config.environment
     assert environment is not None, "there is a section"
     return f"{environment.kind} {environment.named}".rstrip() + f", {environment.num_envs} instances per actor"
 
 
 def describe_programs(config: RunConfig) -> str:
-    """Describe the programs that a run plays in a line."""
+    """Describe in one line the programs that a run plays."""
     settings, kind = config.env_settings, config.environment_kind
     if settings.env_path is None:
         return f"{kind.editor}, on port {kind.editor_port or settings.base_port}"
@@ -138,7 +138,7 @@ def _parameter(parameter: EnvironmentParameter) -> str:
 
 
 def _gradients(config: RunConfig, settings: BehaviorSettings) -> Sequence[str]:
-    """Describe how gradients are found, where there are two ways, as far as the configuration shows it."""
+    """Describe how a trainer that has two ways computes its gradients, as far as the configuration tells."""
     kind = declared_kind(settings.trainer_type)
     if kind.without_autograd is None:
         return []

@@ -1,8 +1,8 @@
-"""The options that set keys of the file, as one table: flag, keys, purpose; and those of ML-Agents' older versions.
+"""The table of options that set keys of the file (flag, keys, purpose), and the options of older ML-Agents versions.
 
-Parser, overrides and the page about the command line follow the table. The default of an option is the file's value, or
-the key's own default. An old option that still has a meaning is followed, with a warning that shows the present
-spelling. One that can't be followed is refused: a run that quietly did something else would cost more than a message.
+The parser, the overrides and the page about the command line are derived from the table. An option defaults to the
+file's value, else to the key's default. An old option that still has a meaning works, with a warning that shows the
+current spelling. Any other old option is refused: a run that quietly did something else would cost more than an error.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from headrace.config import EACH, EnvSettings, Override
 from headrace.config.paths import user_path
 
 _OPTIONAL = ("environment", "default_settings")
-"""Sections that a file may lack: an option does not create them."""
+"""Optional sections of the file, which an option does not create."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the command line."""
+    """A command-line option."""
 
     flag: str
     keys: str
-    """Dotted keys of the file that it sets, with spaces between; a dot at the end is followed by the option's name."""
+    """Dotted keys of the file that it sets, separated by spaces; the option's name is added after a trailing dot."""
     text: str
-    """Its purpose, for `--help`."""
+    """Purpose, for `--help`."""
     metavar: str = ""
-    """Name of its value; empty for a switch."""
+    """Name of the value; empty for a switch."""
     kind: Callable[[str], object] = str
     nargs: str | None = None
     value: Any = True
@@ -44,7 +44,7 @@ class Option:
         """Add the option to argparse."""
         if not self.metavar:
             group.add_argument(self.flag, action="store_true", default=None, help=self.text)
-        elif self.nargs == "?":  # without its value it is empty
+        elif self.nargs == "?":  # given without a value, it is empty
             group.add_argument(self.flag, metavar=self.metavar, nargs=self.nargs, const="", help=self.text)
         elif self.nargs is None:
             group.add_argument(self.flag, metavar=self.metavar, type=self.kind, help=self.text)
@@ -52,7 +52,7 @@ class Option:
             group.add_argument(self.flag, metavar=self.metavar, nargs=self.nargs, help=self.text)
 
     def overrides(self, value: Any) -> Iterator[Override]:
-        """Return the overrides that the option with this value means."""
+        """Return the overrides that the option makes with this value."""
         named = self.flag
         if self.metavar:
             named += f" {' '.join(value) if isinstance(value, list) else value}".rstrip()
@@ -62,7 +62,7 @@ class Option:
 
 
 def each_behavior(key: str) -> str:
-    """Return the keys that set a value of all behaviours, listed or not."""
+    """Return the keys that set a value for all behaviours, listed or not."""
     return f"behaviors.{EACH}.{key} default_settings.{key}"
 
 
@@ -98,7 +98,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             each_behavior("network_settings.deterministic"),
             "act by the mean or the most likely action instead of drawing one",
         ),
-        Option("--seed", "env_settings.", "seed of all chance in the run (default: the file's; -1: random)", "N", int),
+        Option("--seed", "env_settings.", "seed of the run's randomness (default: the file's; -1: random)", "N", int),
         Option("--torch-device", "torch_settings.device", "where trainers compute: cpu, cuda, cuda:1, …", "DEVICE"),
         Option("--results-dir", "checkpoint_settings.", "where runs are kept (default: results)", "DIR", user_path),
         Option("--debug", "debug", "log in detail, and show what Unity executables print"),
@@ -107,7 +107,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--env",
             "env_settings.env_path",
-            "executable of a game of Unity or Godot; without it, the editor is waited for",
+            "executable of a Unity or Godot game; without it, the run waits for the editor",
             "PATH",
             user_path,
         ),
@@ -119,12 +119,12 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
             int,
         ),
         Option("--num-areas", "env_settings.", "training areas in each Unity environment", "N", int),
-        Option("--base-port", "env_settings.", "first port towards executables", "PORT", int),
+        Option("--base-port", "env_settings.", "first port for executables", "PORT", int),
         Option("--timeout-wait", "env_settings.", "seconds that an environment may take to start or answer", "S", int),
         Option(
             "--max-lifetime-restarts",
             "env_settings.",
-            "restarts of a crashed environment in all; -1: without limit",
+            "total restarts of crashed environments; -1: without limit",
             "N",
             int,
         ),
@@ -139,7 +139,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--env-args",
             "env_settings.",
-            "everything behind it goes to the Unity executable, so it comes last",
+            "pass everything after it to the Unity executable; put it last",
             "…",
             nargs=argparse.REMAINDER,
         ),
@@ -149,15 +149,13 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option("--height", "engine_settings.", "its height", "N", int),
         Option("--quality-level", "engine_settings.", "quality level of the Unity project", "N", int),
         Option("--time-scale", "engine_settings.", "speed of the game; 1 is real time", "X", float),
-        Option(
-            "--target-frame-rate", "engine_settings.", "frames per second to aim at; -1: as many as can be", "N", int
-        ),
+        Option("--target-frame-rate", "engine_settings.", "target frames per second; -1: unlimited", "N", int),
         Option("--capture-frame-rate", "engine_settings.", "frames per second of game time", "N", int),
         Option("--no-graphics", "engine_settings.", "run executables without a window"),
         Option("--no-graphics-monitor", "engine_settings.", "run all but the first without a window"),
     ),
     "the pipeline": (
-        Option("--record", "record.edges", "record what reaches the trainers, under <run>/streams/", value=["trainer"]),
+        Option("--record", "record.edges", "record what the trainers receive, under <run>/streams/", value=["trainer"]),
         Option(
             "--monitor",
             "monitor.listen",
@@ -173,7 +171,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
 
 
 def current_overrides(args: argparse.Namespace) -> list[Override]:
-    """Return the overrides that the given options mean."""
+    """Return the overrides that the given options make."""
     options = [option for group in OPTIONS.values() for option in group]
     values = [(option, getattr(args, option.name)) for option in options]
     return [each for option, value in values if value is not None for each in option.overrides(value)]
@@ -184,16 +182,16 @@ _OLD = "is an option of older versions of ML-Agents"
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """The present meaning of an old option."""
+    """The current meaning of an old option."""
 
     overrides: tuple[Override, ...] = ()
     warnings: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
-    """Reasons why the command can't be followed, with what to write instead."""
+    """Reasons why the command can't run, with the current spelling."""
     replaced: Mapping[str, Any] = field(default_factory=dict)
-    """Values of present options, by their attribute, that replace those given."""
+    """Values of current options that replace the given ones, by attribute."""
     old_files: Mapping[str, Any] = field(default_factory=dict)
-    """Files to convert together with the configuration file: keyword arguments of `load_config`."""
+    """Files to convert with the configuration file: keyword arguments of `load_config`."""
 
 
 def _warn(text: str) -> Translation:
@@ -205,7 +203,7 @@ def _refuse(text: str) -> Translation:
 
 
 def _set_keys(flag: str, keys: str, value: object, instead: str) -> Translation:
-    """Translate an option that sets these keys; `instead` is its present spelling."""
+    """Translate an option that sets these keys; `instead` is its current spelling."""
     option = Option(flag, keys, "", metavar="VALUE" if not isinstance(value, bool) else "", value=value)
     warning = f"{flag}: {_OLD}; it was read as {instead}"
     return Translation(tuple(option.overrides(value)), (warning,))
@@ -216,7 +214,7 @@ def _superseded(flag: str, today: str) -> Translation:
 
 
 Translate = Callable[[argparse.Namespace, Any], Translation]
-"""Translates the value of an old option, given with all others."""
+"""Translates the value of an old option, given the value and all arguments."""
 
 
 def _needless(text: str) -> Translate:
@@ -258,7 +256,7 @@ def _multi_gpu(args: argparse.Namespace, value: Any) -> Translation:
 
 def _num_runs(args: argparse.Namespace, value: int) -> Translation:
     if value == 1:
-        return _warn(f"--num-runs: {_OLD} and not needed any more: a command makes one run")
+        return _warn(f"--num-runs: {_OLD} and no longer needed: a command makes one run")
     run = args.run_id or "ppo"
     apart = EnvSettings().base_port + (args.num_envs or 1)
     return _refuse(
@@ -278,7 +276,7 @@ def _docker_target_name(args: argparse.Namespace, value: str) -> Translation:
 def _old_file(flag: str, key: str) -> Translate:
     def translate(args: argparse.Namespace, value: Any) -> Translation:
         warning = (
-            f"{flag}: {_OLD}; its content belongs into the configuration file now, under "
+            f"{flag}: {_OLD}; its content now belongs in the configuration file, under "
             f"environment_parameters ('{flag} {value} --convert FILE' writes it so)"
         )
         return Translation(warnings=(warning,), old_files={key: value})
@@ -295,7 +293,7 @@ def _lesson(args: argparse.Namespace, value: int) -> Translation:
     return Translation(warnings=(warning,), old_files={"lesson": value})
 
 
-_NO_TRAIN = f"--train: {_OLD} and not needed any more; --inference plays without learning"
+_NO_TRAIN = f"--train: {_OLD} and no longer needed; --inference plays without learning"
 _NO_FRAMEWORK = f"{{}}: {_OLD} and has no effect; trainers compute with PyTorch"
 
 OLD_OPTIONS: tuple[tuple[Option, Translate], ...] = (

@@ -1,4 +1,4 @@
-"""The command line: its parser, and the request that is read off the parsed arguments."""
+"""The command line: its parser, and the request built from the parsed arguments."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ OURS = "run-pipeline"
 ML_AGENTS = "mlagents-learn"
 GODOT_RL = "gdrl"
 COMMANDS = (OURS, ML_AGENTS)
-"""Names under which the command is installed; both do the same, but that the second prints all settings."""
+"""Names under which the command is installed; they differ only in that the second prints all settings."""
 
 ATTACHED, LAST = "--monitor", "--env-args"
-"""The option whose value, which it need not have, is joined to it by '='; and the one behind which all is Unity's."""
+"""The option whose optional value is joined by '='; and the option after which all arguments go to Unity."""
 
 DESCRIPTION = """\
 Train agents with deep reinforcement learning, as a pipeline described by one YAML file.
@@ -46,13 +46,13 @@ Ctrl-C saves a checkpoint and ends; a second Ctrl-C ends at once. Curves: tensor
 
 
 def program() -> str:
-    """Return the name under which the command was called."""
+    """Return the name by which the command was called."""
     called = Path(sys.argv[0]).stem
     return called if called in (*COMMANDS, GODOT_RL) else OURS
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that asks what a misspelt option was meant to be."""
+    """A parser that suggests the nearest option for a misspelt one."""
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line."""
@@ -63,7 +63,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser; use `parse`, which lets the file stand anywhere among the options."""
+    """Return the command line's parser; call `parse` instead, which allows the file anywhere among the options."""
     name = program()
     parser = _Parser(
         prog=name,
@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
         for option in options:
             option.add_to(group)
     _add_file_options(parser.add_argument_group("the file"))
-    runs = parser.add_argument_group("runs and models that are there")
+    runs = parser.add_argument_group("existing runs and models")
     _add_run_options(runs)
     _add_serving_options(runs)
     add_old_options(parser.add_argument_group("of ML-Agents' older versions (a warning says what to write instead)"))
@@ -142,7 +142,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--export-onnx",
         metavar="RUN_FOLDER",
         type=_file,
-        help="write the .onnx files of a run, such as results/ppo, anew from its .pt files",
+        help="rewrite the .onnx files of a run, such as results/ppo, from its .pt files",
     )
     add(
         "--plot",
@@ -162,7 +162,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         metavar="PLAYER",
         nargs="+",
         type=user_path,
-        help="let policies of runs, models and scripts play each other, --episodes N games a pair (default: 20), and "
+        help="let policies of runs, models and scripts play each other, --episodes N games per pair (default: 20), and "
         "print a rated table; one run alone: its policies and the game's scripted player",
     )
     add(
@@ -202,31 +202,31 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     words = sys.argv[1:] if arguments is None else [*arguments]
     ours = words.index(LAST) if LAST in words else len(words)
     for at, word in enumerate(words[:ours]):
-        if word == ATTACHED:  # what follows is the file, or another option
+        if word == ATTACHED:  # the next argument is the file or another option
             words[at] = f"{ATTACHED}="
     return parser().parse_intermixed_args(words)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The content of a command."""
+    """The meaning of a command line."""
 
     config: Path | None
-    """The configuration file; None for none."""
+    """The configuration file, if the command names one."""
     overrides: tuple[Override | str, ...]
-    """Values that take precedence over the file, and later ones over earlier ones; those of `--set` come last."""
+    """Values that override the file; later ones override earlier ones, and those of `--set` come last."""
     warnings: tuple[str, ...] = ()
     env: str | None = None
     """The Unity executable, if the command names one."""
     old_files: Mapping[str, Any] = field(default_factory=dict)
-    """Further files of older versions, to be converted with it: keyword arguments of `load_config` and `convert`."""
+    """Further files of older versions to convert with it: keyword arguments of `load_config` and `convert`."""
 
 
 def read_request(args: argparse.Namespace) -> Request:
-    """Read the request off the parsed arguments.
+    """Build the request from the parsed arguments.
 
     Raises:
-        CommandError: if it can't be followed; the message has all reasons.
+        CommandError: if the command can't run; the message lists all reasons.
     """
     found = list(translations(args))
     refusals = [refusal for each in found for refusal in each.refusals]
@@ -248,7 +248,7 @@ def read_request(args: argparse.Namespace) -> Request:
             f"{'' if config == paths.config else f', and found {config} by its name, as is done here'}; "
             f"write {line} {paths.env}"
         )
-    # Old options come first, so that present ones take precedence.
+    # Old options come first, so that current ones take precedence.
     old = [override for each in found for override in each.overrides]
     now = current_overrides(argparse.Namespace(**{**vars(args), **replaced}))
     files = {name: value for each in found for name, value in each.old_files.items()}
@@ -256,7 +256,7 @@ def read_request(args: argparse.Namespace) -> Request:
 
 
 def contradictions(request: Request, config: RunConfig) -> list[str]:
-    """Return what can't be done with this configuration."""
+    """Return the reasons why the request does not fit this configuration."""
     if not config.checkpoint_settings.inference:
         args = [each.name for each in request.overrides if isinstance(each, Override) and each.path[0] == "inference"]
         if args:
@@ -270,23 +270,23 @@ def contradictions(request: Request, config: RunConfig) -> list[str]:
 
 
 # The positional arguments: the configuration file and, in old commands, the environment as well. Very old versions of
-# ML-Agents took the environment as an argument, alone or beside the file, in either order. They are distinguished by
+# ML-Agents took the environment as an argument, alone or next to the file, in either order. They are distinguished by
 # name, else by the file's content.
 
 _CONFIGURATIONS = (".yaml", ".yml", ".json")
 _OLD_NAME = "trainer_config.yaml"
 _EXECUTABLES = (".exe", ".app", ".x86_64", ".x86")
 _PROGRAMS = (b"\x7fELF", b"MZ", b"#!", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
-"""First bytes of what an operating system runs: Linux, Windows, a script, macOS."""
+"""First bytes of an executable: Linux, Windows, a script, macOS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The positional arguments by their meaning."""
+    """The positional arguments, by meaning."""
 
     config: Path | None = None
     env: str | None = None
-    """The environment, if it was given in the old way."""
+    """The environment, if given in the old way."""
 
 
 def classify_paths(arguments: Sequence[str], env: str | None) -> Paths:
@@ -313,7 +313,7 @@ def classify_paths(arguments: Sequence[str], env: str | None) -> Paths:
 
 
 def old_configuration(env: str) -> Path | None:
-    """Return the `trainer_config.yaml` beside an environment, or else here: the first versions found it by its name."""
+    """Return the `trainer_config.yaml` beside an environment or in this folder: the first versions found it by name."""
     found = (folder / _OLD_NAME for folder in (Path(env).parent, Path()))
     return next((path for path in found if path.is_file()), None)
 
@@ -329,5 +329,5 @@ def is_environment(argument: str) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(4).startswith(_PROGRAMS)
-    except OSError:  # a folder, or not readable: reading the configuration reports that
+    except OSError:  # a folder or an unreadable file: reading the configuration reports that
         return False

@@ -1,4 +1,4 @@
-"""Signals of the command line: the first ends the run in order, a Ctrl-C that follows ends it at once."""
+"""Signals of the command line: the first shuts the run down cleanly, a further Ctrl-C ends it at once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from headrace.process_tree import end_children
 log = logging.getLogger(__name__)
 
 HELD_S = 1.0
-"""Seconds after which an event loop that does not take a signal is held."""
+"""Seconds after which an event loop that does not handle a signal counts as blocked."""
 AT_ONCE_S = 20.0
-"""Seconds in which the run ends after a second signal; then the process does."""
+"""Seconds that the run has to end after a second signal; then the process exits."""
 
 
 @contextmanager
 def stopped_by_signals(limits: MainSilence, give_up: Callable[[str], None] | None = None) -> Iterator[asyncio.Event]:
-    """Watch over the running event loop; the first request sets what is yielded, the next cancels the task.
+    """Watch the running event loop; the first request to end sets the yielded event, the next cancels the task.
 
     Args:
         limits: `pipeline.supervision.main`.
@@ -43,7 +43,7 @@ def stopped_by_signals(limits: MainSilence, give_up: Callable[[str], None] | Non
 def first_stops_second_cancels(stop: asyncio.Event, watch: LoopWatch) -> Iterator[None]:
     """Let the first request to end set `stop` and the next one cancel the current task, within a running event loop.
 
-    The second one interrupts what holds the event loop, and ends the process if that can't be interrupted.
+    The second one interrupts code that blocks the event loop, and ends the process if that fails.
     """
     task = asyncio.current_task()
     assert task is not None, "called in a task"
@@ -59,8 +59,8 @@ class _Receiver:
     """Receives requests to end.
 
     Args:
-        answers: what the first and each later one does, in the event loop.
-        watch: knows and interrupts who holds the event loop.
+        answers: called in the event loop for the first and for each later request.
+        watch: identifies and interrupts code that blocks the event loop.
     """
 
     def __init__(self, answers: tuple[Callable[[], object], Callable[[], object]], watch: LoopWatch) -> None:
@@ -71,7 +71,7 @@ class _Receiver:
         self._count = 0
 
     def receive(self) -> None:
-        """Receive one, in another thread than the event loop's."""
+        """Receive one, in a thread other than the event loop's."""
         self._count += 1
         first = self._count == 1
         taken = threading.Event()
@@ -98,7 +98,7 @@ class _Receiver:
 
 
 def end_process(words: str, status: int) -> None:
-    """End this process without a further step in its other threads, which may never come; its hosts die with it."""
+    """End this process without waiting for its other threads, which may never finish; its hosts die with it."""
     with suppress(OSError, ValueError):
         complain(f"[ERROR] {program()}: {words}")
         own_stream("stdout").flush()

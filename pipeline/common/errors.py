@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class CommandError(Exception):
-    """A command can't be followed; the message has one line for each reason, with what to write instead."""
+    """A command can't run; the message has one line per reason, with what to write instead."""
 
 
 class RunError(Exception):
-    """A run can't start: its settings contradict each other, or name something that is missing."""
+    """A run can't start: its settings contradict each other or name something that is missing."""
 
 
 class RunFailed(Exception):
@@ -18,7 +18,7 @@ class RunFailed(Exception):
         super().__init__(message)
         self.stage = stage
         self.detail = detail
-        """The traceback of the cause, for --debug and the log."""
+        """Traceback of the cause, for --debug and the log."""
 
 
 class RunFolderError(Exception):
@@ -26,4 +26,4 @@ class RunFolderError(Exception):
 
 
 class PredictError(ValueError):
-    """A policy can't be asked this: an observation, mask or state does not fit it; the message names the place."""
+    """An observation, mask or state does not fit a policy; the message names the place."""

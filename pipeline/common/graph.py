@@ -1,6 +1,6 @@
 """The graph of a run, derived from its configuration: names of hosts and stages, routes of trajectories.
 
-Pure: nothing is started here. The run is wired by it, and `--validate` prints it (`command.description`).
+Pure: nothing is started here. Main wires the run by it, and `--validate` prints it (`command.description`).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from headrace.config import RunConfig, StagePlacement
 from headrace.config.host_kinds import joined_directly
 
 MAIN = "main"
-"""Name of main as a host of stages."""
+"""Main's name as a host of stages."""
 ACTOR = "actor"
-"""Name of the actor's stage."""
+"""The actor stage's name."""
 GHOST = "ghost"
-"""Name of self-play's stage; all behaviours share one part of a checkpoint."""
+"""The self-play stage's name; all behaviours share one part of a checkpoint."""
 LEAGUE = "league"
-"""Name of the stage of a league; all learners share one part of a checkpoint."""
+"""The league stage's name; all learners share one part of a checkpoint."""
 TRAINER = "trainer"
-"""Name of the trainer stage of each learner."""
+"""The name of each learner's trainer stage."""
 REPLAY_SHARD = "replay_shard"
-"""Name of the stage of each shard of a replay buffer."""
+"""The name of the stage in each shard of a replay buffer."""
 INFERENCE = "inference"
-"""Name of the host that decides for all actors, and of what it does."""
+"""The name of the host that decides for all actors, and of its stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Route:
     after_ghost: tuple[str, ...]
     """Names of the custom stages in main after the ghost stage."""
     joined: bool
-    """True if main stands between actors and learner, as hosts of their kinds can't be joined directly."""
+    """True if main stands between actors and learner because hosts of their kinds can't be joined directly."""
     through_main: bool
     """True if trajectories pass through main; otherwise they go straight from actor to learner."""
     league: bool = False
@@ -47,7 +47,7 @@ class Route:
 
     @property
     def shared(self) -> str:
-        """The name of the stage that other behaviours' routes have, too; empty if there is none."""
+        """The name of the stage that other behaviours' routes share; empty if there is none."""
         return GHOST if self.self_play else LEAGUE if self.league else ""
 
     def straight(self, copied: bool = False) -> Route:
@@ -81,7 +81,7 @@ def route(config: RunConfig, behavior: str) -> Route:
     league = settings.league is not None and not config.checkpoint_settings.inference
     hosts = config.pipeline.hosts
     before, after = names("agent_processor"), names("ghost")
-    if not settings.learns:  # its steps end in main, where they are counted
+    if not settings.learns:  # its steps end in main, which counts them
         return Route(behavior, False, before if settings.broadcast else (), (), False, True)
     joined = not joined_directly(hosts.actors.kind, hosts.learners.kind)
     through_main = self_play or league or bool(before or after) or joined or bool(students_of(config, behavior))
@@ -89,12 +89,12 @@ def route(config: RunConfig, behavior: str) -> Route:
 
 
 def teacher_of(config: RunConfig, behavior: str) -> str | None:
-    """Return the behaviour whose trajectories this one imitates as they arrive; None if it imitates none."""
+    """Return the behaviour whose trajectories this one imitates live; None if it imitates none."""
     return config.behavior_settings(behavior).teacher
 
 
 def students_of(config: RunConfig, behavior: str) -> list[str]:
-    """Return the behaviours that imitate this one as it acts; none where nothing is learned."""
+    """Return the behaviours that imitate this one live; none in a run that does not learn."""
     if config.checkpoint_settings.inference:
         return []
     learners = (name for name, settings in config.behaviors.items() if settings.learns)
@@ -102,7 +102,7 @@ def students_of(config: RunConfig, behavior: str) -> list[str]:
 
 
 def offline_demonstrations(config: RunConfig) -> dict[str, str]:
-    """Return the `demo_path` of each behaviour where all learn from demonstrations alone, and nobody acts."""
+    """Return the `demo_path` of each behaviour if all learn from demonstrations alone and no agent acts."""
     if config.replay is not None or config.checkpoint_settings.inference:
         return {}
     paths = {name: settings.demonstrations for name, settings in config.behaviors.items() if settings.learns}
@@ -111,7 +111,7 @@ def offline_demonstrations(config: RunConfig) -> dict[str, str]:
 
 
 def acts(config: RunConfig) -> bool:
-    """Return True if a run has environments, and not a recording or demonstrations in their place."""
+    """Return True if a run has environments rather than a recording or demonstrations."""
     return config.replay is None and not offline_demonstrations(config)
 
 
@@ -121,7 +121,7 @@ def decides_centrally(config: RunConfig) -> bool:
 
 
 def actor_names(config: RunConfig) -> list[str]:
-    """Return the names of the actor hosts; a recording, or demonstrations, take the place of a single actor."""
+    """Return the names of the actor hosts; a recording or demonstrations take the place of a single actor."""
     if not acts(config):
         return ["actor-0"]
     return [f"actor-{replica}" for replica in range(config.pipeline.hosts.actors.replicas)]
@@ -155,7 +155,7 @@ def shard_name(behavior: str, shard: int) -> str:
 
 
 def saved_shards(parts: Container[str], behavior: str) -> list[str]:
-    """Return the names of the hosts that held a behaviour's replay buffer as these parts of a checkpoint were made."""
+    """Return the names of the hosts that held a behaviour's replay buffer when these checkpoint parts were made."""
     numbers = itertools.takewhile(
         lambda shard: part_name(REPLAY_SHARD, shard_name(behavior, shard)) in parts, itertools.count()
     )
@@ -163,7 +163,7 @@ def saved_shards(parts: Container[str], behavior: str) -> list[str]:
 
 
 def main_stage_name(stage: str, behavior: str) -> str:
-    """Return the name of a behaviour's own instance of a stage in main."""
+    """Return the name of a behaviour's instance of a stage in main."""
     return f"{stage}-{behavior}"
 
 
@@ -178,7 +178,7 @@ def expected_parts(config: RunConfig, behaviors: Iterable[str], trainers_only: b
     Args:
         config: the run's configuration.
         behaviors: the behaviours that are trained.
-        trainers_only: True if a recording goes straight to the trainers, so that no other stage runs.
+        trainers_only: True if a recording goes straight to the trainers and no other stage runs.
     """
     behaviors = [*behaviors]
     learning = [behavior for behavior in behaviors if config.behavior_settings(behavior).learns]

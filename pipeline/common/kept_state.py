@@ -1,7 +1,7 @@
-"""What all code of a process shares and Headrace depends on: kept as it was when users' code began to run.
+"""Process-wide state that Headrace depends on, kept as it was when the user's code began to run.
 
-An environment may change it at any moment, as a rule without meaning Headrace: it configures its own log, or imports a
-package that does. It is looked at about once a second, put back where it was changed, and that is said once.
+An environment may change that state at any moment, usually by accident: it configures its own log, or imports a package
+that does. Each process checks the state about once a second, restores it where it was changed, and warns once.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from headrace.ending import REQUESTS
 log = logging.getLogger(__name__)
 
 OURS = "headrace"
-"""The logger that all of ours pass their records to."""
+"""The logger that receives the records of all Headrace loggers."""
 _PutBack = Callable[[], bool]
-"""Puts one thing back; returns True if it had been changed."""
+"""Restores one piece of state; returns True if it had been changed."""
 
 _monotonic = time.monotonic
 _kept: KeptState | None = None
 
 
 class KeptState:
-    """The state of now."""
+    """The current state."""
 
     def __init__(self) -> None:
         self.things = [*_things()]
-        """Name, and what puts it back."""
+        """Name, and the function that restores it."""
         self._said: set[str] = set()
 
     def put_back(self) -> None:
-        """Put back what was changed; in the thread that runs the event loop."""
+        """Restore changed state; call in the thread that runs the event loop."""
         changed = [name for name, put_back in self.things if put_back()]
         names = [name for name in dict.fromkeys(changed) if name not in self._said]
         self._said.update(names)
         if names:
-            words = "Your code has changed for the whole process what Headrace needs, and it was put back: %s."
+            words = "Your code changed process-wide state that Headrace needs; Headrace has restored it: %s."
             log.warning(words, ", ".join(names))
 
 
 def keep_state() -> None:
-    """Keep the state of now for as long as this process lives, unless one is kept."""
+    """Keep the current state for the life of this process, unless a state is kept already."""
     global _kept
     _kept = _kept or KeptState()
     with suppress(RuntimeError):  # there is no event loop
         loop = asyncio.get_running_loop()
-        if type(loop).time is asyncio.BaseEventLoop.time:  # which asks `time.monotonic` anew each time
+        if type(loop).time is asyncio.BaseEventLoop.time:  # which looks up `time.monotonic` at each call
             loop.time = _monotonic  # type: ignore[method-assign]
 
 
 @contextmanager
 def kept_state() -> Iterator[None]:
-    """Keep the state of now within, unless one is kept."""
+    """Keep the current state within this context, unless a state is kept already."""
     global _kept
     before = _kept
     keep_state()
@@ -74,7 +74,7 @@ def kept_state() -> Iterator[None]:
 
 @contextmanager
 def keeping_handler(logger: logging.Logger, handler: logging.Handler) -> Iterator[None]:
-    """Keep a handler of a logger, too, within."""
+    """Also keep a logger's handler within this context."""
     things = [] if _kept is None else _kept.things
     thing = (f"the handlers of the logger {logger.name!r}", partial(_hold, logger.handlers, [handler]))
     things.append(thing)
@@ -85,7 +85,7 @@ def keeping_handler(logger: logging.Logger, handler: logging.Handler) -> Iterato
 
 
 def put_back() -> None:
-    """Put back what was changed of the state that is kept."""
+    """Restore whatever was changed of the kept state."""
     if _kept is not None:
         _kept.put_back()
 
@@ -113,7 +113,7 @@ def _is_ours(thing: object) -> bool:
 
 
 def _signals() -> Iterator[tuple[str, _PutBack]]:
-    """What we have made of signals, and that a write to what has ended is an error and not the end."""
+    """Return our signal handlers, and SIGPIPE ignored: a write to a closed pipe raises instead of killing us."""
     for number in REQUESTS:
         if _is_ours(handler := signal.getsignal(number)):
             yield f"what {number.name} does", partial(_handle, number, handler)
@@ -176,7 +176,7 @@ def _wake(descriptor: int) -> bool:
 
 
 def _allow_owner(kept: int) -> bool:
-    """Let what is written be no more open than when the run began, and readable for this user; stricter it may be."""
+    """Keep the umask at least as strict as when the run began, with files readable for this user."""
     present = os.umask(kept)
     wanted = (present | kept) & 0o077 | kept & ~0o077
     os.umask(wanted)

@@ -1,6 +1,6 @@
-"""The lessons of environment parameters, read off the configuration.
+"""The lessons of environment parameters, read from the configuration.
 
-Hosts need two facts of them; main decides when the next lesson begins (`main.curricula`).
+Hosts need two facts about them; main decides when the next lesson begins (`parts.curricula`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.stages.environments.parameters import EnvironmentParameters
 
 
 def lessons_of(parameter: EnvironmentParameter) -> tuple[Lesson, ...]:
-    """Return a parameter's lessons, in order; without a curriculum there is one, which never ends."""
+    """Return a parameter's lessons in order; without a curriculum, a single lesson that never ends."""
     if not isinstance(parameter, Curriculum):
         return (Lesson.model_construct(name="", value=parameter, completion_criteria=None),)
     *others, last = parameter.curriculum
@@ -33,7 +33,7 @@ def plain_value(value: ParameterValue) -> Any:
 
 
 def kept_returns(parameters: Mapping[str, EnvironmentParameter] | None, behavior: str) -> int:
-    """Return the number of episodes that a behaviour's mean return is taken over; 0 if no lesson depends on it."""
+    """Return the number of episodes over which a behaviour's return is averaged; 0 if no lesson depends on it."""
     lengths = [each.min_lesson_length for each in all_criteria(parameters) if each.behavior == behavior]
     return max(1, *lengths) if lengths else 0
 

@@ -1,6 +1,6 @@
-"""Who holds an event loop, or awaits for ever in it, asked from any thread; and a watch over main's event loop.
+"""Finds, from any thread, the code that blocks an event loop or awaits forever in it; and watches main's event loop.
 
-The watch is a thread: it names who holds the event loop while it is held, and interrupts that in the end.
+The watch is a thread: it names the code that blocks the event loop, and finally interrupts that code.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from headrace.stages.activity import activities, activity_in, most_silent
 from headrace.stages.errors import innermost_of_user
 
 MOST_CALLS = 12
-"""Calls of a stack in a message: the innermost."""
+"""Number of calls of a stack in a message: the innermost ones."""
 _BELOW = (str(Path("stages") / "loop.py"), str(Path("asyncio") / "events.py"))
-"""Files of which the last call in a stack is followed by what matters: a stage's own calls, or the event loop's."""
+"""Files whose last call in a stack precedes the calls that matter: a stage's, or the event loop's callbacks."""
 
 
 def stage_holds(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return True if what runs in an event loop now is a stage; from any thread."""
+    """Return True if an event loop is now running a stage; callable from any thread."""
     return activity_in(asyncio.current_task(loop)) is not None
 
 
 def describe_holder(loop: asyncio.AbstractEventLoop | None, thread: int) -> str:
-    """Describe what a thread, which runs this event loop, is doing, with its stack.
+    """Describe what the thread of this event loop is doing, with its stack.
 
     Args:
         loop: the event loop; None if there is none yet.
@@ -51,13 +51,13 @@ def describe_holder(loop: asyncio.AbstractEventLoop | None, thread: int) -> str:
 
 
 def own_frames(lines: Sequence[str]) -> list[str]:
-    """Of the lines of a stack, the innermost last, those that belong to the code that a stage or callback runs."""
+    """Return the lines of a stack that belong to the code that a stage or callback runs, the innermost last."""
     last = max((i for i, line in enumerate(lines) if any(below in line for below in _BELOW)), default=-1)
     return list(lines[last + 1 :][-MOST_CALLS:] or lines[-MOST_CALLS:])
 
 
 def _caller(calls: Sequence[FrameType]) -> str:
-    """Whose code runs where no stage does: a statistics writer's or a callback's, or ours."""
+    """Name the owner of code that runs outside a stage: a statistics writer, a callback, or Headrace."""
     below = next((i for i, call in enumerate(reversed(calls)) if call.f_code.co_filename.endswith(_BELOW)), len(calls))
     own = traceback.StackSummary.extract((call, call.f_lineno) for call in calls[len(calls) - below :])
     user = innermost_of_user(own)
@@ -80,24 +80,24 @@ def _stack(frames: Iterable[FrameType]) -> str:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 YIELD_S = 10.0
-"""Seconds in which interrupted code lets go of the event loop, unless it is in a C call."""
+"""Seconds within which interrupted code releases the event loop, unless it is in a C call."""
 _BREAK = getattr(signal, "SIGURG", None)
-"""Breaks a sleep or a system call of the main thread; ignored by the system where nobody handles it."""
+"""Interrupts a sleep or a system call of the main thread; the system ignores it where no handler is set."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised in the middle of code that has held main's event loop for too long. Not to be caught."""
+    """Raised inside code that has blocked main's event loop for too long. Do not catch it."""
 
 
 class LoopWatch:
-    """Watches over the running event loop, which is made in the thread that enters this context.
+    """Watches the running event loop; enter the context in the thread that runs it.
 
     Args:
         limits: `pipeline.supervision.main`.
-        give_up: called, in the watching thread, with what to say if the code that holds the event loop can't be
-            interrupted. None: that is said in a warning, and the wait goes on.
+        give_up: called in the watching thread with a message if the code that blocks the event loop can't be
+            interrupted. None: a warning says so, and the wait continues.
     """
 
     def __init__(self, limits: MainSilence, give_up: Callable[[str], None] | None = None) -> None:
@@ -130,16 +130,16 @@ class LoopWatch:
             signal.signal(_BREAK, self._previous)
 
     def describe(self) -> str:
-        """Say who holds the event loop, with the stack; from any thread."""
+        """Name the code that blocks the event loop, with its stack; callable from any thread."""
         return describe_holder(self._loop, self._watched)
 
     def interrupt(self, error: BaseException) -> None:
-        """Raise an error in the code that holds the event loop; to be called in another thread."""
+        """Raise an error in the code that blocks the event loop; call from another thread."""
         self._error = error
         if self._breaks:
             assert _BREAK is not None
             signal.pthread_kill(self._watched, _BREAK)
-        else:  # Python allows no more elsewhere: calls that wait are not broken
+        else:  # elsewhere Python can do no more: blocking calls are not interrupted
             thread, kind = ctypes.c_ulong(self._watched), ctypes.py_object(type(error))
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, kind)
 
@@ -185,7 +185,7 @@ class LoopWatch:
         put_back()
 
     def _insist(self, held: float) -> None:
-        """What holds the event loop was interrupted without effect."""
+        """Handle an interruption that had no effect on the code that blocks the event loop."""
         words = (
             f"main has been silent for {held:.0f} s (pipeline.supervision.main.end_s), and what it does can't be "
             f"interrupted: {self.describe()}"

@@ -1,7 +1,7 @@
-"""Standard input, output and error of every process of ours: always open, and writing to them never raises for a text.
+"""Standard input, output and error of every Headrace process: always open, and able to write any text.
 
-Characters that a stream's encoding lacks are written in ASCII: typographic ones by a likeness (`->`), others as Python
-escapes them.
+Characters that a stream's encoding lacks are written in ASCII: typographic ones by a look-alike (`->`), others as
+Python escapes.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ P = ParamSpec("P")
 
 _ALIKE = {"→": "->", "←": "<-", "↔": "<->", "×": "x", "–": "-", "—": "-", "−": "-", "…": "...", "·": "*", "≈": "~"}
 _ALIKE |= {"≤": "<=", "≥": ">=", "≠": "!=", "±": "+-", "’": "'", "‘": "'", "“": '"', "”": '"', "\u00a0": " "}
-"""Typographic signs and what is written where they can't be."""
+"""Typographic characters and their ASCII replacements."""
 _ERRORS = "headrace.alike"
 
 
 _own: dict[str, Any] = {}
-"""The prepared streams of a command, by name, while it runs."""
+"""The prepared streams of a running command, by name."""
 
 
 def own_stream(name: str) -> Any:
-    """Return `stdout` or `stderr` as the command began with it, whatever code of users has put in its place or closed.
+    """Return the command's original `stdout` or `stderr`, even if the user's code has replaced or closed it.
 
-    The live table's stands in its place, as lines are to appear above the table.
+    While the live table is shown, return its stream, so that lines appear above the table.
     """
     present, own = getattr(sys, name), _own.get(name)
     if own is None or type(present).__module__.startswith("rich."):
@@ -47,10 +47,10 @@ def own_stream(name: str) -> Any:
 
 
 def prepare_output(platform: str = sys.platform) -> None:
-    """Let this process write any text to its standard streams, whatever its terminal, pipe or file is.
+    """Let this process write any text to its standard streams, be they a terminal, a pipe or a file.
 
-    A stream that is closed (`>&-`, `pythonw`) becomes one that takes everything and gives nothing. On Windows what is
-    redirected to a file is UTF-8, as editors and programs read it, unless the user has set an encoding.
+    A closed stream (`>&-`, `pythonw`) becomes the null device. On Windows, output redirected to a file is UTF-8, as
+    editors and programs expect, unless the user has set an encoding.
     """
     codecs.register_error(_ERRORS, _alike)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -62,10 +62,10 @@ def prepare_output(platform: str = sys.platform) -> None:
 
 
 def speaking(main: Callable[P, int]) -> Callable[P, int]:
-    """Prepare streams and surroundings for a command's function.
+    """Prepare the streams and the process for a command's function, and return its exit status.
 
-    Its status stays its own where nobody reads its output any more. It is 0 if the function was interrupted by that,
-    and 1 if standard output can't be written for another reason.
+    The function's status stands even if standard output has lost its reader. The status is 0 if that interrupted the
+    function, and 1 if standard output can't be written for another reason.
     """
 
     @wraps(main)
@@ -102,7 +102,7 @@ def _spoken(main: Callable[[], int]) -> int:
 
 
 def _trouble_of_output(text: str) -> OSError | None:
-    """Write the rest of standard output and a text; return the error that this meets."""
+    """Flush standard output and write a text to it; return the error, if any."""
     try:
         _write("stdout", text)
     except OSError as error:
@@ -126,19 +126,19 @@ def say(text: object) -> None:
 
 
 def complain(text: object) -> None:
-    """Write a line to standard error; the line is lost, without an error, where standard error has no reader."""
+    """Write a line to standard error; it is lost, without an error, if standard error has no reader."""
     with suppress(OSError):
         _write("stderr", f"{text}\n")
 
 
 def tell_user(text: str) -> None:
-    """Write a line to standard output and nowhere else: what no log may hold; lost where that has no reader."""
+    """Write a line that no log may hold to standard output; it is lost if standard output has no reader."""
     with suppress(OSError):
         say(text)
 
 
 class EveryRecord(logging.Formatter):
-    """Formats any record of a log; one whose arguments don't fit its text is written with what is wrong."""
+    """Formats log records; one whose arguments don't fit its text is written with the formatting error."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
@@ -147,27 +147,27 @@ class EveryRecord(logging.Formatter):
         except Exception as error:
             where = f"{record.pathname}:{record.lineno}"
             text = f"{record.msg!r} can't be logged with {record.args!r} (at {where}): {type(error).__name__}: {error}"
-        return text.encode(errors="backslashreplace").decode()  # what is no UTF-8, as of a file's name
+        return text.encode(errors="backslashreplace").decode()  # not UTF-8, as in a file's name
 
 
 def close_output() -> None:
-    """Let nobody stumble over what could not be written to standard output, at the exit neither."""
+    """Discard buffered output that can't be written, so that flushing it at exit raises no error."""
     with suppress(OSError, ValueError):  # a stream of an IDE or a notebook has no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), own_stream("stdout").fileno())
 
 
 def _has_no_reader(error: OSError) -> bool:
-    """True for the error of a write to a pipe whose reader has ended, such as `| head`, or to a closed terminal."""
-    if sys.platform == "win32" and error.errno == errno.EINVAL:  # as its C library says it
+    """Return True for an error of writing to a closed terminal or to a pipe whose reader has ended, as `| head`."""
+    if sys.platform == "win32" and error.errno == errno.EINVAL:  # the C library's code for it
         return error.winerror is None and error.filename is None
     return isinstance(error, BrokenPipeError) or (error.errno == errno.EIO and _is(stat.S_ISCHR, sys.stdout))
 
 
 def _nothing(number: int) -> TextIO:
-    """Open the null device for a standard stream, by its own descriptor: no file or socket may come to have that."""
+    """Open the null device on a standard stream's own descriptor, so that no file or socket can take that number."""
     with suppress(OSError):
         os.fstat(number)
-        number = -1  # somebody else has it
+        number = -1  # another file has it
     descriptor = os.open(os.devnull, os.O_RDWR)
     if number not in (-1, descriptor):
         os.dup2(descriptor, number)
@@ -205,7 +205,7 @@ def _alike(error: UnicodeError) -> tuple[str, int]:
 
 
 class _PrintsAll:
-    """A stream that can't be told how to encode: what it refuses is written as it can be."""
+    """Wraps a stream whose error handler can't be set: characters that it refuses are replaced."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

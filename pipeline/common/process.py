@@ -19,11 +19,11 @@ from headrace.place import ROOT, on_linux
 from headrace.process_tree import ProcessTree
 
 if sys.platform != "win32":
-    import resource  # here, for at the limit nothing can be imported
+    import resource  # imported here: at the limit no module can be opened
 
 
 def describe_limit() -> str:
-    """Say that too many files are open, how many may be, and what to do."""
+    """Return a message that too many files are open, with the limit and the remedy."""
     if sys.platform == "win32":
         return "too many files are open"
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -36,7 +36,7 @@ def describe_limit() -> str:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect no garbage within; what is there at the end is not looked through by later collections either."""
+    """Collect no garbage in this context, and exempt the objects that exist at its end from later collections."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -48,7 +48,7 @@ def uncollected() -> Iterator[None]:
 
 
 def import_early(modules: Sequence[str]) -> None:
-    """Import modules that will be needed; where one fails, whoever needs it will say what is wrong."""
+    """Import modules in advance; an import error is left to the code that needs the module."""
     with uncollected():
         for module in modules:
             with suppress(Exception):
@@ -62,11 +62,11 @@ def start_python(
     shows: bool = True,
     **options: Any,
 ) -> ProcessTree:
-    """Start this Python once more; its `pid` is that of the interpreter.
+    """Start another process of this Python; its `pid` is the interpreter's.
 
     Args:
-        arguments: what follows the interpreter's name.
-        environment: the child's.
+        arguments: those after the interpreter's name.
+        environment: the child's environment variables.
         make: the class of the process.
         shows: as for `ProcessTree`.
         options: as for `ProcessTree`.
@@ -79,11 +79,11 @@ def start_python(
 
 
 def interpreter_to_start(platform: str = sys.platform) -> tuple[str, dict[str, str]]:
-    """Return the interpreter that a child of this Python is, and the variables that it needs.
+    """Return the interpreter for a child of this Python, and the variables that it needs.
 
-    In a virtual environment on Windows `python.exe` is a launcher, which has the interpreter for a child and another
-    process id. As `multiprocessing` does, the interpreter is started in its place, and told the launcher's name, by
-    which it finds the environment; it drops that variable at once, so programs that it starts don't see it.
+    In a virtual environment on Windows, `python.exe` is a launcher that starts the interpreter as a child with another
+    process id. So, as `multiprocessing` does, we start the interpreter itself and pass it the launcher's name, by which
+    it finds the environment. The interpreter drops that variable at once, so its own children don't see it.
     """
     base: str = getattr(sys, "_base_executable", None) or sys.executable
     if platform != "win32" or os.path.normcase(base) == os.path.normcase(sys.executable):
@@ -92,14 +92,14 @@ def interpreter_to_start(platform: str = sys.platform) -> tuple[str, dict[str, s
 
 
 def let_child_find_us(environment: dict[str, str]) -> None:
-    """Let a child process import this Headrace before it is told main's `sys.path`."""
+    """Let a child process import this Headrace before it receives main's `sys.path`."""
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (ROOT, environment.get("PYTHONPATH"))))
 
 
 def follow_path_of_main(path: Sequence[str]) -> None:
-    """Find modules where main does, in a child that `let_child_find_us` has prepared.
+    """Use main's module search path, in a child that `let_child_find_us` has prepared.
 
-    Programs that this process starts inherit main's `PYTHONPATH`, so that they find no folder of ours there.
+    Programs that this process starts inherit main's `PYTHONPATH`, which has no folder of ours.
     """
     sys.path[:] = path
     first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
@@ -110,9 +110,9 @@ def follow_path_of_main(path: Sequence[str]) -> None:
 
 
 def default_in_forks(numbers: Sequence[signal.Signals]) -> None:
-    """Give forked processes the defaults: they would not end when they are terminated, as our handlers mean the run.
+    """Reset signals to their defaults in forked processes, which our handlers would keep from being terminated.
 
-    What is started as a program has the defaults anyway, unless a signal is ignored (SIG_IGN), which it would inherit.
+    A program that is started has the defaults anyway, except for ignored signals (SIG_IGN), which it would inherit.
     """
 
     def restore() -> None:
@@ -124,12 +124,12 @@ def default_in_forks(numbers: Sequence[signal.Signals]) -> None:
         os.register_at_fork(after_in_child=restore)
 
 
-# For small networks more threads only get into each other's way. Libraries read these variables when NumPy is imported.
+# For small networks, more threads only slow each other down. Libraries read these variables when NumPy is imported.
 VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 def use_one_thread(environment: MutableMapping[str, str]) -> None:
-    """Let numeric libraries in a process of this environment use one thread, unless the user has set another number."""
+    """Limit numeric libraries in a process with this environment to one thread, unless the user sets another number."""
     for name in VARIABLES:
         environment.setdefault(name, "1")
 
@@ -141,7 +141,7 @@ def usable_cores() -> int:
 
 def version_of(distribution: str, otherwise: str = "(not installed)") -> str:
     """Return the version of an installed distribution; a checkout may be run without being installed."""
-    from importlib import metadata  # twenty milliseconds, which most processes can do without
+    from importlib import metadata  # takes 20 ms, and most processes don't need it
 
     try:
         return metadata.version(distribution)
@@ -150,7 +150,7 @@ def version_of(distribution: str, otherwise: str = "(not installed)") -> str:
 
 
 def version_information() -> str:
-    """Return the versions that a bug report should state, in lines as ML-Agents has them."""
+    """Return the versions that belong in a bug report, in ML-Agents' format."""
     from headrace.stages.environments.unity.versions import COMMUNICATION_VERSION
 
     parts = {
@@ -164,29 +164,29 @@ def version_information() -> str:
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _CPU_FIELDS = slice(11, 13)
-"""User and system time, counted behind the name of the program."""
+"""Indices of user and system time, counted after the program's name."""
 
 
 class ProcessUsage(NamedTuple):
-    """What a process used up to some time."""
+    """The CPU time and memory that a process has used up to some time."""
 
     at: float
-    """When, by the monotonic clock of who looked, or was told."""
+    """Time of the measurement, by the reader's monotonic clock."""
     cpu_s: float
-    """CPU time in all."""
+    """Total CPU time."""
     memory: int
     """Resident bytes; pages that several processes share count in each."""
 
 
 def usage_lacks() -> str:
-    """Return what reading the usage of processes lacks here; empty if nothing."""
+    """Return what is missing here for reading processes' usage; empty if nothing."""
     if _reads_proc() or _psutil() is not None:
         return ""
     return "CPU and memory of processes are read by the package psutil here: pip install 'headrace[monitor]'"
 
 
 def read_usage(pid: int) -> ProcessUsage | None:
-    """Return what a process uses; None if it is gone, or nothing tells (`usage_lacks`)."""
+    """Return a process's usage; None if it is gone or usage can't be read here (`usage_lacks`)."""
     if not _reads_proc():
         return _usage_by_psutil(pid)
     try:

@@ -1,12 +1,12 @@
-"""The table of parts of a run: features that a run may have beside collecting steps and learning from them.
+"""The table of parts of a run: features beyond collecting steps and learning from them.
 
 A part is one folder, `pipeline/parts/<name>/`, with one module a side: `main.py` for main's event loop, `host.py` for a
-host of its own, `actor.py` and `learner.py` for what it adds to these hosts, `page.py` for the live page. What other
-runs need is outside of its folder, so they go on when it is deleted with its entry here. Left behind are then its
-messages (`control/messages.py`), its keys of the YAML and its stages, which do nothing.
+host of its own, `actor.py` and `learner.py` for its additions to these hosts, `page.py` for the live page. No run
+without the part needs its folder, so deleting the folder and its entry here leaves other runs intact; only its messages
+(`control/messages.py`), YAML keys and stages then remain, without effect.
 
-Code is named by strings `module:Class`, and imported by the process that runs it: a learner needs no environment
-library, an actor no torch.
+Strings `module:Class` name the code, and only the process that runs it imports it: a learner needs no environment
+library, and an actor no torch.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from headrace.stages.loading import load_attribute
 
 @dataclass(frozen=True, slots=True)
 class HostRole:
-    """What one kind of work that hosts do needs to be known of."""
+    """A role of hosts: the code that it runs, and how it is started, shown and supervised."""
 
     implementation: str
     """`module:Class`, a `pipeline.roles.runtime.Host`."""
     placed_as: str = "actors"
-    """The key of `pipeline.hosts` that says where such hosts run."""
+    """Key of `pipeline.hosts` that says where such hosts run."""
     stages: tuple[str, ...] = ()
-    """The stages that the live page shows in it; those of actors depend on the configuration."""
+    """Stages that the live page shows in the host; those of actors depend on the configuration."""
     limits: Literal["actors", "learners"] = "actors"
-    """The section of `pipeline.supervision` that says how long it may be silent."""
+    """Section of `pipeline.supervision` with the limits of its silence."""
     patience: float = 1.0
-    """Share of these limits that holds for it."""
+    """Factor on these limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,17 @@ class RunPartKind:
     """One part of a run."""
 
     wanted: Callable[[RunConfig], bool]
-    """Whether a run has it."""
+    """Returns True if a run has the part."""
     main: str = ""
     """`module:Class`, a `pipeline.main.run_part.RunPart`."""
     actor: str = ""
     """`module:Class`, a `pipeline.roles.actor.ActorPart`."""
     learner: str = ""
-    """`module:Class`: what `pipeline/roles/{training,learner}.py` make for a trainer that has the part."""
+    """`module:Class` that `pipeline/roles/{training,learner}.py` create for a trainer with the part."""
     page: str = ""
-    """`module:name` of what returns the game that the live page shows; the first one counts."""
+    """`module:name` of the function that returns the game on the live page; the first part that has one provides it."""
     roles: Mapping[str, HostRole] = field(default_factory=dict)
-    """The hosts of its own, by role."""
+    """The part's own hosts, by role."""
 
 
 _PARTS = "headrace.pipeline.parts"
@@ -99,7 +99,7 @@ RUN_PARTS: Table[RunPartKind] = Table(
         lambda config: config.pipeline.hosts.replay.kind is not None,
         main=f"{_PARTS}.replay_shards.main:ReplayShards",
         learner=f"{_PARTS}.replay_shards.learner:ShardEdges",
-        # The learner, which waits for its shards, would be blamed for their silence otherwise.
+        # Otherwise the learner, which waits for its shards, would be blamed for their silence.
         roles={
             "replay_shard": HostRole(
                 f"{_PARTS}.replay_shards.host:ReplayShardHost", "replay", ("replay_buffer",), "learners", patience=0.8
@@ -112,7 +112,7 @@ RUN_PARTS: Table[RunPartKind] = Table(
         actor=f"{_PARTS}.scores.actor:ActorScores",
     ),
 )
-"""By name; whatever happens in a run is told to its parts in this order."""
+"""Parts by name; a run notifies its parts in this order."""
 
 _ROLES = {
     "actor": HostRole("headrace.pipeline.roles.actor:ActorHost"),
@@ -122,16 +122,16 @@ _ROLES = {
 
 
 def host_role(name: str) -> HostRole:
-    """Return what is to be known of a role, which may be a part's."""
+    """Return the table entry of a role, including the roles of parts."""
     return _ROLES.get(name) or next(kind.roles[name] for kind in RUN_PARTS.values() if name in kind.roles)
 
 
 def wanted_sides(config: RunConfig, side: Literal["main", "actor", "page"]) -> dict[str, Any]:
-    """Return the classes of one side of all parts that a run has, by the part's name."""
+    """Return the classes of one side of all parts of a run, by part name."""
     found = {name: getattr(kind, side) for name, kind in RUN_PARTS.items() if kind.wanted(config)}
     return {name: load_attribute(path, None, "part of a run") for name, path in found.items() if path}
 
 
 def learner_side(name: str) -> Any:
-    """Return the class that a part has for learners."""
+    """Return a part's class for learners."""
     return load_attribute(RUN_PARTS[name].learner, None, "part of a run")

@@ -1,4 +1,4 @@
-"""Seeds: every source of randomness in a run has its own, derived from the run's seed and its name."""
+"""Seeds: every source of randomness in a run has its own, derived from the run's seed and the source's name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def choose_seed(configured: int) -> int:
-    """Return the run's seed: the configured one, or a random one for -1 (as ML-Agents)."""
+    """Return the run's seed: the configured one, or a random one for -1 (as in ML-Agents)."""
     return configured if configured >= 0 else secrets.randbelow(10_000)
 
 

@@ -1,6 +1,6 @@
-"""Requests to end this process, received by a thread: signals, and on Windows what the console and other processes ask.
+"""Requests to end this process, received by a thread: signals, and on Windows those of the console and other processes.
 
-They have an effect whatever the event loop is doing, and in whatever kind of event loop.
+They take effect whatever the event loop is doing, with any kind of event loop.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if sys.platform == "win32":
     _OF_PERSONS = (signal.SIGINT, signal.SIGBREAK)
 else:
     _OF_PERSONS = (signal.SIGINT,)
-"""Requests that mean more when they are repeated. A scheduler may repeat SIGTERM, and a terminal that closes tells
-several processes, which pass it on."""
+"""Requests that escalate when repeated. SIGTERM does not: a scheduler may repeat it. Nor does the end of a terminal,
+which several processes receive and pass on."""
 SAME_S = 1.0
-"""Seconds in which a further request is the one before: `timeout` and terminals tell a process and its group."""
+"""Seconds in which a further request counts as the same: `timeout` and terminals signal a process and its group."""
 
 
 @contextmanager
 def requests_received(answer: Callable[[], object], name: str = "") -> Iterator[None]:
-    """Call `answer` for the first request to end and for each Ctrl-C that is another; to be entered in the main thread.
+    """Call `answer` for the first request to end and for each further Ctrl-C; enter in the main thread.
 
     Args:
-        answer: is called in a thread of its own each time, and may take its time.
-        name: under which other processes pass on to this one that the console closes, on Windows.
+        answer: called in a new thread each time, so it may block.
+        name: on Windows, the name by which other processes tell this one that the console closes.
     """
     numbers = taken_requests()
     default_in_forks(numbers)
@@ -74,7 +74,7 @@ def _receive(sock: socket.socket, numbers: Sequence[int], answer: Callable[[], o
 
 @contextmanager
 def _console_heard(sock: socket.socket, name: str) -> Iterator[None]:
-    """Let Ctrl-Break, and the end of the console, from whomever this process hears of it first, be signals as well."""
+    """Treat Ctrl-Break and the end of the console, whoever reports it first, as signals too."""
     with ExitStack() as heard:
         if sys.platform == "win32":
             ending = threading.Event()

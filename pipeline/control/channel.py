@@ -25,7 +25,7 @@ from headrace.queues.packing import pack, unpack
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in ControlMessage.__args__}
 
 CONTROL_BOUND = 1024
-"""Messages in transit per direction. Hosts send a few a second; a full channel means that main is stuck."""
+"""Bound of messages in transit per direction. Hosts send a few a second; a full channel means that main is stuck."""
 
 MAX_FRAME = 64 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
@@ -33,7 +33,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class ControlError(Exception):
-    """The channel carried something other than a control message."""
+    """A control channel carried something other than a control message."""
 
 
 def encode(message: ControlMessage) -> bytes:
@@ -43,7 +43,7 @@ def encode(message: ControlMessage) -> bytes:
 
 
 def decode(frame: bytes) -> ControlMessage:
-    """Invert `encode`; tuples at the top level come back as tuples.
+    """Decode a frame of `encode`; tuples at the top level come back as tuples.
 
     Raises:
         ControlError: if the frame is not a control message.
@@ -63,7 +63,7 @@ class ControlEnd(Protocol):
         """Send a message without waiting; the channel keeps the order."""
 
     async def drain(self) -> None:
-        """Wait while more messages than the bound are in transit: to be called when sending in a loop."""
+        """Wait while more messages than the bound are in transit; call it when sending in a loop."""
 
     def receive(self) -> AsyncIterator[ControlMessage]:
         """Iterate over the messages until the other end closes or dies."""
@@ -74,7 +74,7 @@ class ControlEnd(Protocol):
 
 @dataclass
 class LocalControl:
-    """An end on two queues: one in, one out."""
+    """An end on two queues, one per direction."""
 
     _outbox: Outlet[ControlMessage]
     _inbox: Inlet[ControlMessage]
@@ -108,19 +108,19 @@ def local_pair(name: str) -> tuple[LocalControl, LocalControl]:
 class SocketControl:
     """An end of a channel between processes, on two connected sockets.
 
-    Each socket carries one direction. With a single one, what main writes to a host that has just ended would break
-    the connection, and take along what the host said last: why it failed.
+    Each socket carries one direction. With a single socket, a write by main to a host that has just ended would break
+    the connection and lose the host's last message: the reason for its failure.
     """
 
     def __init__(self, inward: Streams, outward: Streams) -> None:
         self._inward = inward
         self._outward = outward
         self.idle = False
-        """True while a message is waited for."""
+        """True while a reader waits for a message."""
 
     @classmethod
     async def open(cls, inward: socket.socket, outward: socket.socket) -> Self:
-        """Open an end that hears on one socket and speaks on the other; it owns both from here on."""
+        """Open an end that receives on one socket and sends on the other, and owns both from now on."""
         return cls(await asyncio.open_connection(sock=inward), await asyncio.open_connection(sock=outward))
 
     def send(self, message: ControlMessage) -> None:
@@ -131,7 +131,7 @@ class SocketControl:
             writer.write(_LENGTH.pack(len(body)) + body)
 
     async def drain(self) -> None:
-        """Wait until most of what was sent is in the socket's buffer."""
+        """Wait until most of the sent data is in the socket's buffer."""
         with contextlib.suppress(ConnectionError):
             await self._outward[1].drain()
 
@@ -150,11 +150,11 @@ class SocketControl:
                 break
             yield decode(frame)
         _, writer = self._outward
-        writer.transport.abort()  # nobody is there to hear
+        writer.transport.abort()  # the other end is gone
         with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()  # or asyncio would report a send that failed once more, on its own
+            await writer.wait_closed()  # or asyncio would report a failed send a second time
 
     def close(self) -> None:
-        """End sending and hearing; closing twice is allowed."""
+        """End sending and receiving; closing twice is allowed."""
         for _, writer in (self._inward, self._outward):
             writer.close()

@@ -27,33 +27,33 @@ class LearnerReady:
     behavior: str
     rows_per_update: int
     held_rows: int
-    """Rows in its buffer, restored from a checkpoint."""
+    """Rows in its buffer that were restored from a checkpoint."""
     any_age: bool = False
     """True if its trainer learns from steps of any age."""
     corrects_age: bool = False
-    """True if its trainer learns as well from steps of somewhat older policies."""
+    """True if its trainer corrects for steps of somewhat older policies."""
     step: int = 0
-    """From which it goes on."""
+    """Step from which training continues."""
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
-    """Those that were changed while the run went on."""
+    """Hyperparameters that were changed during the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerReady:
-    """A learner's follower is about to join its replicas; told to the learner."""
+    """A follower is about to join the replicas of the learner that receives this."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerLost:
-    """A learner can't go on without a follower that is lost; it waits for its own end, as if it were lost itself."""
+    """A learner can't continue without a lost follower, and waits to be ended as if it were lost too."""
 
     how: str
-    """Which follower, and how: `learner-Walker-replica-1 was killed by signal 9`."""
+    """Which follower was lost, and how: `learner-Walker-replica-1 was killed by signal 9`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreditRequest:
-    """An actor's request for credits, with its account of those it has used."""
+    """An actor's request for credits, with its account of those that it has used."""
 
     source: int
     number: int
@@ -61,16 +61,16 @@ class CreditRequest:
     used: Mapping[str, int]
     """By behaviour name: learning steps emitted and held so far, cumulative."""
     wants: tuple[str, ...]
-    """Behaviours that it needs credits for, all of them: it can't step without any one of them."""
+    """All behaviours for which it needs credits: lacking any one, it can't step."""
     gives_back: tuple[str, ...] = ()
-    """Behaviours whose unused credits it gives back: all of them when it is waiting."""
+    """Behaviours whose unused credits it gives back: all, while it waits."""
     acting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By behaviour name: (steps, version): its steps after so many are made by that version or newer ones."""
+    """By behaviour name, (steps, version): that version or newer ones make all its later steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreditsReturned:
-    """A stage ended trajectories without learning from them; totals are cumulative."""
+    """A stage discarded trajectories instead of passing them to a trainer; totals are cumulative."""
 
     by: str
     behavior: str
@@ -91,7 +91,7 @@ class PartSaved:
 
 @dataclass(frozen=True, slots=True)
 class PartFailed:
-    """A host could not write one stage's part: the checkpoint is given up, the run goes on."""
+    """A host could not write one stage's part: the checkpoint is abandoned, the run continues."""
 
     number: int
     name: str
@@ -100,22 +100,22 @@ class PartFailed:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """An actor's score of what it has played since the last one."""
+    """An actor's score of the episodes that it has played since its last report."""
 
     played: Mapping[str, Any]
     """`headrace.stages.evaluation.scores.Played` by behaviour id."""
     complete: bool
-    """True if its share of the episodes that count has ended."""
+    """True if its share of the counted episodes has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceEnded:
-    """A source produces no more: its recording or its environments have ended in order, or it was told to stop."""
+    """A source produces no more: its recording or environments have ended normally, or it was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyKept:
-    """The inference host has a policy: actors may name it."""
+    """The inference host has received a policy, which actors may now request."""
 
     behavior_id: str
     version: int
@@ -132,12 +132,12 @@ class Exported:
     file: str
     reward: float | None
     onnx: str | None = None
-    """The same policy as an `.onnx` file; None if that could not be written."""
+    """Path of the same policy as an `.onnx` file; None if it could not be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportFailed:
-    """A learner could not write its newest policy, or the `.onnx` file of it."""
+    """A learner could not write its newest policy, or the policy's `.onnx` file."""
 
     behavior: str
     reason: str
@@ -145,43 +145,43 @@ class ExportFailed:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsReport:
-    """Statistics drained from a host's collector, and the counts of its queues."""
+    """Statistics of a host since its last report, and the counts of its queues."""
 
     statistics: Mapping[str, Any]
     queues: tuple[Mapping[str, Any], ...] = ()
     silent_s: float = 0.0
-    """For how long a stage of the host has been at something of which nothing comes, although its event loop runs."""
+    """Seconds since a stage of the host last made progress, although its event loop runs."""
     timings: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     """By kind of work, seconds and count since the last report."""
     span_s: float = 0.0
     """Seconds since the last report, by the clock of the host."""
     cpu_s: float = 0.0
-    """CPU time of the host's process, in all."""
+    """Total CPU time of the host's process."""
     memory: int = 0
-    """Resident bytes of the host's process; 0 where the system does not tell."""
+    """Resident bytes of the host's process; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """A host begins to prepare itself, or has done it (`headrace.stages.activity.preparing`)."""
+    """A host begins or ends its preparation (`headrace.stages.activity.preparing`)."""
 
     begins: bool
 
 
 @dataclass(frozen=True, slots=True)
 class EpochEnded:
-    """A trainer has gone through another `evaluation.every` steps."""
+    """A trainer has learned from another `evaluation.every` steps."""
 
     behavior: str
     step: int
-    """The epoch's last."""
+    """The epoch's last policy version."""
     values: Mapping[str, float]
     """Statistics of the whole epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A policy was played deterministically on environments of its own; see `EvaluationResult`."""
+    """The result of playing a policy deterministically in separate environments; see `EvaluationResult`."""
 
     behavior: str
     """The behaviour name."""
@@ -208,15 +208,15 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class HostFailed:
-    """A host ends because something in it failed."""
+    """A host ends because of an error."""
 
     message: str
     traceback: str
     stage: str = ""
     key: tuple[str | int, ...] = ()
-    """The key of the YAML that caused it; empty if none did."""
+    """The YAML key that caused it; empty if none did."""
     of_user: bool = False
-    """True if it was raised in the user's code, so that the traceback says more than the message."""
+    """True if the user's code raised it, so that the traceback says more than the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +226,14 @@ class HostFinished:
 
 @dataclass(frozen=True, slots=True)
 class ShowAnnounced:
-    """What an exhibition shows and may do, as it is now; see `headrace.pipeline.parts.exhibition.host`."""
+    """The state of an exhibition and the controls that it offers; see `headrace.pipeline.parts.exhibition.host`."""
 
     values: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PictureTaken:
-    """A picture of an exhibition, at its time."""
+    """A frame of an exhibition, with its time."""
 
     values: Mapping[str, Any]
     image: bytes = b""
@@ -245,7 +245,7 @@ class PictureTaken:
 
 @dataclass(frozen=True, slots=True)
 class OpenEdge:
-    """A queue's end is ready for this host to open."""
+    """A queue is ready for this host to open its end."""
 
     name: str
     """Such as `trajectories/Ball` or `policies/Ball?team=0`."""
@@ -254,7 +254,7 @@ class OpenEdge:
 
 @dataclass(frozen=True, slots=True)
 class DecideFor:
-    """Actors have agents of a behaviour id, whose policies come; to the inference host."""
+    """Actors have agents of a behaviour id, whose policies will follow; to the inference host."""
 
     spec: Mapping[str, Any]
 
@@ -274,9 +274,9 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class LearnerReplaced:
-    """A behaviour's learner was lost, and another one takes its place.
+    """A behaviour's learner was lost, and another takes its place.
 
-    What was emitted so far may be lost with it: go on as another source, whose credits are counted anew.
+    Emitted steps may be lost with it: continue as a new source, whose credits are counted from 0.
     """
 
     behavior: str
@@ -292,26 +292,26 @@ class BeginCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SaveNow:
-    """Write your part of checkpoint `number` at once, without waiting for its barrier, which may never come."""
+    """Write your part of checkpoint `number` at once, without waiting for a barrier that may never come."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class FolderMoved:
-    """Write into this folder from now on: the run's was removed, or somebody else has it."""
+    """Write into this folder from now on: the run's folder was removed or another run has taken it."""
 
     run_folder: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop producing; what is under way is drained."""
+    """Stop producing; the pipeline then drains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Stand still until told otherwise, and follow all other commands meanwhile; to sources."""
+    """Pause or resume producing, while following all other commands; to sources."""
 
     held: bool
 
@@ -326,41 +326,41 @@ class SetHyperparameter:
 
 @dataclass(frozen=True, slots=True)
 class BeginAnew:
-    """Learn from the first weights on again, with a fresh optimiser and fresh schedules; to a learner."""
+    """Restart learning from given or initial weights, with a fresh optimiser and fresh schedules; to a learner."""
 
     version: int
-    """Of the policy at which this was decided."""
+    """The policy version at which this was decided."""
     weights: bytes | None = None
-    """A policy to begin with in place of the first weights: float32, in the order of its own; None: the first ones."""
+    """Weights to begin with, as float32 in the policy's own order; None: the initial weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnNoMore:
-    """Be done, as if `max_steps` were reached; to a learner."""
+    """Finish as if `max_steps` were reached; to a learner."""
 
     why: str
-    """For people."""
+    """The reason, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectShow:
-    """How an exhibition goes on: all that is asked of it, also what it does already."""
+    """The complete settings of an exhibition from now on, including unchanged ones."""
 
     parts: Mapping[str, Any]
-    """By behaviour id: name of the player, and whether a person takes over an agent of it."""
+    """By behaviour id: the player's name, and whether a person takes over one of its agents."""
     paused: bool = False
     speed: float = 1.0
     recorded: str = ""
-    """The behaviour id whose person is recorded; empty: none."""
+    """The behaviour id whose person is being recorded; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeysHeld:
-    """All keys that the person holds who plays for a behaviour id."""
+    """All keys that the person who plays for a behaviour id holds down."""
 
     behavior_id: str
     number: int
-    """Rising with each message of a person."""
+    """Sequence number, rising with each message of a person."""
     keys: tuple[str, ...]
 
 

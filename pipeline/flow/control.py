@@ -1,8 +1,7 @@
-"""Flow control in main: the windows of behaviours, the actors' credits, and a warning where a trainer gets no steps.
+"""Flow control in main: the behaviours' windows, the actors' credits, and a warning if a trainer gets no steps.
 
-`pipeline/flow/credits.py` is the account, `PolicyLags` the size of its windows, `StarvationWatch` the warning.
-`FlowControl` says which message changes what in them; each change may free credits, which go to the actors that have
-asked for some.
+`pipeline/flow/credits.py` is the account, `PolicyLags` sizes its windows, and `StarvationWatch` gives the warning.
+`FlowControl` updates them from messages; each update may free credits, which go to the actors that wait for them.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from headrace.stages.trainer.report import TrainerReport
 
 
 class FlowControl:
-    """Keeps the account of all credits, and sends grants.
+    """Keeps the account of all credits and sends grants.
 
     Args:
-        config: the run's.
-        replayed: true if a recording is learned from, whose steps need no credits.
+        config: the run's configuration.
+        replayed: True if the run learns from a recording, whose steps need no credits.
         send: sends grants to actors.
-        at_rest: called before grants of a deterministic run are sent, while all stand still.
+        at_rest: called before a deterministic run sends grants, while all hosts are idle.
 
     Attributes:
         ledger: the account.
@@ -48,12 +47,12 @@ class FlowControl:
         self._returned: dict[tuple[str, str, int], int] = {}
 
     def sources_removed(self, sources: Iterable[int]) -> None:
-        """An actor has ended for good: its credits are written off, whatever sources it has been."""
+        """Write off the credits of all sources of an actor that has ended for good."""
         for source in sources:
             self._grant(self.ledger.remove_source(source))
 
     def learner_ready(self, message: LearnerReady) -> None:
-        """A trainer can take steps: open its window, without a bound where no policy of its own makes them."""
+        """Open a trainer's window, which is unbounded if its own policy does not make the steps."""
         behavior, rows = message.behavior, message.rows_per_update
         self._starvation.add_trainer(behavior, rows)
         if self._replayed or teacher_of(self._config, behavior) is not None:
@@ -64,18 +63,18 @@ class FlowControl:
         self.resume()
 
     def requested(self, request: CreditRequest) -> None:
-        """An actor asks for credits, or gives some back."""
+        """Handle an actor's request for credits, or its return of some."""
         self._grant(self.ledger.request(request))
 
     def returned(self, message: CreditsReturned) -> None:
-        """A stage gives back the credits of steps that the trainer does not get."""
+        """Take back the credits of steps that a stage keeps from the trainer."""
         key = (message.by, message.behavior, message.source)
         self._starvation.kept_back(message.by, message.behavior, message.total - self._returned.get(key, 0))
         self._returned[key] = message.total
         self._grant(self.ledger.returned(*key, message.total))
 
     def trainer_reported(self, report: TrainerReport) -> None:
-        """A trainer has learned, or gives credits back."""
+        """Handle the report of a trainer that has learned or gives credits back."""
         self._starvation.fed(report.behavior, report.step, report.done)
         grants = self.ledger.learned(report.behavior, report.version, report.held, report.returned, report.arrived)
         lag = self._lags.measured(report.behavior, report.collecting_s, report.learning_s)
@@ -84,7 +83,7 @@ class FlowControl:
         self._grant(grants)
 
     def pause(self, why: str = "") -> None:
-        """Grant nothing until `resume` for the same reason."""
+        """Grant nothing until `resume` is called for the same reason."""
         self.ledger.pause(why)
 
     def resume(self, why: str = "") -> None:
@@ -97,13 +96,13 @@ class FlowControl:
         self._send(grants)
 
 
-# Warns of a trainer that learns nothing because stages before it keep everything back. Such a run hangs nowhere: it
-# just never ends, and without a warning nobody would know the reason.
+# Warns of a trainer that learns nothing because stages before it keep everything back. Such a run does not hang: it
+# just never ends, and only a warning tells the user why.
 
 log = logging.getLogger(__name__)
 
 PATIENCE_UPDATES = 8
-"""The warning comes when as many updates' worth of steps in a row were kept back."""
+"""Number of updates' worth of consecutive steps kept back after which the warning comes."""
 
 
 @dataclass
@@ -115,17 +114,17 @@ class _Watched:
 
 
 class StarvationWatch:
-    """Compares what stages keep back with what trainers get. Pure: calls in, one warning per behaviour out."""
+    """Compares the steps that stages keep back with those that trainers get; warns once per behaviour. Pure."""
 
     def __init__(self) -> None:
         self._trainers: dict[str, _Watched] = {}
 
     def add_trainer(self, behavior: str, rows_per_update: int) -> None:
-        """Watch a trainer, which has started."""
+        """Start watching a trainer."""
         self._trainers[behavior] = _Watched(rows_per_update)
 
     def fed(self, behavior: str, step: int, done: bool) -> None:
-        """Note the step that a trainer has reported; one that is done wants nothing more."""
+        """Note the step that a trainer has reported; one that is done needs no more steps."""
         trainer = self._trainers[behavior]
         if step != trainer.step or done:
             trainer.step = step
@@ -151,18 +150,17 @@ class StarvationWatch:
 
 
 # How many updates actors may run ahead of each trainer, where `max_policy_lag` is `auto`. Pure: no clock, no I/O.
-# Collecting while the trainer learns saves time, at the price of steps by an older policy. Where it takes much longer
-# to collect the steps of an update than to learn from them, little is saved: actors wait for each policy. What takes
-# how long is measured in the first updates, in which actors wait. Medians count, so that one update that something
-# held up, such as an actor's restart or a checkpoint, does not. A resumed run measures anew: it may have another
-# machine.
+# Collecting while the trainer learns saves time, at the price of steps by an older policy. If collecting an update's
+# steps takes much longer than learning from them, that saves little, so actors wait for each policy. Both times are
+# measured in the first updates, in which actors wait. We compare medians, which ignore an update that an actor's
+# restart or a checkpoint has delayed. A resumed run measures again, as it may run on another machine.
 
 MEASURED_UPDATES = 5
-"""Updates that are measured, from the second on: the first one's steps are collected while the run starts."""
+"""Number of measured updates, from the second on: the first one's steps are collected while the run starts."""
 MOST_COLLECTING = 3.0
-"""Times that of learning that collecting may take: running ahead then saves a quarter of the time."""
+"""Largest ratio of collecting time to learning time at which actors run ahead: there it saves a quarter of the time."""
 AHEAD = 1
-"""Updates that actors run ahead where that is worth it."""
+"""Number of updates that actors run ahead where that pays."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ class _Measured:
 
 # Collecting ahead pays only if updates take long, so `auto` measures the first few (docs/decisions/018).
 class PolicyLags:
-    """The lag of each behaviour, from its trainer's start on."""
+    """Chooses the lag of each behaviour, from its trainer's start on."""
 
     def __init__(self, settings: PipelineSettings) -> None:
         self._max_policy_lag = settings.max_policy_lag
@@ -187,9 +185,9 @@ class PolicyLags:
 
         Args:
             behavior: the behaviour name.
-            rows_per_update: rows that its trainer learns from at a time.
-            any_age: it learns from steps of any age.
-            corrects_age: it learns as well from steps of somewhat older policies.
+            rows_per_update: rows from which its trainer learns at a time.
+            any_age: True if its trainer learns from steps of any age.
+            corrects_age: True if its trainer corrects for steps of somewhat older policies.
         """
         if self._max_policy_lag != "auto":
             return self._max_policy_lag
@@ -203,7 +201,7 @@ class PolicyLags:
         return 0
 
     def measured(self, behavior: str, collecting_s: Sequence[float], learning_s: Sequence[float]) -> int | None:
-        """Take the seconds of collecting and of learning of further updates; returns the lag once it is decided."""
+        """Add the seconds of collecting and learning of further updates; return the lag once it is decided."""
         found = self._measured.get(behavior)
         if found is None:
             return None

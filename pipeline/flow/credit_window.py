@@ -1,4 +1,4 @@
-"""The window of credits of one behaviour: how many are out, and how many more keep the bound of the lag.
+"""The window of credits of one behaviour: how many are outstanding, and how many more the bound of the lag allows.
 
 `credits` is the ledger of all windows. Pure: numbers in, numbers out.
 """
@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from headrace.queues.messages import FREE
 
 TRAINER = "trainer"
-"""The stage by whose name a trainer returns credits."""
+"""The stage name under which a trainer returns credits."""
 
 
 @dataclass(slots=True)
@@ -20,23 +20,23 @@ class _Account:
 
     cap: int = 0
     arrived: int = 0
-    """Steps that have come to the trainer."""
+    """Steps that have reached the trainer."""
     returned: dict[str, int] = field(default_factory=dict)
     """By stage: credits that it has returned."""
     marks: list[tuple[int, int]] = field(default_factory=list)
-    """(steps, version), both rising: the source's steps after that many are made by that version or newer ones."""
+    """(steps, version), both rising: that version or newer ones make the source's steps after that many."""
 
     @property
     def out(self) -> int:
-        """Credits that are not back in the ledger."""
+        """Credits that have not returned to the ledger."""
         return max(0, self.cap - sum(self.returned.values()))
 
     def settled(self) -> int:
-        """Steps, from the first one on, that will not come to the trainer any more: they have, or were turned away."""
+        """Number of first steps that are no longer in flight: they have reached the trainer or were rejected."""
         return self.arrived + sum(self.returned.values()) - self.returned.get(TRAINER, 0)
 
     def mark(self, steps: int, version: int) -> None:
-        """Note that steps after so many are made by a version or newer ones."""
+        """Note that a version or newer ones make the steps after so many."""
         newest, marks = -1, list[tuple[int, int]]()
         for mark in sorted((*self.marks, (steps, version))):
             if mark[1] > newest:
@@ -50,9 +50,9 @@ class _Account:
         self.marks = marks
 
     def leeway(self, rows_per_update: int) -> int | None:
-        """Return the least, over all steps on their way, of their version's rows and the steps that come after them.
+        """Return the minimum, over all steps in flight, of their version's rows plus the steps that come after them.
 
-        None if no step is on its way.
+        None if no step is in flight.
         """
         settled, least = self.settled(), None
         for number, (steps, version) in enumerate(self.marks):
@@ -68,16 +68,16 @@ class CreditWindow:
     """The credits of one behaviour name.
 
     An update takes `rows` steps in the order of their arrival (or more, if the trainer takes all that it holds). Of
-    the `out` credits that are not back, some steps have arrived at the trainer; the others are on their way or not
-    made yet, and may arrive in any order, but for those of one source, which arrive in the order in which they are
-    made. So a step on its way is learned from, at the latest, after all that are out but those that its source makes
+    the `out` credits that are not back, some steps have arrived at the trainer; the others are in flight or not
+    made yet, and may arrive in any order, except those of one source, which arrive in the order in which they are
+    made. So a step in flight is learned from, no later, after all that are out but those that its source makes
     after it: by a trainer at version V + ceil((out - after) / rows) - 1, if it is at V now. A step that version v has
     made is learned from in time if this is at most v + lag, thus if
 
         out <= (lag + 1 - V) * rows + leeway,   where leeway = v * rows + after.
 
-    A grant raises `out`, and waits unless this then holds for all steps on their way. Those that have arrived need
-    nothing more: what is granted now comes after them. Nor do those of the source itself: it makes the new steps later.
+    A grant raises `out`, and waits unless this then holds for all steps in flight. Those that have arrived need
+    nothing more: what is granted now comes after them. Nor do those of the same source: it makes the new steps later.
     An update raises V by 1 and lowers `out` by `rows` at least, an arrival takes a step out of the condition, a newer
     version in the place of an older one raises `leeway`: what holds after a grant holds until the next one. And no
     rule that keeps the bound grants more: any order of arrival that this one allows for may be the one that comes.
@@ -86,7 +86,7 @@ class CreditWindow:
     time only if, from an update on, lag * rows steps are made before all sources have the new policy, what they had
     made before has arrived, and grants are back: that trip has to be shorter than the collecting of lag updates.
 
-    Not counted are steps that a killed actor had on their way when its credits were written off, and the order of
+    Not counted are steps that a killed actor had in flight when its credits were written off, and the order of
     those that a stage turns away.
     """
 
@@ -94,17 +94,17 @@ class CreditWindow:
         self.lag, self.rows = lag, rows
         self.version = 0
         self.first = 0
-        """The first source with credits of it."""
+        """The first source with credits of this window."""
         self.held = self.out = restored
         self.restored = self.restored_left = restored
         self._accounts: dict[int, _Account] = {}
         self._leeways: dict[int, int] = {}
         self._least: list[tuple[int, int]] = []
-        """Heap of (leeway, source); those that `_leeways` does not confirm are of the past."""
+        """Heap of (leeway, source); entries that differ from `_leeways` are stale."""
 
     @property
     def size(self) -> int:
-        """Credits that may be out at most."""
+        """Maximum number of outstanding credits."""
         return FREE if self.rows == FREE else (self.lag + 1) * self.rows
 
     def free(self, source: int) -> int:
@@ -116,11 +116,11 @@ class CreditWindow:
         return free
 
     def slowest(self) -> int:
-        """Return the source that the others have to wait for first; -1 if none has steps on their way."""
+        """Return the source for which the others have to wait first; -1 if no step is in flight."""
         return self._least[0][1] if self._least_leeway(-1) is not None else -1
 
     def use(self, source: int, used: int, gives_back: bool, acting: tuple[int, int] | None) -> None:
-        """Record what a source says of itself; see `CreditRequest`."""
+        """Record a source's account of itself; see `CreditRequest`."""
         account = self._account(source)
         out = account.out
         # Steps beyond the cap (a tick is never cut) are used up all the same.
@@ -130,7 +130,7 @@ class CreditWindow:
         self._changed(source, account, out)
 
     def grant(self, source: int, amount: int) -> int:
-        """Grant a source so many more credits, for the trainer's version or newer ones; returns its cap."""
+        """Grant a source that many more credits, for the trainer's version or newer ones; return its cap."""
         account = self._account(source)
         out = account.out
         account.mark(account.cap, self.version)
@@ -139,7 +139,7 @@ class CreditWindow:
         return account.cap
 
     def give_back(self, source: int, by: str, total: int, arrived: int) -> None:
-        """Record what a stage has returned of a source's credits in all, and how many have arrived at the trainer."""
+        """Record the total of a source's credits that a stage has returned, and of its steps that have arrived."""
         account = self._account(source)
         if account.returned.get(by) == total and arrived <= account.arrived:
             return
@@ -160,7 +160,7 @@ class CreditWindow:
         return self._accounts.setdefault(source, _Account())
 
     def _changed(self, source: int, account: _Account, out_before: int) -> None:
-        """Bring the sums up to date."""
+        """Update the sums."""
         self.out += account.out - out_before
         if self.rows != FREE:
             self._set_leeway(source, account.leeway(self.rows))

@@ -32,15 +32,15 @@ from headrace.queues.messages import FREE
 
 
 class FlowError(ValueError):
-    """The window is too small to work; the message says why."""
+    """A window is too small to work; the message says why."""
 
 
 class CreditLedger:
-    """Main's account of all credits. Pure: calls in, grants out; no clock, no I/O.
+    """Main's account of all credits. Pure: calls in, grants out, without clock or I/O.
 
     Args:
         at_rest: grant only when nothing is in transit: all actors are waiting, and what they emitted has reached its
-            trainer or was returned. Grants then do not depend on timing, and all actors get theirs at a time.
+            trainer or was returned. Grants then do not depend on timing, and all actors get theirs at once.
     """
 
     RESTORED = -1
@@ -55,9 +55,9 @@ class CreditLedger:
         self._requests: dict[int, CreditRequest] = {}
         """Waiting requests by source, in order."""
         self._early: dict[str, dict[tuple[str, int], int]] = {}
-        """By behaviour without a window: what stages have returned, by stage and source."""
+        """By behaviour without a window: credits that stages have returned, by stage and source."""
         self._wanted: Counter[tuple[str, ...]] = Counter()
-        """How many of them want these behaviours."""
+        """Number of waiting requests for the same behaviours."""
         self._paused: set[str] = set()
 
     def open_window(self, behavior: str, rows_per_update: int, max_policy_lag: int, restored_rows: int = 0) -> None:
@@ -79,25 +79,25 @@ class CreditLedger:
             )
         window = self._windows[behavior] = CreditWindow(max_policy_lag, rows_per_update, restored_rows)
         window.first = self._firsts.get(behavior, 0)
-        for request in self._requests.values():  # who waits for a lost trainer's successor has emitted what it held
+        for request in self._requests.values():  # actors that wait for a lost trainer's successor hold no steps
             if used := request.used.get(behavior, 0):
                 window.use(request.source, used, behavior in request.gives_back, request.acting.get(behavior))
         for (by, source), total in self._early.pop(behavior, {}).items():
             self._return(window, by, source, total)
 
     def resize_window(self, behavior: str, max_policy_lag: int) -> list[Grant]:
-        """Let a policy be this many updates old from now on when its steps are learned from."""
+        """Set how many updates old a policy may be from now on when the trainer learns from its steps."""
         self._windows[behavior].lag = max_policy_lag
         return self._serve()
 
     def open_unbounded(self, behavior: str) -> None:
-        """Open an account without a bound, for a behaviour without a trainer or whose trainer accepts any lag."""
+        """Open an unbounded account, for a behaviour without a trainer or whose trainer accepts any lag."""
         self._windows[behavior] = CreditWindow(0, FREE)
 
     def close_window(self, behavior: str) -> None:
         """Close the account of a behaviour whose trainer is lost: what is outstanding is written off.
 
-        All actors have to go on as other sources. What they did before counts for the other behaviours alone.
+        All actors have to continue as new sources. Their earlier steps count for the other behaviours alone.
         """
         self._windows.pop(behavior, None)
         self._early.pop(behavior, None)
@@ -152,7 +152,7 @@ class CreditLedger:
             total: number of credits that `by` has returned for this source so far, cumulative.
         """
         window = self._windows.get(behavior)
-        if window is None:  # what is dropped while a lost trainer has no successor yet comes back, too
+        if window is None:  # credits of steps dropped before a lost trainer has a successor come back too
             self._early.setdefault(behavior, {})[by, source] = total
             return []
         self._return(window, by, source, total)
@@ -170,7 +170,7 @@ class CreditLedger:
 
         Args:
             behavior: the behaviour name.
-            version: of the policy that it has published last.
+            version: version of the policy that it has published last.
             held: credits that it holds.
             returned: credits that it has returned so far, by source, cumulative.
             arrived: credits that have arrived at it so far, by source, cumulative.
@@ -242,7 +242,7 @@ class CreditLedger:
                 break
         for grant in grants:
             self._forget(grant.source)
-        # What is closed to all because of one source's steps may be open to that source.
+        # A window that one source's steps close to all others may be open to that source.
         for name in dict.fromkeys(name for wants in closed for name in wants if name in self._windows):
             slowest = self._requests.get(self._windows[name].slowest())
             grant = self._grant(slowest) if slowest is not None else None
@@ -252,7 +252,7 @@ class CreditLedger:
         return grants
 
     def _all_can_go_on(self) -> bool:
-        """Return True if each actor waits, and all of them can be granted credits: then no trainer has yet to learn."""
+        """Return True if all actors wait and all can get credits: then no trainer has an update to make first."""
         if len(self._requests) < len(self._sources):
             return False
         wanted = [(request, self._windows.get(name)) for request in self._requests.values() for name in request.wants]

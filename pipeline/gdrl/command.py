@@ -1,6 +1,6 @@
 """The command `gdrl`: from its flags to a configuration, a run, and an exit status.
 
-A saved model is a single file: an experiment's last checkpoint, with all that going on from it needs, in a zip.
+A saved model is a single file: a zip of an experiment's last checkpoint and all else that is needed to go on from it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from headrace.pipeline.run_folder.names import CONFIGURATION
 from headrace.queues.held_files import once_released
 from headrace.surroundings import absolute, shown
 
-# The flags of `gdrl` and of Godot RL Agents' Stable-Baselines3 example, by the same names and meanings.
+# The flags of `gdrl` and of Godot RL Agents' Stable-Baselines3 example, with the same names and meanings.
 
 TRAINERS = ("sb3", "sf", "rllib")
 DESCRIPTION = f"""\
 Train the agents of a game made with Godot and the Godot RL Agents addon: in the editor, or in exported builds.
-An experiment that is there already goes on. {OURS} does the same from a YAML file, and more.
+An existing experiment continues. {OURS} does the same from a YAML file, and more.
 """
 EPILOG = """\
 examples:
@@ -47,13 +47,13 @@ examples:
 Other --key=value arguments are passed on to the game. Ctrl-C saves and ends.
 """
 _IGNORED = "env"
-"""Of every tutorial: `--env=gdrl`, which named the environment for Sample Factory."""
+"""The argument `--env=gdrl` of every tutorial, which named the environment for Sample Factory."""
 _STEPS_BY_SAMPLE_FACTORY = "train_for_env_steps"
 _PATH: Mapping[str, Any] = {"metavar": "PATH", "type": user_path}
 
 
 def read_flags(arguments: Sequence[str] | None) -> tuple[Namespace, list[str]]:
-    """Read the command line; returns its flags, and what is the game's."""
+    """Parse the command line; return its flags and the game's arguments."""
     parser = _parser()
     args, others = parser.parse_known_args(arguments)
     if args.timesteps is not None and args.timesteps < 1:
@@ -73,17 +73,17 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--trainer", choices=TRAINERS, default="sb3", help="whose settings: sb3's example (default), sf, rllib's file")
-    add("--env_path", **_PATH, help="the exported game; without it, the editor is waited for")
+    add("--trainer", choices=TRAINERS, default="sb3", help="settings to use: sb3's example (default), sf, rllib's file")
+    add("--env_path", **_PATH, help="the exported game; without it, the run waits for the editor")
     add("--config_file", metavar="FILE", type=user_path, help="RLlib's YAML file, with --trainer=rllib (ppo_test.yaml)")
     add("--experiment_dir", metavar="DIR", type=user_path, help="folder of all experiments (logs/<trainer>)")
     add("--experiment_name", metavar="NAME", default="experiment", help="the experiment's own folder (experiment)")
     add("--seed", type=int, default=0, help="seed of the experiment (0)")
     add("--base_port", "--base-port", type=int, metavar="PORT", help="port of the first game, ours alone (11008)")
     add("--timesteps", type=int, default=None, metavar="N", help="agents' steps to train for (1,000,000)")
-    add(f"--{_STEPS_BY_SAMPLE_FACTORY}", dest="timesteps", type=int, metavar="N", help="the same, as sf calls it")
+    add(f"--{_STEPS_BY_SAMPLE_FACTORY}", dest="timesteps", type=int, metavar="N", help="the same, by sf's name")
     add("--n_parallel", type=int, default=1, metavar="N", help="builds at once; more than 1 need --env_path (1)")
-    add("--speedup", type=float, default=1.0, metavar="X", help="times as fast as the game is meant to be (1)")
+    add("--speedup", type=float, default=1.0, metavar="X", help="speed of the game, as a multiple of real time (1)")
     add("--viz", action="store_true", help="show the builds' windows; pictures of cameras need them")
     add("--linear_lr_schedule", action="store_true", help="let the learning rate fall to 0 at the last step")
     add("--resume_model_path", "--restore", **_PATH, help="go on from a model of --save_model_path")
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _left(args: Namespace) -> list[str]:
-    """Write what was asked for beside the experiment; returns a line for each file."""
+    """Write the files requested next to the experiment; return a line for each."""
     folder = folder_of(args)
     lines = []
     if args.save_model_path is not None:
@@ -154,12 +154,12 @@ def _left(args: Namespace) -> list[str]:
     return lines
 
 
-# From flags to a configuration: what is trained, where it is kept, and what it goes on from.
+# From flags to a configuration: what to train, where to keep it, and what to continue from.
 
 TIMESTEPS = 1_000_000
 _CHECKPOINTS = 50_000
 _STEPS_OF_A_BUILD = 1_024
-"""Of an update: the example's 32 steps of each agent, with 32 agents in a build."""
+"""Steps of an update: the example's 32 steps of each agent, with 32 agents in a build."""
 _RLLIB_FILE = "ppo_test.yaml"
 
 
@@ -169,14 +169,14 @@ def folder_of(args: Namespace) -> Path:
 
 
 def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
-    """The configuration that the flags mean.
+    """Return the configuration that the flags describe.
 
     Args:
         args: the flags.
-        passed: what is the game's.
+        passed: the game's arguments.
 
     Raises:
-        CommandError: if the flags contradict each other, or name what is not there.
+        CommandError: if the flags contradict each other, or name something that is missing.
         ConfigError: with every mistake in the values and in RLlib's file.
     """
     if args.n_parallel > 1 and args.env_path is None and args.trainer != "rllib":
@@ -196,7 +196,7 @@ def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
     if done is not None:
         overrides["checkpoint_settings.resume"] = not args.inference
     elif folder_of(args).exists():
-        overrides["checkpoint_settings.force"] = True  # without a checkpoint there is nothing to go on from
+        overrides["checkpoint_settings.force"] = True  # without a checkpoint there is nothing to continue from
     source = _source(args)
     learns = load_config(source).default_settings
     assert learns is not None, "both kinds of source have them"
@@ -206,14 +206,14 @@ def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
 
 
 def _goal(steps: int, done: int | None, more: bool) -> int:
-    """The step to train to: an interrupted experiment goes on to its end, a finished one for as many steps again."""
+    """Return the step to train to: an interrupted experiment's end; for a finished one, as many steps again."""
     if done is None:
         return steps
     return done + steps if more or done >= steps else steps
 
 
 def _source(args: Namespace) -> Path | Mapping[str, Any]:
-    """RLlib's file, or the settings of the Stable-Baselines3 example."""
+    """Return the settings of RLlib's file or of the Stable-Baselines3 example."""
     if args.trainer == "rllib":
         return Path(args.config_file or _RLLIB_FILE)
     schedule = "linear" if args.linear_lr_schedule else "constant"
@@ -245,7 +245,7 @@ def _source(args: Namespace) -> Path | Mapping[str, Any]:
 
 
 def _flags(args: Namespace, passed: Sequence[str]) -> dict[str, Any]:
-    """The values that flags give, by key; of RLlib's file only those that were given take precedence."""
+    """Return the flags' values by key; over RLlib's file, only flags that were given take precedence."""
     ours = args.trainer != "rllib"
     frequency = args.save_checkpoint_frequency
     rows = (
@@ -263,7 +263,7 @@ def _flags(args: Namespace, passed: Sequence[str]) -> dict[str, Any]:
 
 
 def _steps_done(folder: Path) -> int | None:
-    """Steps of the experiment's newest checkpoint; None if it has none."""
+    """Return the steps of the experiment's newest checkpoint; None if it has none."""
     if not (folder / CONFIGURATION).is_file():
         return None
     try:
@@ -274,7 +274,7 @@ def _steps_done(folder: Path) -> int | None:
 
 
 def _take_up(model: Path, folder: Path) -> None:
-    """Make an experiment of a saved model, unless it has gone on from there already."""
+    """Create an experiment from a saved model, unless it already continues from there."""
     if model.is_dir():
         if model.resolve() != folder.resolve():
             raise CommandError(
@@ -339,7 +339,7 @@ def same_checkpoint(model: Path, folder: Path) -> bool:
 
 
 def unpack(model: Path, folder: Path) -> None:
-    """Make an experiment's folder of a saved model.
+    """Create an experiment's folder from a saved model.
 
     Raises:
         CommandError: if the file is no saved model.
@@ -348,7 +348,7 @@ def unpack(model: Path, folder: Path) -> None:
     partial = free_name(folder.with_name(f"{folder.name}.partial"))
     with _opened(model) as archive:
         try:
-            archive.extractall(partial)  # names that lead out of the folder are made to stay inside
+            archive.extractall(partial)  # names that lead out of the folder stay inside
             once_released(lambda: os.replace(partial, folder))
         except (OSError, zipfile.BadZipFile) as error:
             shutil.rmtree(partial, ignore_errors=True)

@@ -45,7 +45,7 @@ def check(start, tmp_path, what, hosts):
 @pytest.mark.lengthy
 def test_a_run_withstands_all_of_it_at_once(start, tmp_path):
     output = check(start, tmp_path, "all", INLINE)
-    (said,) = re.findall("Your code has changed for the whole process what Headrace needs.*: (.*)", output)
+    (said,) = re.findall("Your code changed process-wide state that Headrace needs.*: (.*)", output)
     for words in ("what SIGTERM does", "loggers below 'headrace'", "sys.path", "time.monotonic()", "os.umask()"):
         assert words in said
     assert "ValueError: in the child" in output

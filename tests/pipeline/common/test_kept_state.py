@@ -70,7 +70,7 @@ def test_the_log_goes_on_in_the_terminal_and_in_the_folder(what, console, capsys
         PART.info("the run goes on")
     said = capsys.readouterr().out
     assert said.splitlines()[-1] == "[INFO] the run goes on"
-    assert f"Your code has changed for the whole process what Headrace needs, and it was put back: {what}." in said
+    assert f"Your code changed process-wide state that Headrace needs; Headrace has restored it: {what}." in said
     assert "[INFO] the run goes on" in (tmp_path / "run_logs" / "run.log").read_text(encoding="utf-8")
 
 
