@@ -1,4 +1,4 @@
-"""How every child of ours is started: with a lifeline, a mark for the sweeper and a place for its last words."""
+"""Starts every child of ours: with a lifeline, a mark for the sweeper and a file for its last words."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def start_child(
     mark: str,
     **options: Any,
 ) -> tuple[ProcessTree, socket.socket, bytes]:
-    """Start a module of ours in a child, which ends when its lifeline closes.
+    """Start one of our modules in a child process, which ends when its lifeline closes.
 
     Args:
-        module: takes hold of its lifeline before anything else (`held`); its arguments are the name, those of the
-            lifeline and of its last words, and the others.
-        name: what the child will be, for people who see it in a list of processes.
+        module: takes its lifeline before anything else (`held`); its arguments are the name, those of the lifeline and
+            of its last words, and `arguments`.
+        name: the child's name in a list of processes.
         words: main's end of its last words.
-        arguments: the others.
-        environment: the child's.
-        mark: by which the sweeper knows what it has started.
+        arguments: further arguments.
+        environment: the child's environment variables.
+        mark: by which the sweeper recognises the child's own children.
         options: as for `start_python`.
 
     Returns:
-        The child, main's end of its lifeline, and what has to come first on its standard input.
+        The child, main's end of its lifeline, and the first bytes to write to its standard input.
     """
     ours, theirs = socket_pair()
     try:
@@ -48,7 +48,7 @@ def start_child(
             options = {**words.options, **options}
             if sys.platform != "win32":
                 options["pass_fds"] = [*options.get("pass_fds", ()), theirs.fileno()]
-            # The working directory does not come first on the path: a `random.py` of the user's may lie there.
+            # The working directory must not come first on the path: the user may have a `random.py` there.
             line = ["-P", "-m", module, name, f"{os.getpid()}:{theirs.fileno()}", words.argument, *arguments]
             child = start_python(line, {**environment, VARIABLE: mark}, **options)
             ticket = b""
@@ -62,7 +62,7 @@ def start_child(
 
 
 def child_environment() -> dict[str, str]:
-    """Let the child find the same packages and use one thread in numeric libraries unless the user set a number."""
+    """Let the child find the same packages, and use one thread in numeric libraries unless the user sets a number."""
     environment = dict(surroundings().variables)
     let_child_find_us(environment)
     use_one_thread(environment)

@@ -1,4 +1,4 @@
-"""The entry of a process host: it imports what the host will need, and serves as what its start messages say."""
+"""The entry point of a process host: it imports the host's modules, then runs the hosts of its start messages."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if sys.platform == "win32":
 
 
 def leave_signals_to_main() -> None:
-    """Let requests to end have no effect: main decides when and how."""
+    """Ignore requests to end: main decides when and how."""
     from headrace.pipeline.common.process import default_in_forks
     from headrace.pipeline.hosts.sweeper import VARIABLE
 
     numbers = taken_requests()
-    for number in numbers:  # service managers send these to every process of a service
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which the games that environments start would inherit
+    for number in numbers:  # service managers signal every process of a service
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which games started by environments would inherit
         if sys.platform != "win32":
-            signal.siginterrupt(number, False)  # calls into C go on as if nothing had come
+            signal.siginterrupt(number, False)  # restart interrupted system calls
     default_in_forks(numbers)
     if sys.platform == "win32":
-        # A console that closes tells its processes one after the other, the next when one has ended: main may be last.
+        # A closing console notifies its processes one by one, each after the last has ended: main may be the last.
         main_mark = os.environ.get(VARIABLE, "").partition("/")[0]
         on_console_end(partial(request, main_mark), lambda: None)
 
 
 def main(line: str, last_words: str, *modules: str) -> int:
-    """Import modules that the host will need and serve; the exit status."""
+    """Import the host's modules and serve; return the exit status."""
     lifeline = hold_lifeline(line)
-    prepare_output()  # for what the user's code prints
+    prepare_output()  # for the output of the user's code
     leave_signals_to_main()
     import traceback
 
@@ -51,7 +51,7 @@ def main(line: str, last_words: str, *modules: str) -> int:
             import_early(modules)
         let_loops_wait()
         return run_host_process(lifeline)
-    except BaseException:  # main shows it; nobody here made a request to exit
+    except BaseException:  # main shows the error, SystemExit too: no host may ask to exit
         write_last_words(descriptor, traceback.format_exc())
         return 1
 

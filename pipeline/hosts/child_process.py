@@ -1,9 +1,9 @@
-"""Child processes of main: each is started empty, imports what it will need, and waits for what it is to be.
+"""Child processes of main: each imports its modules and waits for a message that says which host it is to be.
 
-Most of a start is importing, so children are started before main has imported what it needs itself, as soon as the
-configuration says which there will be (`started_early`); they import side by side. A host that nobody reckoned with
-gets a child when it is started. Nothing is forked from a process with threads or libraries: a child is a new
-interpreter, the same wherever and whenever it was started.
+Importing takes most of a start. So main starts children as soon as the configuration says which ones it needs
+(`started_early`), before its own imports, and they import in parallel. An unforeseen host gets its child when it
+starts. A child is always a new interpreter, never a fork of a process with threads or libraries, so its state does not
+depend on where and when it was started.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from headrace.queues.platform import Segment, hand_over
 log = logging.getLogger(__name__)
 
 _early: dict[str, ChildProcess] = {}
-"""Children that are nobody yet, by the name of the host that each is meant for; a run takes its own by name, and of two
-runs in one process either may take the other's, as they are alike."""
+"""Unassigned children, by the name of the intended host. A run takes its own by name; of two runs in one process,
+either may take the other's, as they are alike."""
 
 
 class ChildProcess:
     """A child of this process.
 
     Args:
-        name: of the host that it will be.
-        modules: what it imports while it waits.
+        name: name of the host that it will be.
+        modules: modules that it imports while it waits.
     """
 
     def __init__(self, name: str, modules: Sequence[str] = ()) -> None:
         started = take_prestarted(name) or spawn(name, modules, new_mark(name))
         self._name, self._process, self._start_socket = name, started.process, started.socket
         self.failure: HostFailed | None = None
-        """What it raised outside of its hosts; known once it has ended."""
+        """Error raised outside its hosts; known once it has ended."""
         self._words, self._said = started.words, ""
         self.lifeline = MainLifeline(started.lifeline, self.pid)
         watch_host(self._process.pid, started.mark)
@@ -57,7 +57,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process."""
         return self._process.pid
 
     @property
@@ -67,24 +67,24 @@ class ChildProcess:
 
     @property
     def ended(self) -> asyncio.Future[int]:
-        """Done when what it is has ended; its exit status."""
+        """Resolves to the exit status when its host has ended."""
         assert self._ended is not None, "it is somebody"
         return self._ended
 
     @property
     def spoke(self) -> bool:
-        """True if it has said why it ends."""
+        """True if it has reported why it ends."""
         return self._words.written
 
     async def be(
         self, start_message: dict[str, Any], things: Sequence[socket.socket | Segment], *, more: bool = False
     ) -> None:
-        """Tell it what it is; a child that has died meanwhile shows by its exit status.
+        """Send its start message; if the child has died meanwhile, its exit status shows that.
 
         Args:
-            start_message: plain data, with tickets.
-            things: what the tickets mean.
-            more: other starts may follow.
+            start_message: plain data with tickets.
+            things: the objects that the tickets stand for.
+            more: True if further start messages may follow.
         """
         loop = asyncio.get_running_loop()
         first, self._ended = self._ended is None, self._ended or loop.create_future()
@@ -95,7 +95,7 @@ class ChildProcess:
             if first:
                 self.dismiss()
             else:
-                self.kill()  # whoever listens to it hears of its end
+                self.kill()  # the listener sees its end
             raise
         if not more:
             self._start_socket.close()
@@ -103,22 +103,22 @@ class ChildProcess:
             threading.Thread(target=self._await_end, args=(loop,), name=f"end of {self.pid}", daemon=True).start()
 
     async def hear(self) -> bytes:
-        """Return what it says on the line of its starts; nothing once that has ended."""
+        """Return the bytes that it sends on the socket of its start messages; empty once the socket is closed."""
         with suppress(ConnectionError):
             return await asyncio.get_running_loop().sock_recv(self._start_socket, 1 << 10)
         return b""
 
     def let_end(self) -> None:
-        """Say that no starts follow."""
+        """Announce that no start messages follow."""
         with suppress(OSError):  # it was quicker
             self._start_socket.shutdown(socket.SHUT_WR)
 
     def leave(self) -> None:
-        """Close the line."""
+        """Close the socket."""
         self._start_socket.close()
 
     async def wait(self) -> int:
-        """Wait for the end of what it is; the exit status, negative for a signal."""
+        """Wait for its end; return the exit status, negative for a signal."""
         status = await asyncio.shield(self.ended)
         words, self._said = self._said, ""
         if RAISED in words:
@@ -134,16 +134,16 @@ class ChildProcess:
         if not sweeps():
             self._process.kill_all()
         self._said = self._words.take()
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits any more
             loop.call_soon_threadsafe(self.ended.set_result, status)
 
     def kill(self) -> None:
-        """Kill it; what it has started is ended then (`process_cleanup`)."""
+        """Kill it; `process_cleanup` then ends the processes that it has started."""
         with suppress(ProcessLookupError):  # it was quicker
             self._process.kill()
 
     def dismiss(self) -> int:
-        """End it, as nobody needs it; returns its exit status, negative for a signal."""
+        """End it, as no host needs it; return its exit status, negative for a signal."""
         self._start_socket.close()
         self.lifeline.close()
         self._words.take()
@@ -152,7 +152,7 @@ class ChildProcess:
 
 
 def take_child(name: str) -> ChildProcess:
-    """Return the child that was started for a host, or else a new one; one that says why it has ended is no better."""
+    """Return the child started for a host, or else a new one; if it reported why it ended, a new one would end too."""
     child = _early.pop(name, None)
     if child is not None and not child.alive and not child.spoke:
         how = how_it_ended(child.dismiss())
@@ -163,9 +163,9 @@ def take_child(name: str) -> ChildProcess:
 
 @contextmanager
 def started_early(config: RunConfig) -> Iterator[None]:
-    """Start the children that a run will surely need; those that it never took are ended at the end."""
+    """Start the children that a run will surely need; end those that it never took."""
     try:
-        with suppress(OSError):  # at a limit of the system, which whoever starts the host will name
+        with suppress(OSError):  # at a limit of the system, which the host's own start will report
             for name, modules in _expected(config):
                 if name not in _early:
                     _early[name] = ChildProcess(name, modules)
@@ -176,13 +176,13 @@ def started_early(config: RunConfig) -> Iterator[None]:
 
 
 def dismiss_early() -> None:
-    """End the children that were not taken: a behaviour that an environment does not have needs none."""
+    """End unused children: a behaviour that the environment lacks needs none."""
     while _early:
         _early.popitem()[1].dismiss()
 
 
 def _expected(config: RunConfig) -> Iterator[tuple[str, list[str]]]:
-    """Yield the names of hosts in processes, and what each will import: learners first, which need longest."""
+    """Yield the names of process hosts with the modules that each imports: learners first, as they take longest."""
     hosts = config.pipeline.hosts
     if hosts.learners.kind == "process":
         needed: dict[str, list[str]] = {}
@@ -195,14 +195,14 @@ def _expected(config: RunConfig) -> Iterator[tuple[str, list[str]]]:
 
 
 def learner_processes(config: RunConfig) -> dict[str, str]:
-    """Return in which process each listed behaviour learns; it has the name of its first learner."""
+    """Return the process in which each listed behaviour learns, named after its first learner."""
     behaviors = learners_of(config)
     count = most_learner_processes(config)
     return {behavior: learner_name(behaviors[number % count]) for number, behavior in enumerate(behaviors)}
 
 
 def most_learner_processes(config: RunConfig) -> int:
-    """Return how many processes all learners have at most; a learner with followers has one of its own."""
+    """Return the maximum number of processes for all learners; a learner with followers has its own."""
     learners = config.pipeline.hosts.learners
     if learners.replicas > 1:
         return max(1, len(config.behaviors))
@@ -210,20 +210,20 @@ def most_learner_processes(config: RunConfig) -> int:
 
 
 def imported_in_main(config: RunConfig) -> list[str]:
-    """Return what hosts in main will import."""
+    """Return the modules that hosts in main import."""
     in_main = HOST_KINDS[config.pipeline.hosts.learners.kind].in_main
     return [module for each in learners_of(config) for module in modules_of_learner(config, each)] if in_main else []
 
 
 def learners_of(config: RunConfig) -> list[str]:
-    """Return the listed behaviours that a run teaches."""
+    """Return the listed behaviours that a run trains."""
     if config.checkpoint_settings.inference:
         return []
     return [behavior for behavior, settings in config.behaviors.items() if settings.learns]
 
 
 def modules_of_learner(config: RunConfig, behavior: str) -> list[str]:
-    """Return what a behaviour's learner imports, as far as it is ours."""
+    """Return the modules of ours that a behaviour's learner imports."""
     trainer = TRAINERS.get(config.behaviors[behavior].trainer_type)
     own = [] if trainer is None else [trainer.implementation.partition(":")[0]]
     return learner_imports(*own)

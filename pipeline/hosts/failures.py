@@ -1,4 +1,4 @@
-"""Failures of hosts: what a host's work raises, as the message that tells main, and how processes end, in words."""
+"""Failures of hosts: errors as messages to main, and descriptions of how processes ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.stages.loop import StageFailure
 
 
 async def contained(host: str, work: Coroutine[Any, Any, None]) -> None:
-    """Let a request to exit or end that nobody made be a failure of the host, not the end of a task in silence."""
+    """Turn an unexpected SystemExit or cancellation into a failure of the host, instead of a silent end of a task."""
     try:
         await work
     except Exception:
@@ -31,7 +31,7 @@ async def contained(host: str, work: Coroutine[Any, Any, None]) -> None:
 
 
 def root_cause(group: BaseExceptionGroup[Any]) -> BaseException:
-    """The failure that the others followed from: the first that is not merely a closed queue."""
+    """Return the failure that caused the others: the first that is not merely a closed queue."""
     leaves = list(_leaves(group))
     causes = [leaf for leaf in leaves if not isinstance(leaf, QueueClosed)]
     named = [leaf for leaf in causes if isinstance(leaf, StageFailure)]
@@ -42,8 +42,8 @@ def describe_failure(host: str, error: BaseException) -> HostFailed:
     """Describe a failure to main."""
     stage = error.stage if isinstance(error, StageFailure) else ""
     cause = error.cause if isinstance(error, StageFailure) else error
-    settings_are_wrong = isinstance(cause, ConfigError | CheckpointError | RunError)  # whichever stage came upon it
-    # An actor's own errors name the environment at fault, which says more than the actor that came upon it.
+    settings_are_wrong = isinstance(cause, ConfigError | CheckpointError | RunError)  # whichever stage met it
+    # An actor's own errors name the environment at fault, which says more than the actor's name.
     named = stage == ACTOR and isinstance(cause, StageError | SpecError)
     blamed = cause if settings_are_wrong or named else error
     plain = settings_are_wrong or isinstance(error, StageError | SpecError)
@@ -63,14 +63,14 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 _WINDOWS_CRASH = 0x8000_0000
-"""From here on exit statuses are Windows' own words for why it ended a process."""
+"""Exit statuses from this value on are Windows' own reasons for ending a process."""
 
 
 def how_it_ended(status: int) -> str:
-    """Say how a process ended, given its exit status, negative for a signal."""
+    """Describe how a process ended, given its exit status, negative for a signal."""
     return f"was killed by signal {-status}" if status < 0 else f"ended with status {describe_status(status)}"
 
 
 def crashed(status: int) -> bool:
-    """Return True if a process ended neither by itself nor because somebody killed it."""
+    """Return True if a process crashed: it neither exited by itself nor was killed from outside."""
     return status >= _WINDOWS_CRASH or (status < 0 and -status not in (signal.SIGTERM, getattr(signal, "SIGKILL", 9)))

@@ -1,10 +1,10 @@
-"""A child's end of its lifeline: the first thing that every child of ours has, so that it ends when main is gone.
+"""A child's end of its lifeline, which every child of ours takes first, so that it ends when main is gone.
 
-A thread holds it, whatever else the child is doing: it waits for the line's end, and says meanwhile what the child is
-at if main asks. Until the child runs code of users, Linux kills it with main, during an import in C too. From then on
-that code may have started programs, which the thread sees to as well.
+A thread waits for the line's end, whatever else the child is doing; meanwhile it tells main on request what the child
+is doing. Until the child runs the user's code, Linux kills it with main, even during an import in C. From then on that
+code may have started programs, which the thread ends as well.
 
-To be imported before anything that takes time; what this module itself needs later, it imports then.
+Import this module before anything slow; it defers its own later imports.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ASK, END = b"?", b"\0"
-"""What main asks, and the end of each answer."""
+"""Main's request, and the end mark of each answer."""
 DUMP = getattr(signal, "SIGURG", None)
-"""Makes a host write its stack even while a C call holds Python's lock; ignored where it is not handled. Windows has no
-such signal."""
+"""Makes a host write its stack even while a C call holds the GIL; ignored where it is not handled. Windows has no such
+signal."""
 LENGTH = "<H"
-"""Of the ticket, on Windows."""
+"""Length of the ticket, on Windows."""
 _SET_PARENT_DEATH_SIGNAL = 1
 _CLEANUP = "headrace.pipeline.hosts.process_cleanup"
 
 
 def die_with(parent: int) -> None:
-    """Let the system kill this process with the parent, where it can; end at once if it is gone already."""
+    """Let the system kill this process with its parent, where it can; exit at once if the parent is gone already."""
     _die_by(signal.SIGKILL if sys.platform != "win32" else 0)
     if sys.platform != "win32" and os.getppid() != parent:
         os._exit(1)
@@ -51,7 +51,7 @@ def _die_by(number: int) -> None:
 
 
 def hold_lifeline(argument: str) -> HostLifeline:
-    """Take hold of the lifeline of this process.
+    """Take this process's lifeline.
 
     Args:
         argument: main's process id and the descriptor; on Windows a ticket comes first on standard input.
@@ -69,7 +69,7 @@ def hold_lifeline(argument: str) -> HostLifeline:
 
 # A thread reads the lifeline, because the event loop may hang when main dies (docs/decisions/011).
 class HostLifeline:
-    """A host's end: ends the process when main is gone, and what it has started with it.
+    """A host's end: when main is gone, it ends this process and all that the process has started.
 
     Args:
         sock: the host's end.
@@ -77,7 +77,7 @@ class HostLifeline:
 
     def __init__(self, sock: socket.socket) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The host's event loop, once it has one; it runs in the thread that makes the lifeline."""
+        """The host's event loop, once it has one; it runs in the thread that creates the lifeline."""
         self._sock = sock
         self._watched = threading.get_ident()
         self._describe: Callable[[asyncio.AbstractEventLoop | None, int], str] = _describe_imports
@@ -86,8 +86,8 @@ class HostLifeline:
         threading.Thread(target=self._hold, name="lifeline", daemon=True).start()
 
     def let_users_code_run(self) -> None:
-        """See that what users' code starts is ended too: the system would kill this process before it can."""
-        from headrace.pipeline.common.loop_watch import describe_holder  # while nothing holds an import's lock
+        """Take over from the system, which would kill this process before it can end the programs that it started."""
+        from headrace.pipeline.common.loop_watch import describe_holder  # while no import holds a lock
         from headrace.pipeline.hosts.process_cleanup import sweeps
 
         self._describe = describe_holder
@@ -98,12 +98,12 @@ class HostLifeline:
         with suppress(OSError):
             while self._sock.recv(64):
                 self._sock.sendall(self._describe(self.loop, self._watched).encode() + END)
-        if cleanup := sys.modules.get(_CLEANUP):  # else no code of users has run; an import might wait for another one
+        if cleanup := sys.modules.get(_CLEANUP):  # else no user's code has run, and importing might wait
             cleanup.end_what_main_left()
         os._exit(1)
 
 
 def _describe_imports(_: object, thread: int) -> str:
-    """Say where a process is that has not begun."""
+    """Describe where a process is that has not begun its work."""
     frame = sys._current_frames()[thread]
     return f"its imports\n  File {frame.f_code.co_filename!r}, line {frame.f_lineno}, in {frame.f_code.co_name}"

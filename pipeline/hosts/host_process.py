@@ -1,9 +1,8 @@
-"""A host's process: it waits for the message that starts a host, or several, one after the other, that share it.
+"""A host's process: it waits for the start message of a host, or of several in turn that share it.
 
-Hosts that share a process share its event loop: each waits for its own queues and for nobody else's, and while one
-computes the others do not, as on a core that they share. What ends one of them by itself, in order or by an exception,
-ends no other; main is told its status over the socket that brought its start message. What ends the process ends
-all of them.
+Hosts that share a process share its event loop: each waits only for its own queues, and while one computes the others
+do not, as on a shared core. When one ends, normally or by an exception, the others go on; its status goes to main over
+the socket that brought its start message. When the process ends, all of them end.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ from headrace.stages.loading import load_attribute
 from headrace.surroundings import keep_surroundings
 
 NOTICE = struct.Struct("<IB")
-"""A host has ended: its number, and its status."""
+"""The notice that a host has ended: its number and status."""
 LINK = ("socket", "segment")
-"""Where a link's tickets have those of a socket and of memory."""
+"""Names of the tickets of a socket and of memory within a link's."""
 
 
 class StartChannel:
-    """The child's end of the socket on which start messages come and notices of ends go.
+    """The child's end of the socket that brings start messages and takes notices of ends.
 
-    It is its standard input, or on Windows the ticket comes on that.
+    It is the standard input; on Windows, the standard input brings its ticket.
 
     Raises:
         EOFError: if main has died before it wrote the ticket.
@@ -61,14 +60,14 @@ class StartChannel:
         else:
             self._sock = socket.socket(fileno=os.dup(0))
             nothing = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(nothing, 0)  # programs that are started here inherit that, and not the line
+            os.dup2(nothing, 0)  # programs started here inherit the null device, and not the socket
             os.close(nothing)
 
     def receive(self) -> dict[str, Any]:
-        """Wait for the next start message, with the tickets that are good here.
+        """Wait for the next start message, with tickets that are valid in this process.
 
         Raises:
-            EOFError: if there is none to come, or main dies before it has sent all of it.
+            EOFError: if no more will come, or main dies before it has sent all of it.
         """
         data, own = take_over(self._sock)
         start_message: dict[str, Any] = unpack(data)
@@ -86,7 +85,7 @@ class StartChannel:
 
 
 def run_host_process(lifeline: HostLifeline) -> int:
-    """Wait for what this process is to be, and serve; its exit status."""
+    """Wait for the first start message and serve; return the exit status."""
     try:
         channel = StartChannel()
         start_message = channel.receive()
@@ -100,13 +99,13 @@ def run_host_process(lifeline: HostLifeline) -> int:
 
         torch.set_num_threads(1)
         keep_freed_memory()
-    # On Windows the default loop would bind each socket to this process for ever, and a replacement could not have it.
+    # On Windows the default loop would bind each socket to this process forever, so no replacement could use it.
     with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
         return runner.run(_live(start_message, channel, lifeline))
 
 
 async def _live(start_message: dict[str, Any], channel: StartChannel, lifeline: HostLifeline) -> int:
-    """Serve as the host that the start message says, and as others that follow."""
+    """Run the host of the start message, and of those that follow."""
     lifeline.loop = asyncio.get_running_loop()
     if "number" in start_message:
         await serve_together(start_message, channel)
@@ -115,7 +114,7 @@ async def _live(start_message: dict[str, Any], channel: StartChannel, lifeline: 
 
 
 async def run_host(start_message: dict[str, Any]) -> int:
-    """Serve as the host that a start message says; its status."""
+    """Run the host of a start message; return its status."""
     plan = HostPlan(**start_message["plan"])
     control = await SocketControl.open(open_socket(start_message["orders"]), open_socket(start_message["reports"]))
     log_to_main(plan, control)
@@ -129,7 +128,7 @@ async def run_host(start_message: dict[str, Any]) -> int:
 
 
 async def serve_together(first: dict[str, Any], channel: StartChannel) -> None:
-    """Serve as several hosts until main sends no more of them and all have ended."""
+    """Run several hosts until main sends no more and all have ended."""
     loop, known = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
 
     def receive() -> None:
@@ -150,15 +149,14 @@ async def serve_together(first: dict[str, Any], channel: StartChannel) -> None:
             start_message = await known.get()
 
 
-# The log of a host that is not in main: its records go up the control channel. Of several hosts in one process each
-# has its own channel: a record goes up that of the host in whose task it was made, and what a thread without a host
-# logs goes up that of the first.
+# The log of a host outside main: records go up its control channel. Several hosts in one process have a channel each: a
+# record goes up that of the host whose task made it, or the first host's if a thread without a host made it.
 
 _CHANNEL: ContextVar[ControlEnd | None] = ContextVar("channel of the host's log", default=None)
 
 
 class ControlLogHandler(logging.Handler):
-    """Sends log records up to main, which shows them to the user."""
+    """Sends log records to main, which shows them to the user."""
 
     def __init__(self, control: ControlEnd) -> None:
         super().__init__()
@@ -167,7 +165,7 @@ class ControlLogHandler(logging.Handler):
         self._pid = os.getpid()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a record; a fork of this process, which must not speak for it, writes to standard error."""
+        """Send a record; a fork of this process, which must not use its channel, writes to standard error."""
         try:
             text = self.format(record)
             if os.getpid() != self._pid:
@@ -179,7 +177,7 @@ class ControlLogHandler(logging.Handler):
 
 
 def log_to_main(plan: HostPlan, control: ControlEnd) -> None:
-    """Send what this task and its own tasks log from now on to main, and all else that this process does."""
+    """Send to main all records of this task, of tasks that it starts, and of threads without a host."""
     _CHANNEL.set(control)
     root = logging.getLogger()
     if not any(isinstance(handler, ControlLogHandler) for handler in root.handlers):
@@ -187,18 +185,18 @@ def log_to_main(plan: HostPlan, control: ControlEnd) -> None:
     root.setLevel(logging.DEBUG if plan.config.get("debug") else logging.INFO)
 
 
-# Freed memory stays with a learner's process, for its next tensors.
+# A learner's process keeps freed memory for its next tensors.
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # numbers of glibc's malloc.h
-_ALWAYS, _OF_OLDER = 1 << 30, 1 << 25  # older ones of glibc take no more than the latter
+_ALWAYS, _OF_OLDER = 1 << 30, 1 << 25  # older versions of glibc accept no more than this
 _NEVER = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Let the process keep memory that it frees instead of giving it back to the system; True if that is so.
+    """Let the process keep memory that it frees instead of returning it to the system; return True if that worked.
 
-    The system clears each page that it gives out: of an update from pictures, whose tensors are of tens of megabytes
-    each and live for milliseconds, that is a sixth. Only glibc can be told; elsewhere nothing is changed.
+    The system clears each page that it hands out. In an update from images, whose tensors of tens of megabytes live for
+    milliseconds, clearing takes a sixth of the time. Only glibc can be told; elsewhere this does nothing.
     """
     if not on_linux():
         return False
@@ -209,11 +207,11 @@ def keep_freed_memory() -> bool:
     return bool(kept and mallopt(_TRIM_THRESHOLD, _NEVER))
 
 
-# Runs a host from its plan: the one entry for hosts within main's process and in processes of their own.
+# Runs a host from its plan: the one entry point for hosts in main's process and in other processes.
 
 
 def build_host(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> HostWork:
-    """Make the host of a plan's role."""
+    """Create the host of a plan's role."""
     work: HostWork = load_attribute(plan.host_class or host_role(plan.role).implementation, None, "host")(
         plan, control, edges
     )
@@ -226,7 +224,7 @@ async def serve(
     edges: HostEdges,
     build: Callable[[HostPlan, ControlEnd, HostEdges], HostWork] = build_host,
 ) -> bool:
-    """Be this host until it has nothing left to do; main receives a message about every way to end.
+    """Run this host until it has nothing left to do; whichever way it ends, a message tells main.
 
     Returns:
         True if it ended well.

@@ -18,31 +18,31 @@ from headrace.queues.ends import Inlet, Outlet
 
 
 class LocalEdges:
-    """Ends of queues within main's event loop, left by main and opened once by the host, by their names alone."""
+    """Ends of queues within main's event loop: main stores them by name, and the host opens each once."""
 
     def __init__(self) -> None:
         self.ends: dict[str, Any] = {}
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
-        """Return the producing end that main has left."""
+        """Return the producing end that main has stored."""
         outlet: Outlet[Any] = self.ends.pop(name)
         return outlet
 
     async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
-        """Return the consuming end that main has left."""
+        """Return the consuming end that main has stored."""
         inlet: Inlet[Any] = self.ends.pop(name)
         return inlet
 
     def renew(self, name: str) -> None:
-        """Nothing to do: consumers in main are not replaced."""
+        """Do nothing: consumers in main are not replaced."""
 
 
 class InlineHost:
     """A host as a task in main's event loop.
 
     Args:
-        plan: the host.
-        maxlen: bound of queues in which items wait in line.
+        plan: the host's plan.
+        maxlen: bound of the FIFO queues.
         control: main's end of the control channel.
         edges: the host's ends of queues.
         task: runs the host.
@@ -74,7 +74,7 @@ class InlineHost:
         return end
 
     def settle(self) -> None:
-        """Keep nothing: it is never replaced."""
+        """Do nothing: the host is never replaced."""
 
     async def wait(self) -> int:
         """Wait for its end."""
@@ -82,7 +82,7 @@ class InlineHost:
         return 0 if not self._task.cancelled() and self._task.exception() is None and self._task.result() else 1
 
     async def describe(self) -> str:
-        """Say which of this event loop's stages has been silent for longest, with its stack."""
+        """Describe the stage of this event loop that has been silent for longest, with its stack."""
         return describe_holder(None, threading.get_ident())
 
     def kill(self) -> None:
@@ -117,7 +117,7 @@ class InlineHosts:
         self._tasks = tasks
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> InlineHost:
-        """Start a host; its feed may be of any kind."""
+        """Start a host; its feed may come from hosts of any kind."""
         from headrace.pipeline.hosts.host_process import serve
 
         inlet = await feed.open() if feed is not None else None
@@ -130,12 +130,12 @@ class InlineHosts:
         return host
 
     def gather(self, name: str, hosts: Sequence[InlineHost]) -> LocalFeed:
-        """Make one queue, with a producing end for each host."""
+        """Create one queue, with a producing end for each host."""
         queue: AgentManagerQueue[Any] = AgentManagerQueue(name, self._maxlen)
-        ends = [queue.add_producer() for _ in hosts]  # all of them before the first one can close
+        ends = [queue.add_producer() for _ in hosts]  # open all before the first one can close
         for host, end in zip(hosts, ends, strict=True):
             host.hand(name, end)
         return LocalFeed(queue)
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing: nothing is left."""

@@ -1,7 +1,7 @@
 """A child's last words: an unnamed file that it inherits, and that main reads when it has ended.
 
-A child writes there what ends it while main can't be told over the control channel: the traceback of its start, or the
-stack of a crash in C. Its standard error may be closed, or nobody's.
+A child writes there the cause of its end when the control channel can't carry it: the traceback of a failed start, or
+the stack of a crash in C. Its standard error may be closed or go nowhere.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import IO, Any
 
 RAISED = "Traceback (most recent call last)"
-"""Is in the words of a child that has raised something."""
+"""Occurs in the last words of a child that has raised an exception."""
 _STDERR = 2
-"""Takes the words where there is no room for a file."""
+"""Takes the words if the file can't be created."""
 
 
 # Standard error may be closed or belong to a service, so last words go to an unnamed file (docs/decisions/012).
@@ -26,11 +26,11 @@ class LastWords:
 
     def __init__(self) -> None:
         self.argument = ""
-        """By which the child finds its end (`open_last_words`), if `subprocess.Popen` is given the options."""
+        """Argument by which the child finds its end (`open_last_words`), given the options of `subprocess.Popen`."""
         self.options: dict[str, Any] = {}
         self._file: IO[bytes] | None = None
         with suppress(OSError):
-            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - until the child has ended
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - open until the child has ended
             self._let_inherit(self._file.fileno())
 
     def _let_inherit(self, descriptor: int) -> None:
@@ -47,11 +47,11 @@ class LastWords:
 
     @property
     def written(self) -> bool:
-        """True if there are some that were not taken."""
+        """True if there are unread words."""
         return self._file is not None and os.fstat(self._file.fileno()).st_size > 0
 
     def take(self) -> str:
-        """Return what the child has written and let go of it."""
+        """Return the child's last words and close the file."""
         file, self._file = self._file, None
         if file is None:
             return ""
@@ -61,7 +61,7 @@ class LastWords:
 
 
 def open_last_words(argument: str) -> int:
-    """In a child: return the descriptor of its end; crashes in C write their stack there from now on."""
+    """In a child, return the descriptor of its end; from now on, crashes in C write their stack there."""
     if not argument:
         return _STDERR
     if sys.platform == "win32":
@@ -76,7 +76,7 @@ def open_last_words(argument: str) -> int:
 
 
 def write_last_words(descriptor: int, words: str) -> None:
-    """In a child: write a text; to standard error where there is no room."""
+    """In a child, write a text; to standard error if the file can't take it."""
     for each in (descriptor, _STDERR):
         with suppress(OSError):
             os.write(each, words.encode(errors="replace"))

@@ -1,7 +1,7 @@
-"""Main's end of the lifeline between main and a process host: a socket pair beside the control channel.
+"""Main's end of the lifeline between main and a process host: a socket pair next to the control channel.
 
-It works whatever the host's event loop is doing (`held`). Its end tells the host that main is gone; over it, main asks
-what a silent host is doing.
+It works whatever the host's event loop is doing (`held`). When it closes, the host knows that main is gone; over it,
+main asks what a silent host is doing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from headrace.pipeline.common.loop_watch import own_frames
 from headrace.pipeline.hosts.held import ASK, DUMP, END
 
 ANSWER_S = 2.0
-"""Seconds in which a host answers, unless it is stopped, or a C call holds Python's lock."""
+"""Seconds in which a host answers, unless it is stopped or a C call holds the GIL."""
 DUMP_S = 0.5
-"""The same for the stack that the system makes it write; it has no end mark."""
+"""The same for the stack that a signal makes it write, which has no end mark."""
 _ENDED = "its process has just ended"
 _SILENT = "its process does not run: it was stopped, or the machine has no time for it"
 _SILENT_ON_WINDOWS = (
@@ -39,16 +39,16 @@ class MainLifeline:
         self._sock = sock
         self._pid = pid
         self._asking = asyncio.Lock()
-        """Hosts that share a process are asked one after the other."""
+        """Serialises the requests to hosts that share a process."""
 
     async def ask(self) -> str:
-        """Return what the host is doing, in words and with its stack."""
+        """Return a description of what the host is doing, with its stack."""
         async with self._asking:
             return await self._ask()
 
     async def _ask(self) -> str:
         with suppress(OSError):
-            while self._sock.recv(1 << 16):  # answers that came too late
+            while self._sock.recv(1 << 16):  # late answers to earlier requests
                 pass
         try:
             with suppress(TimeoutError):
@@ -65,10 +65,10 @@ class MainLifeline:
         return _SILENT if DUMP is not None else _SILENT_ON_WINDOWS
 
     async def _read(self, seconds: float) -> bytes:
-        """Read an answer to its end, or what there is of it by then.
+        """Read an answer to its end mark, or as much as arrives in time.
 
         Raises:
-            TimeoutError: if there is nothing.
+            TimeoutError: if nothing arrives.
         """
         loop, answer = asyncio.get_running_loop(), bytearray()
         with suppress(TimeoutError):
@@ -80,11 +80,11 @@ class MainLifeline:
         return bytes(answer)
 
     def close(self) -> None:
-        """Let go: what is left of the host ends."""
+        """Close the line, which ends whatever is left of the host."""
         self._sock.close()
 
 
 def _turned(dump: str) -> str:
-    """Turn a dump of faulthandler, which begins with the innermost call, into the order of a traceback."""
+    """Reverse a faulthandler dump, which begins with the innermost call, into a traceback's order."""
     lines = [line for line in dump.splitlines() if line.startswith("  File ")]
     return "\n".join(own_frames(lines[::-1]))

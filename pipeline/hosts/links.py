@@ -1,7 +1,7 @@
-"""The links of process hosts: sockets and shared memory that a host starts with, and how either side opens its ends.
+"""The links of process hosts: the sockets and shared memory with which a host starts, and the opening of their ends.
 
-A process host is started with a number of links before anybody knows which behaviours there will be; main holds their
-other ends. A queue to or from the host takes one of its links.
+A process host starts with a number of links before its behaviours are known; main holds their other ends. A queue to or
+from the host takes one of its links.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from headrace.queues.shared_sender import SharedSender
 from headrace.queues.slabs import LinkSpec
 
 SPARE_SLABS = 2
-"""Slabs beyond a queue's bound: batches that the consumer holds while it works."""
+"""Slabs beyond a queue's bound, for batches that the consumer holds while it works."""
 
 UNTOUCHED_SLAB = 32 * 2**20
-"""Slab size where memory is only taken when it is touched: generous, for it costs address space alone."""
+"""Slab size where memory is allocated when touched: generous, because it costs only address space."""
 
 COUNTED_SLAB = 16 * 2**20
-"""Slab size on Windows, where a link's memory counts as used from its first message on."""
+"""Slab size on Windows, where a link's whole memory counts as used from its first message on."""
 
 RESERVED_SLAB = 2 * 2**20
-"""Slab size where every byte is set aside at once, of links that nobody uses too: files in the temporary folder."""
+"""Slab size for files in the temporary folder, where every byte is allocated at once, even of unused links."""
 
 
 def default_slab_bytes(platform: str = sys.platform) -> int:
-    """Size of a slab where the configuration does not say."""
+    """Size of a slab if the configuration sets none."""
     if platform == "win32":
         return COUNTED_SLAB
     return UNTOUCHED_SLAB if on_linux() else RESERVED_SLAB
@@ -46,12 +46,12 @@ def trajectory_link(maxlen: int, slab_bytes: int | None) -> LinkSpec:
 
 
 def policy_link(slab_bytes: int | None) -> LinkSpec:
-    """The link of a policy queue: the newest policy replaces one that nobody has taken."""
+    """The link of a policy queue, in which the newest policy replaces one that waits."""
     return LinkSpec(1, slab_bytes or default_slab_bytes(), SPARE_SLABS, "replace_oldest")
 
 
 class ProcessEdges:
-    """Ends of links that a process host was started with."""
+    """The ends of the links with which a process host was started."""
 
     def __init__(self, tickets: Mapping[str, dict[str, Any]]) -> None:
         self._ends = {name: LinkEnd.from_ticket(ticket) for name, ticket in tickets.items()}
@@ -73,20 +73,20 @@ class ProcessEdges:
         return receiver
 
     def renew(self, name: str) -> None:
-        """Begin a queue anew with the consumer that takes the place of a dead one."""
+        """Restart a queue with the consumer that replaces a dead one."""
         for sender in self._senders:
             if sender.name == name:
                 sender.renew()
 
     async def close(self) -> None:
-        """Wait until what was put has arrived, or its receivers are gone."""
+        """Wait until all items put have arrived, or their receivers are gone."""
         for sender in self._senders:
             sender.close()
         for sender in self._senders:
             await sender.wait_closed()
 
     async def abandon(self) -> None:
-        """Let go of everything at once, without a word, as the end of the process would."""
+        """Close everything at once without notice, as the end of the process would."""
         for end in self._ends.values():
             end.close()
         opened: list[SharedSender[Any] | SharedReceiver[Any]] = [*self._senders, *self._receivers]
@@ -101,11 +101,11 @@ class HostLinks:
     """The links of one process host, as main holds them."""
 
     given_at_start: dict[str, LinkEnd] = field(default_factory=dict)
-    """The host's own ends by ticket name; main keeps them while the host may have to be replaced."""
+    """The host's own ends by ticket name; main keeps them as long as the host may have to be replaced."""
     peers: dict[str, LinkEnd] = field(default_factory=dict)
-    """The other ends, not yet in use."""
+    """Main's ends that are not yet in use."""
     taken_over: set[str] = field(default_factory=set)
-    """The links that a dead host has used before."""
+    """Links that a dead predecessor has used."""
 
     @classmethod
     def make(cls, outgoing: LinkSpec, outgoing_count: int, incoming: LinkSpec, incoming_count: int) -> HostLinks:
@@ -118,37 +118,35 @@ class HostLinks:
         return links
 
     def add_lines(self, outgoing: LinkSpec, count: int) -> None:
-        """Add links on which the host will put items that wait in line."""
+        """Add links for FIFO queues into which the host puts."""
         for i in range(count):
             self.given_at_start[f"line-{i}"], self.peers[f"line-{i}"] = make_link(outgoing)
 
     def take(self, direction: str) -> tuple[str, LinkEnd]:
-        """An unused link: its ticket name in the host, and main's end.
+        """Return an unused link: its ticket name in the host, and main's end.
 
         Raises:
             LookupError: if all are in use.
         """
         name = next((n for n in self.peers if n.startswith(direction)), None)
         if name is None:
-            raise LookupError(
-                "the environment has more behaviours than were reckoned with: list them all under `behaviors`"
-            )
+            raise LookupError("the environment has more behaviours than expected: list them all under `behaviors`")
         return name, self.peers.pop(name)
 
     def take_over(self, dead: HostLinks, which: str = "") -> None:
-        """Take the links of a dead host, in use or not; those of one direction only leave the others to be closed."""
+        """Take over a dead host's links, used or not; with one direction only, the others are left to be closed."""
         for taken, left in ((self.given_at_start, dead.given_at_start), (self.peers, dead.peers)):
             for name in [name for name in left if name.startswith(which)]:
                 taken[name] = left.pop(name)
                 self.taken_over.add(name)
 
     def settle(self) -> None:
-        """Keep nothing for a replacement: only the host's own handles count now, so that its end shows at the peers."""
+        """Close main's copies of the host's ends: no replacement will come, and peers have to see the host's end."""
         for end in self.given_at_start.values():
             end.close()
         self.given_at_start.clear()
 
     def close(self) -> None:
-        """Give up all of main's handles."""
+        """Close all of main's handles."""
         for end in (*self.given_at_start.values(), *self.peers.values()):
             end.close()

@@ -1,8 +1,8 @@
-"""Process hosts: a host in a process of its own, or learners in processes that they share, without fork.
+"""Process hosts: each host in its own process, or learners in shared ones, without fork.
 
-The child is `python -m headrace.pipeline.hosts.child` (`child_process`); its plan, its control sockets and its links
-reach it with one msgpack message on its standard input. It ends when it has no work left, when main's end of the
-control channel closes, or at once when main is gone (`lifeline`): so nothing stays behind when main is killed.
+The child is `python -m headrace.pipeline.hosts.child` (`child_process`); one msgpack message on its standard input
+brings its plan, its control sockets and its links. It ends when it has no work left, when main's end of the control
+channel closes, or at once when main is gone (`lifeline`), so nothing is left behind when main is killed.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from headrace.queues.shared_receiver import SharedReceiver
 from headrace.queues.shared_sender import SharedSender
 
 SPARE_BEHAVIORS = 4
-"""Behaviours beyond the listed ones that an environment may turn out to have."""
+"""Number of unlisted behaviours that an environment may turn out to have."""
 TEAMS = 4
-"""Behaviour ids reckoned with per behaviour name."""
+"""Number of behaviour ids allowed for per behaviour name."""
 
 
 class ProcessControl(SocketControl):
-    """Main's end of the channel; what a host's process raised when it could not say so there comes last."""
+    """Main's end of the channel; an error that a host's process could not send comes last."""
 
     def follow(self, process: ChildProcess | SharedProcessHost) -> None:
-        """Let the channel end with a process, also where a fork of that, or the system, still holds its other end."""
+        """Close the channel when a process ends, even if a fork of it or the system still holds the other end."""
         self._process = process
         loop, transport = asyncio.get_running_loop(), self._inward[1].transport
 
         def leave() -> None:
-            if self.idle:  # all that has arrived was taken
+            if self.idle:  # all arrived messages have been read
                 transport.abort()
             elif not transport.is_closing():
                 loop.call_later(LAST_WORDS_S, leave)
@@ -57,7 +57,7 @@ class ProcessControl(SocketControl):
         process.ended.add_done_callback(lambda _: loop.call_later(LAST_WORDS_S, leave))
 
     async def receive(self) -> AsyncIterator[ControlMessage]:
-        """Iterate over the messages until the host's end, and its process's if it did not say why."""
+        """Iterate over the messages until the host ends; if it did not say why, until its process ends."""
         said_goodbye = False
         async for message in super().receive():
             said_goodbye = isinstance(message, HostFinished | HostFailed)
@@ -86,27 +86,27 @@ class ProcessHost:
         self.links = links
         self._lifeline = lifeline
         self.edges: dict[str, dict[str, Any]] = {}
-        """By queue name: which of the host's links it takes."""
+        """By queue name: the link that the queue uses."""
         self.outlets: dict[str, SharedSender[Any]] = {}
         """Main's ends of the queues to the host, by name."""
         self._process = process
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process."""
         return self._process.pid
 
     async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
-        """Take a link of the host into use as a queue from it."""
+        """Use one of the host's links as a queue from it."""
         return await SharedReceiver.open(name, [self.take("out" if newest else "line", name)])
 
     async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
-        """Take a link of the host into use as a queue to it; the host's role says which of the two kinds these are."""
+        """Use one of the host's links as a queue to it; the host's role decides which of the two kinds it is."""
         self.outlets[name] = await SharedSender.open(name, self.take("in", name))
         return self.outlets[name]
 
     def take(self, direction: str, name: str) -> LinkEnd:
-        """Take an unused link into use; returns main's end."""
+        """Use an unused link; return main's end."""
         ticket, end = self.links.take(direction)
         self.open_edge(name, {"links": [ticket]})
         return end
@@ -117,7 +117,7 @@ class ProcessHost:
         self.control.send(OpenEdge(name, address))
 
     def succeed(self, dead: ProcessHost) -> None:
-        """Open the queues whose links were taken over from a dead host."""
+        """Open the queues on links taken over from a dead host."""
         for name, address in dead.edges.items():
             if self.links.taken_over.issuperset(address["links"]):
                 self.open_edge(name, {**address, "succeeds": True})
@@ -130,15 +130,15 @@ class ProcessHost:
         self.links.settle()
 
     async def wait(self) -> int:
-        """Wait for the process's end; its exit status, negative for a signal."""
+        """Wait for the process's end; return its exit status, negative for a signal."""
         return await self._process.wait()
 
     async def describe(self) -> str:
-        """Say what the host is doing, with its stack."""
+        """Describe what the host is doing, with its stack."""
         return await self._lifeline.ask()
 
     def kill(self) -> None:
-        """Kill the process; what it has started is ended then (`process_cleanup`)."""
+        """Kill the process; `process_cleanup` then ends the processes that it has started."""
         self._process.kill()
 
     def close(self) -> None:
@@ -167,20 +167,20 @@ class ProcessHosts:
         self._tasks = tasks
         self._learners_share = config.pipeline.hosts.learners.replicas == 1
         self._process_of = learner_processes(config)
-        """Of each behaviour that was listed, or has learned: the name of its learner's process."""
+        """Name of the learner's process, by behaviour that was listed or has learned."""
         self._most_processes = most_learner_processes(config)
         self._shared: dict[str, SharedProcess] = {}
         self._names = len(config.behaviors) + SPARE_BEHAVIORS
         replay = config.pipeline.hosts.replay
         self._shards = 0 if replay.kind is None else replay.replicas
         self._asking = len(actor_names(config)) if decides_centrally(config) else 0
-        """Actors whose policies lie in a host of their own."""
+        """Actors whose policies live in the inference host."""
         slab_bytes = config.pipeline.queues.slab_bytes
         self._trajectories = trajectory_link(config.pipeline.queues.trajectories.maxlen, slab_bytes)
         self._policies = policy_link(slab_bytes)
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> ProcessHost:
-        """Start a host; returns when it has its plan.
+        """Start a host; return when it has its plan.
 
         Raises:
             RunError: at the limit of open files.
@@ -201,7 +201,7 @@ class ProcessHosts:
         try:
             host = await start_process(plan, links, self._shared_by(plan))
         except BaseException:
-            links.close()  # also those of the dead host, whose peers wait for the end of what it put
+            links.close()  # also those of the dead host, as its peers wait for the end of its items
             raise
         if feed is not None:
             host.open_edge(feed.name, {"links": [*tickets]})
@@ -210,7 +210,7 @@ class ProcessHosts:
         return host
 
     def _shared_by(self, plan: HostPlan) -> SharedProcess | None:
-        """Return the process in which a learner is to be with others; None for other hosts."""
+        """Return the process that a learner is to share with others; None for other hosts."""
         if plan.role != "learner" or not self._learners_share:
             return None
         name = self.process_of(plan.behavior)
@@ -219,7 +219,7 @@ class ProcessHosts:
         return self._shared[name]
 
     def process_of(self, behavior: str) -> str:
-        """Return the name of the process in which a behaviour learns; one that was not listed, where the fewest do."""
+        """Return a behaviour's learner process; for an unlisted behaviour, the process with the fewest learners."""
         if behavior not in self._process_of:
             learners = Counter(self._process_of.values())
             few = len(learners) < self._most_processes
@@ -232,16 +232,16 @@ class ProcessHosts:
         return LinkFeed(name, [host.take("out", name) for host in hosts])
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing: nothing is left."""
 
     def _make_links(self, role: str, replaces: ProcessHost | None) -> HostLinks:
-        """Make as many links as a host of this role may need, without those that it takes over from a dead one."""
+        """Create as many links as a host of this role may need, less those that it takes over from a dead one."""
         match role:
-            case "learner" if replaces is not None:  # also those from which it gets, as whoever puts there lives on
+            case "learner" if replaces is not None:  # also those from which it gets, as their producers live on
                 links = HostLinks()
                 links.take_over(replaces.links)
                 return links
-            case "learner":  # policies out; trajectories in, where they come from main; shards of a replay buffer
+            case "learner":  # policies out; trajectories in, if main sends them; shards of a replay buffer
                 links = HostLinks.make(self._policies, 1, self._trajectories, 1 + self._shards)
                 links.add_lines(self._trajectories, self._shards)
                 return links
@@ -249,7 +249,7 @@ class ProcessHosts:
                 links = HostLinks.make(self._policies, 0, self._trajectories, 1)
                 links.add_lines(self._trajectories, 1)
                 return links
-            case "follower":  # what its learner takes in, from shards of a replay buffer too
+            case "follower":  # its learner's inputs, including those from shards of a replay buffer
                 return HostLinks.make(self._policies, 0, self._trajectories, 1 + self._shards)
             case "evaluation" | "exhibition":
                 return HostLinks.make(self._policies, 0, self._policies, self._names * TEAMS)
@@ -267,7 +267,7 @@ class ProcessHosts:
 
 
 async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess | None = None) -> ProcessHost:
-    """Start a host in a process of its own, or in one that is shared; returns when it has its plan."""
+    """Start a host in its own process or a shared one; return when it has its plan."""
     orders, their_orders = connected_pair()
     reports, their_reports = connected_pair()
     with ExitStack() as ours, their_orders, their_reports:
@@ -292,7 +292,7 @@ async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess 
 async def _start_in(
     process: ChildProcess | SharedProcess, start_message: dict[str, Any], things: Sequence[socket.socket | Segment]
 ) -> tuple[MainLifeline | SharedProcessHost, ChildProcess | SharedProcessHost]:
-    """Start a host in a process; returns its lifeline and its process."""
+    """Start a host in a process; return its lifeline and its process."""
     if isinstance(process, SharedProcess):
         shared_host = await process.take_in(start_message, things)
         return shared_host, shared_host

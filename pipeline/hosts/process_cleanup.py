@@ -1,4 +1,4 @@
-"""What processes leave behind, games above all, is ended when they have ended, in whatever way; `sweeper` does it."""
+"""Cleanup after processes: however one ends, `sweeper` ends its leftover processes, above all games."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ _numbers = itertools.count()
 
 
 class _Sweeper(ProcessTree):
-    """The process that sweeps. It outlives this one by design, of which Python would warn at the exit."""
+    """The sweeper's process. By design it outlives this one, of which Python would warn at exit."""
 
     def __del__(self) -> None:
         pass
 
 
 _OWN = os.environ.get(sweeper.VARIABLE, "")
-"""In a child: its mark."""
+"""A child's mark."""
 _KILLED_S = 0.3
-"""Seconds in which a sweeper that lives has killed a child whose main is gone."""
+"""Seconds within which a live sweeper kills a child whose main is gone."""
 _running: ProcessTree | None = None
 _hosts: dict[int, str] = {}
-"""Mark by process id, of those that may be running."""
+"""Marks of processes that may be running, by process id."""
 _folders: list[str] = []
 _telling = threading.Lock()
-"""The page's server starts a host of its own, in a thread of its own."""
+"""Needed because the page's server starts a host from another thread."""
 
 
 @functools.cache
 def mark_of(pid: int) -> str:
-    """Return the mark of this process: the value of `sweeper.VARIABLE` in the environment of what it starts."""
-    return f"{pid}-{os.urandom(8).hex()}"  # a fork of this process runs hosts of its own
+    """Return this process's mark: the value of `sweeper.VARIABLE` in the environment of its children."""
+    return f"{pid}-{os.urandom(8).hex()}"  # a fork of this process runs its own hosts
 
 
 def sweeps() -> bool:
-    """Return True if there is a sweeper; elsewhere main ends a dead host's process group, and nothing more."""
+    """Return True if this platform has a sweeper; elsewhere main only ends a dead host's process group."""
     return on_linux() and _has_pidfd()
 
 
@@ -64,17 +64,17 @@ def _has_pidfd() -> bool:
 def new_mark(host: str) -> str:
     """Return the mark of a host that is about to be started."""
     if sweeps():
-        _tell("")  # from here on the sweeper ends what carries a mark of this process, should main be killed
+        _tell("")  # from here on, if main is killed, the sweeper ends all processes with a mark of this one
     return host_mark(host)
 
 
 def host_mark(host: str) -> str:
-    """Return a mark, of which nobody is told yet."""
+    """Return a mark that the sweeper does not know yet."""
     return f"{mark_of(os.getpid())}/{host}/{next(_numbers)}"
 
 
 def watch_host(pid: int, mark: str) -> None:
-    """Have ended what a host will leave behind."""
+    """Tell the sweeper to end whatever a host leaves behind."""
     if sweeps():
         for ended in [each for each in _hosts if not Path(f"/proc/{each}").exists()]:
             del _hosts[ended]
@@ -83,7 +83,7 @@ def watch_host(pid: int, mark: str) -> None:
 
 
 def watch_this_process() -> None:
-    """Have ended what this process will leave behind: what it starts from now on, that is not there yet."""
+    """Tell the sweeper to end whatever this process starts from now on and leaves behind."""
     end_children_with_this_process()
     if sweeps():
         keep_variable(sweeper.VARIABLE, mark_of(os.getpid()))
@@ -91,14 +91,14 @@ def watch_this_process() -> None:
 
 
 def remove_folder_at_end(folder: str) -> None:
-    """Have a folder removed when this process has ended, and with it what it has started."""
+    """Tell the sweeper to remove a folder when this process and its children have ended."""
     if sweeps():
         _folders.append(folder)
         _tell(_line(sweeper.FOLDER, folder))
 
 
 def end_what_main_left() -> None:
-    """In a child whose main is gone: end its group where nothing sweeps, and start a sweeper if that is gone too."""
+    """In a child whose main is gone, restart the sweeper if it is gone too; without one, end the process group."""
     main = _OWN.partition("/")[0]
     if not sweeps():
         end_group()
@@ -110,7 +110,7 @@ def end_what_main_left() -> None:
 
 
 def end_group() -> None:
-    """Where nothing sweeps: kill this process with its group; on Windows its job ends with main."""
+    """Without a sweeper, kill this process with its group; on Windows its job ends with main."""
     if not sweeps() and hasattr(os, "killpg"):
         with suppress(OSError):
             os.killpg(os.getpid(), signal.SIGKILL)
@@ -121,7 +121,7 @@ def _line(which: object, what: str) -> str:
 
 
 def _tell(line: str) -> None:
-    """Write to this process's sweeper, which is started when it is first needed, or was killed."""
+    """Write to this process's sweeper, and start it when it is first needed or was killed."""
     global _running
     with _telling:
         if _running is not None and _running.poll() is None:
@@ -136,21 +136,21 @@ def _tell(line: str) -> None:
 
 
 def _replace(killed: ProcessTree) -> None:
-    """Start the sweeper again as soon as it is killed; one that fails by itself would do so again."""
+    """Restart the sweeper as soon as it is killed; one that fails by itself would fail again."""
     if killed.wait() < 0 and killed is _running:
         with suppress(OSError):
             _tell("")
 
 
 def _start(mark: str, lines: str) -> ProcessTree:
-    """Start a sweeper for what a process, given by its mark, and others will leave."""
+    """Start a sweeper for a process, given by its mark, and for others."""
     started = start_python(
         ["-I", "-S", str(Path(sweeper.__file__)), mark],
         {name: value for name, value in surroundings().variables.items() if name != sweeper.VARIABLE},
         _Sweeper,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,  # whoever reads main's output to its end need not wait for the sweeper
+        stderr=subprocess.DEVNULL,  # so that a reader of main's output need not wait for the sweeper to end
         cwd="/",
     )
     _write(started, _line(mark.partition("-")[0], mark) + lines)
@@ -159,6 +159,6 @@ def _start(mark: str, lines: str) -> ProcessTree:
 
 def _write(process: ProcessTree, lines: str) -> None:
     assert process.stdin is not None, "asked for with PIPE"
-    with suppress(BrokenPipeError):  # it was killed this moment
+    with suppress(BrokenPipeError):  # it has just been killed
         process.stdin.write(lines.encode())
         process.stdin.flush()

@@ -1,8 +1,7 @@
-"""The seam between main and its hosts: what every kind of host offers, whether it is near or far.
+"""The seam between main and its hosts: the interface of every kind of host, local or remote.
 
-Main names queues and asks for its ends of them. How an end comes about (an object in the same event loop, a link that a
-process was started with, an address in a network) is known to the kind alone, and to the host, which finds it in the
-message `OpenEdge`.
+Main asks for its ends of queues by name. Only the kind knows what an end is (an object in the same event loop, a link
+with which a process was started, a network address), and the host, which reads it from the message `OpenEdge`.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from headrace.stages.environments.given import carried, take_over
 
 
 class HostHandle(Protocol):
-    """A running host as main sees it."""
+    """A running host, seen from main."""
 
     @property
     def plan(self) -> HostPlan:
-        """The plan that it was started with."""
+        """The plan with which it was started."""
 
     @property
     def control(self) -> ControlEnd:
@@ -34,7 +33,7 @@ class HostHandle(Protocol):
 
     @property
     def may_hang(self) -> bool:
-        """True if it can hang while main goes on: main kills such a host when it falls silent."""
+        """True if it can hang while main continues; main kills such a host when it falls silent."""
 
     async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
         """Open main's end of a queue from this host, and let the host open the other.
@@ -59,23 +58,23 @@ class HostHandle(Protocol):
         """
 
     def settle(self) -> None:
-        """Keep nothing for a replacement any more: when this host ends, its peers see it."""
+        """Stop keeping queues for a replacement, so that peers see this host's end."""
 
     async def wait(self) -> int:
-        """Wait for its end; 0 if it ended well, negative for a signal."""
+        """Wait for its end; return 0 for success, a negative status for a signal."""
 
     async def describe(self) -> str:
-        """Say what it is doing, with its stack, whatever it is doing."""
+        """Describe what it is doing, with its stack, even if it hangs."""
 
     def kill(self) -> None:
         """End it at once."""
 
     def close(self) -> None:
-        """Close the control channel and give up whatever main holds of this host."""
+        """Close the control channel and release all that main holds of this host."""
 
 
 class Feed(Protocol):
-    """The consuming end of a queue into which several hosts of one kind put; opened once, by main or another host."""
+    """The consuming end of a queue with several producing hosts of one kind; main or another host opens it once."""
 
     async def open(self) -> Inlet[Any]:
         """Open it in main."""
@@ -90,29 +89,28 @@ class HostFactory(Protocol):
         """Start a host.
 
         Args:
-            plan: the host.
-            feed: what other hosts put straight into this one; a kind that does not run in main gets feeds of its own
-                kind only.
-            replaces: a dead host of this kind and role: the new one puts into the same queues, and if it is a learner
-                it gets from the same ones.
+            plan: the host's plan.
+            feed: queue from other hosts straight into this one; a kind outside main gets feeds only from its own kind.
+            replaces: a dead host of this kind and role, whose outgoing queues the new one takes over; a learner also
+                takes over the incoming ones.
         """
 
     def gather(self, name: str, hosts: Sequence[Any]) -> Feed:
-        """Join hosts of this kind, which are let open their ends: all of them put into one queue."""
+        """Create one queue into which several hosts of this kind put, and tell them to open their ends."""
 
     def close(self) -> None:
-        """End what its hosts lived in; the last call."""
+        """Release the kind's own resources; the last call."""
 
 
 class HostWork(Protocol):
-    """The work of a host: what its role makes of it."""
+    """The work of a host, as its role defines it."""
 
     async def run(self) -> bool:
-        """Run to the end, and report to main how it ended; True if it ended well."""
+        """Run to the end and report the outcome to main; return True for success."""
 
 
 class HostEdges(Protocol):
-    """The host's side: opens the queue ends that main names, by addresses that belong to the kind of host."""
+    """The host's side: opens queue ends that main names, by addresses of the kind of host."""
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
         """Open the producing end of a queue."""
@@ -121,7 +119,7 @@ class HostEdges(Protocol):
         """Open the consuming end of a queue."""
 
     def renew(self, name: str) -> None:
-        """Begin a queue anew, if its producing end is here: another consumer takes the place of a dead one."""
+        """Restart a queue whose producing end is here with the consumer that replaces a dead one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +127,7 @@ class HostPlan:
     """One host of a run."""
 
     role: str
-    """One of `pipeline/common/run_parts.py`."""
+    """A role of `pipeline/common/run_parts.py`."""
     name: str
     """Unique among the run's hosts: `actor-0`, `learner-Ball`, …"""
     config: Mapping[str, Any]
@@ -139,40 +137,40 @@ class HostPlan:
     """The run's seed; the host derives its own from it."""
     replica: int = 0
     source: int = 0
-    """Of an actor: its incarnation."""
+    """For an actor, its incarnation."""
     behavior: str = ""
-    """Of a learner, its followers and shards: the behaviour name."""
+    """For a learner, its followers and shards, the behaviour name."""
     spec: Mapping[str, Any] | None = None
-    """Of a learner, its followers and shards: the behaviour spec."""
+    """For a learner, its followers and shards, the behaviour spec."""
     rendezvous: tuple[str, int] = ("", 0)
-    """Of a follower: address and port at which it finds the learner; its rank is `replica`."""
+    """For a follower, the learner's address and port; the follower's rank is `replica`."""
     resume: bool = False
-    """Take up this host's parts of the run's newest checkpoint."""
+    """True to restore this host's parts of the run's newest checkpoint."""
     resumed_at: int = -1
     explicit: Sequence[str] = ()
-    """Of a learner: hyperparameters that the command has set, whatever the checkpoint at `resumed_at` says."""
+    """For a learner, hyperparameters set by the command, which override the checkpoint at `resumed_at`."""
     lost_version: int = -1
-    """Of a learner in the place of a lost one: the highest version of a policy that the lost one may have sent."""
+    """For a learner that replaces a lost one, the highest policy version that the lost one may have sent."""
     replay_edge: str = ""
-    """Of a replay host: where its streams were recorded."""
+    """For a replay host, the edge at which its streams were recorded."""
     run_id: str = ""
     best: Mapping[str, float] = field(default_factory=dict)
-    """Of the evaluation host: the best mean return of each behaviour name so far."""
+    """For the evaluation host, the best mean return of each behaviour name so far."""
     host_class: str = ""
-    """`module:Class` of a `Host` in the place of the role's own; what every kind of host must do is tested by one."""
+    """`module:Class` of a `Host` that replaces the role's own; the tests of all kinds of hosts use one."""
 
     plugins: Sequence[str] = field(default_factory=plugin_modules)
-    """Modules that have added kinds to tables, which the configuration may name."""
+    """Modules that have added kinds to the configuration's tables."""
     given: Mapping[str, bytes] = field(default_factory=dict)
-    """For another process: what makes the environment that the run's caller gave as an object."""
+    """For another process, the function that makes an environment that the caller gave as an object."""
 
     def to_plain(self) -> dict[str, Any]:
-        """For msgpack."""
+        """Return the plan as plain data for msgpack."""
         makes_environments = host_role(self.role).placed_as in ("actors", "evaluation") or self._asks_for_rewards()
         return {**asdict(self), "given": carried(self.config) if makes_environments else {}}
 
     def _asks_for_rewards(self) -> bool:
-        """Return True if its trainer learns in hindsight, for which the environment computes rewards."""
+        """Return True if its trainer relabels goals in hindsight, for which the environment computes rewards."""
         block = (self.config.get("behaviors") or {}).get(self.behavior) or self.config.get("default_settings") or {}
         return bool((block.get("hyperparameters") or {}).get("hindsight"))
 

@@ -15,16 +15,16 @@ from headrace.pipeline.hosts.lifeline import MainLifeline
 from headrace.queues.platform import Segment
 
 LAST_WORDS_S = 1.0
-"""Seconds in which the sockets of a dead process end, unless what it has forked holds them."""
+"""Seconds within which a dead process's sockets close, unless its forks hold them."""
 
 
 # A learner process costs 200 MB and a second of imports; more processes than cores gain nothing (docs/decisions/010).
 class SharedProcess:
-    """A process that takes in hosts as long as one is in it.
+    """A process that accepts hosts as long as one lives in it.
 
     Args:
-        child: the process, which is nobody yet.
-        tasks: the group that owns the task that hears of hosts' ends.
+        child: the unassigned process.
+        tasks: the group that owns the task that receives notices of hosts' ends.
     """
 
     def __init__(self, child: ChildProcess, tasks: asyncio.TaskGroup) -> None:
@@ -32,7 +32,7 @@ class SharedProcess:
         self._tasks = tasks
         self._numbers = itertools.count()
         self._ends: dict[int, asyncio.Future[int]] = {}
-        """By number of the host: its status."""
+        """Status, by host number."""
         self._taking_in = asyncio.Lock()
         self._begun = False
         self._over = False
@@ -44,12 +44,12 @@ class SharedProcess:
 
     @property
     def failure(self) -> HostFailed | None:
-        """What it raised outside of its hosts; known once it has ended."""
+        """Error raised outside its hosts; known once it has ended."""
         return self._child.failure
 
     @property
     def open(self) -> bool:
-        """True while it takes in hosts."""
+        """True while it accepts hosts."""
         return not self._over and self._child.alive
 
     async def take_in(
@@ -66,7 +66,7 @@ class SharedProcess:
                     await self._child.be({**start_message, "number": number}, things, more=True)
         except BaseException:
             del self._ends[number]
-            self._over = True  # who else is in it hears of its end
+            self._over = True  # the other hosts' owners see its end
             raise
         return SharedProcessHost(self, self._child.lifeline, self._ends[number])
 
@@ -76,7 +76,7 @@ class SharedProcess:
         self._tasks.create_task(self._hear())
 
     async def _hear(self) -> None:
-        """Hear of hosts' ends until the process has ended; whoever is still in it then has ended with it."""
+        """Receive notices of hosts' ends until the process has ended, and with it all hosts still in it."""
         notices = self._tasks.create_task(self._take_notices())
         try:
             status = await self._child.wait()
@@ -103,19 +103,19 @@ class SharedProcess:
                 self._child.let_end()
 
     def kill(self) -> None:
-        """Kill the process, and with it all hosts that are in it."""
+        """Kill the process with all hosts in it."""
         self._over = True
         self._child.kill()
 
 
 class SharedProcessHost:
-    """A host's part in the process: its process and its lifeline, as far as they are its own."""
+    """One host's share of the process, which serves as the host's process and lifeline."""
 
     def __init__(self, process: SharedProcess, lifeline: MainLifeline, end: asyncio.Future[int]) -> None:
         self._process = process
         self._lifeline = lifeline
         self.ended = end
-        """Done when the host has ended, or the process; the status."""
+        """Resolves to the status when the host or the process has ended."""
 
     @property
     def pid(self) -> int:
@@ -124,11 +124,11 @@ class SharedProcessHost:
 
     @property
     def failure(self) -> HostFailed | None:
-        """What the process raised outside of its hosts; known once it has ended."""
+        """Error that the process raised outside its hosts; known once it has ended."""
         return self._process.failure
 
     async def wait(self) -> int:
-        """Wait for the host's end, or the process's; the status, negative for a signal."""
+        """Wait for the end of the host or the process; return the status, negative for a signal."""
         return await asyncio.shield(self.ended)
 
     def kill(self) -> None:
@@ -141,4 +141,4 @@ class SharedProcessHost:
         return await self._lifeline.ask()
 
     def close(self) -> None:
-        """Nothing: the process and its lifeline are let go when it ends."""
+        """Do nothing: the process and its lifeline are released when it ends."""

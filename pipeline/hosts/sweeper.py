@@ -1,12 +1,12 @@
-"""The sweeper: a small program beside main that ends what a dead process has left behind.
+"""The sweeper: a small program next to main that ends processes left behind by dead ones.
 
-It runs as a script with main's mark, which begins with main's process id, and with the standard library alone. Main
-writes a line `pid mark` for each process to be watched; the first line is main's own. The descendants of a process
-carry its mark in their environment (`HEADRACE_HOST`), and most are in its session. A program that writes its title over
-its environment, as Ray's do, has no mark any more: it is known by its process group and by what it holds open in a
-folder that a line `folder path` names. When a watched process has ended, in whatever way, those that are left are asked
-to end (SIGTERM) and after `GRACE_S` killed; hosts are killed with main. The folders are removed at the end. The sweeper
-can do this even after `kill -9` of main. If it is killed, main starts it again, and where main is gone too, a host does
+It runs as a script with the standard library alone, and takes main's mark, which begins with main's process id. Main
+writes a line `pid mark` for each process to watch; the first line is main's own. The descendants of a process carry its
+mark in their environment (`HEADRACE_HOST`), and most are in its session. A program that overwrites its environment with
+its title, as Ray's do, loses its mark: the sweeper knows it by its process group and its open files in a folder, which
+a line `folder path` names. When a watched process has ended, in whatever way, the sweeper sends SIGTERM to those left
+behind and kills them after `GRACE_S`; with main, it kills hosts at once. It removes the folders at the end. All this
+works even after `kill -9` of main. If the sweeper is killed, main restarts it; if main is gone too, a host does
 (`process_cleanup`). Linux only: it needs pidfd and /proc.
 """
 
@@ -24,24 +24,24 @@ from contextlib import suppress
 VARIABLE = "HEADRACE_HOST"
 """The environment variable with the mark of the nearest watched ancestor; a host's begins with main's."""
 FOLDER = "folder"
-"""Begins the line of a folder, in place of a process id."""
+"""Begins a folder's line, in place of a process id."""
 GRACE_S = 2.0
-"""Seconds from the request to end until the kill."""
+"""Seconds from SIGTERM to SIGKILL."""
 _GIVE_UP_S = 10.0
-"""Seconds after which a process that survives a kill (in a system call without end) is left alone."""
+"""Seconds after which a process that survives SIGKILL (in an endless system call) is left alone."""
 _LOOK_EVERY_S = 0.1
-"""Seconds between two looks at /proc while something is left."""
+"""Seconds between two scans of /proc while any process is left."""
 
 
 class Sweep:
-    """The end of what one process has left behind.
+    """Ends the processes that one process has left behind.
 
     Args:
         pid: the process, which has ended.
         mark: its mark.
-        group: its process group; -1 if it is not known.
-        folders: what holds something open there, and is of its group, is its own too.
-        line: the pipe that it has written to, which only its forks can hold open as well.
+        group: its process group; -1 if unknown.
+        folders: processes of its group with open files there also belong to it.
+        line: the pipe that it has written to, which otherwise only its forks can hold open.
     """
 
     def __init__(self, pid: int, mark: str, group: int = -1, folders: Sequence[str] = (), line: str = "") -> None:
@@ -55,15 +55,15 @@ class Sweep:
         self._terminated: set[int] = set()
 
     def look(self) -> bool:
-        """Signal what is left; True when there is no more to do."""
+        """Signal the processes that are left; return True when there is no more to do."""
         age = time.monotonic() - self._since
         if _state_group_session(self._pid)[0] not in ("", "Z"):
-            self._leads_session = False  # nobody was left in it, and the number is another's by now
+            self._leads_session = False  # the group was empty, and another now has its number
         left = [pid for pid in _pids() if self._signal(pid, kill=age > GRACE_S)]
         return not left or age > _GIVE_UP_S
 
     def _signal(self, pid: int, kill: bool) -> bool:
-        """Signal a process if it is one of those; the open handle and not the number says which process is meant."""
+        """Signal a process if it belongs to the dead one; an open handle, not the number, identifies it."""
         if not self._is_left_behind(pid):
             return False
         try:
@@ -96,7 +96,7 @@ class Sweep:
 
 
 class Watch:
-    """The watched processes, and the sweeps after those that have ended.
+    """Watches processes, and sweeps after those that have ended.
 
     Args:
         lines: descriptor of main's lines.
@@ -116,7 +116,7 @@ class Watch:
         self._folders: list[str] = []
 
     def run(self) -> None:
-        """Watch until main and all others have ended and nothing is left of them."""
+        """Watch until main and all other processes have ended and nothing is left of them."""
         while self._listening or self._watched or self._sweeps:
             for descriptor, _ in self._poll.poll(_LOOK_EVERY_S * 1000 if self._sweeps else None):
                 if descriptor == self._lines:
@@ -152,9 +152,9 @@ class Watch:
         is_main = pid == self._main
         line = os.readlink(f"/proc/self/fd/{self._lines}") if is_main else ""
         self._sweeps.append(Sweep(pid, mark, group, self._folders if is_main else (), line))
-        if is_main:  # what it has forked may hold the other end of the pipe
+        if is_main:  # its forks may hold the other end of the pipe
             self._listen_no_more()
-            for host in self._watched:  # which heed no request
+            for host in self._watched:  # which ignore SIGTERM
                 with suppress(OSError):
                     signal.pidfd_send_signal(host, signal.SIGKILL)
 
@@ -175,13 +175,13 @@ def _pids() -> list[int]:
 
 
 def _state_group_session(pid: int) -> tuple[str, int, int]:
-    """Return a process's state (`Z`: it has ended and nobody has asked how), group and session; "", -1, -1 of none."""
+    """Return a process's state (`Z`: ended but not reaped), group and session; "", -1, -1 if there is none."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return (fields[0].decode(), int(fields[2]), int(fields[3])) if fields else ("", -1, -1)
 
 
 def _open(pid: int) -> Iterator[str]:
-    """Yield the paths that a process holds open."""
+    """Yield the paths of a process's open files."""
     folder = f"/proc/{pid}/fd"
     try:
         names = os.listdir(folder)

@@ -1,4 +1,4 @@
-"""One behaviour in main: its state, and the stages on its way: ghost stage, custom stages, publisher."""
+"""One behaviour in main: its state and the stages on its route: ghost stage, custom stages, publisher."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class TrajectoryPath:
     """The path of one behaviour's trajectories and policies through main.
 
     Args:
-        route: the behaviour's way.
+        route: the behaviour's route.
         config: the run's configuration.
         stages: contexts, hooks and saved states of stages in main.
-        publisher: where policies go.
+        publisher: receives policies.
         shared: the run's self-play, or its leagues, if this behaviour takes part in it.
-        on_policy: called with each policy of the trainer, and with None behind the last one.
+        on_policy: called with each policy of the trainer, and with None after the last one.
     """
 
     def __init__(
@@ -57,35 +57,35 @@ class TrajectoryPath:
         if shared is not None:
             shared.add(route.behavior)
         self.students: dict[str, Outlet[Any]] = {}
-        """Inlets of trainers that imitate this behaviour, by their own: what goes to its trainer goes to them too."""
+        """Inlets of trainers that imitate this behaviour, by their own behaviour; they get all items of its trainer."""
         self._stages = self._build()
         self._failed_saving: set[str] = set()
-        """Stages that failed as their state was asked for. Not again: one that hung would hang again."""
+        """Stages whose state could not be had; not asked again, as a stage that hung would hang again."""
 
     @property
     def elo(self) -> float | None:
-        """Rating of the newest policy, with self-play."""
+        """Rating of the newest policy in self-play."""
         return self._shared.elo(self._route.behavior) if self._shared is not None else None
 
     def add_behavior(self, behavior_id: str) -> None:
-        """A team has appeared."""
+        """Note a new team."""
         if self._shared is not None:
             self._shared.add_behavior(behavior_id)
 
     def on_report(self, report: TrainerReport) -> None:
-        """The trainer has reported."""
+        """Handle a report of the trainer."""
         if self._shared is not None:
             self._shared.on_report(report)
 
     def trajectories(self, inlet: Inlet[Any], outlet: Outlet[Any]) -> list[Runner]:
-        """Make what carries trajectories from the actors' queue to the learner's."""
+        """Create the runners that carry trajectories from the actors' queue to the learner's."""
         last: Any = _Copies(outlet, self.students) if self.students else outlet
         if not self._stages:
             return [carry(inlet, last)]
         return [self._noting(runner) for runner in chain(self._stages, self._main, inlet, last)]
 
     def policies(self, updates: Inlet[Any]) -> list[Runner]:
-        """Make what carries policies from the trainer to the publisher."""
+        """Create the runners that carry policies from the trainer to the publisher."""
         behavior = self._route.behavior
         seen, publish = _Seen(updates, self._on_policy), _Into(self._publisher, self._main.timings)
         if self._shared is None:
@@ -96,8 +96,8 @@ class TrajectoryPath:
     def save_now(self, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
         """Hand each stage's state to `save`, without waiting for a barrier.
 
-        This is done when something has failed, maybe one of these stages: one whose state can't be had any more is
-        saved without, for what the trainers have learned is worth more.
+        This happens after a failure, maybe of one of these stages. A stage whose state can't be had is left out: the
+        trainers' progress is worth more.
         """
         for placed in self._stages:
             name = placed.name
@@ -128,7 +128,7 @@ class TrajectoryPath:
             raise
 
     def _build(self) -> list[PlacedStage]:
-        """Make the stages, in order."""
+        """Create the stages, in order."""
         behavior = self._route.behavior
         stages = []
         for after, names in (("agent_processor", self._route.before_ghost), ("ghost", self._route.after_ghost)):
@@ -145,7 +145,7 @@ class TrajectoryPath:
 
 @dataclass
 class BehaviorState:
-    """One behaviour: its way from the actors to the trainer and back, and what the trainer has reached."""
+    """One behaviour: its route from the actors to the trainer and back, and the trainer's progress."""
 
     behavior: str
     spec: BehaviorSpec
@@ -153,21 +153,21 @@ class BehaviorState:
     path: TrajectoryPath
     learner: HostHandle | None = None
     ready: bool = False
-    """True once its trainer is made, with the state that it resumes from, and again once a lost one is replaced."""
+    """True while it has a trainer with its state restored: from the start, and again once a lost one is replaced."""
     was_ready: bool = False
     """True once it was ready for the first time."""
     step: int = 0
     version: int = 0
     sent: int = 0
-    """Version of the newest policy that has come from its trainer."""
+    """Version of the newest policy from its trainer."""
     recent_return: float | None = None
     done: bool = False
     ended_by: str = ""
-    """Why its trainer is done before max_steps; empty if it is not."""
+    """Reason why its trainer is done before max_steps; empty if it is not."""
     next_checkpoint: int = 0
     exports: list[ExportEntry] = field(default_factory=list)
     not_exported: str = ""
-    """Why its newest policy, or the model of it, could not be written; empty if it could."""
+    """Reason why its newest policy or model could not be written; empty if it could."""
 
     @property
     def elo(self) -> float | None:
@@ -183,21 +183,21 @@ class BehaviorState:
         return Path(newest.auxiliary_file_paths[0] if newest.auxiliary_file_paths else newest.file_path)
 
     def add_export(self, entry: ExportEntry) -> None:
-        """A policy was exported; a resumed run's first one may replace the file of the same step."""
+        """Note an exported policy; a resumed run's first one may replace the file of the same step."""
         others = [e for e in self.exports if e.file_path != entry.file_path and Path(e.file_path).exists()]
         self.exports, self.not_exported = [*others, entry], ""
 
     def start_at(self, step: int) -> None:
-        """The trainer goes on from this step."""
+        """Set the step from which the trainer continues."""
         self.step = step
         self._schedule(step)
 
     def checkpoint_begun(self) -> None:
-        """A checkpoint begins: the next one is due at the next multiple of `checkpoint_interval`, as in ML-Agents."""
+        """Schedule the checkpoint after a begun one: at the next multiple of `checkpoint_interval`, as in ML-Agents."""
         self._schedule(self.step)
 
     def receive_report(self, report: TrainerReport) -> bool:
-        """Keep what a trainer reports; return True if a checkpoint is due, until one begins."""
+        """Store a trainer's report; return True from when a checkpoint is due until it begins."""
         self.step, self.version, self.done = report.step, report.version, report.done
         self.recent_return, self.ended_by = report.recent_return, report.ended_by
         return self.step >= self.next_checkpoint
@@ -208,10 +208,10 @@ class BehaviorState:
 
 
 class _Copies:
-    """Several sinks as one: all get every item, and the slowest sets the pace.
+    """Several sinks as one: each gets every item, and the slowest sets the pace.
 
-    Students get theirs under their own name: a recording of their inlet has to find its way to them again. The team
-    stays, as each numbers its trajectories for itself.
+    Imitators get items under their own name, so that a recording of their inlet can be routed to them again. The team
+    stays, as each team numbers its own trajectories.
     """
 
     def __init__(self, trainer: Outlet[Any], students: Mapping[str, Outlet[Any]]) -> None:
@@ -234,7 +234,7 @@ def _under(name: str, item: TrajectoryBatch) -> TrajectoryBatch:
 
 
 class _Seen:
-    """An inlet of policies that are shown to somebody else, too."""
+    """An inlet of policies that also shows them to an observer."""
 
     def __init__(self, inlet: ItemSource[PolicyUpdate], show: Callable[[PolicyUpdate | None], None]) -> None:
         self._inlet = inlet
@@ -252,7 +252,7 @@ class _Seen:
 
 
 class _Into:
-    """The publisher as a sink: publishing never waits, so no queue has to stand before it."""
+    """The publisher as a sink: publishing never waits, so it needs no queue."""
 
     def __init__(self, publisher: PolicyPublisher, timings: Timings) -> None:
         self._publisher = publisher
@@ -269,11 +269,11 @@ class _Into:
             raise StageFailure("publisher", f"on {describe_item(item)}", error) from error
 
     def close(self) -> None:
-        """Other behaviours' policies still come."""
+        """Do nothing: other behaviours' policies still come."""
 
 
 async def drain(inlet: Any) -> None:
-    """Take trajectories that nobody learns from."""
+    """Consume trajectories from which no trainer learns."""
     try:
         async for item in inlet:
             del item
@@ -282,13 +282,13 @@ async def drain(inlet: Any) -> None:
 
 
 async def carry(inlet: Any, outlet: Any) -> None:
-    """Put what comes from one queue into another, until either ends."""
+    """Move items from one queue to another until either ends."""
     try:
         async for item in inlet:
             await outlet.put(item)
             del item
     except QueueClosed:
-        pass  # whoever took them is gone, and main hears of that otherwise
+        pass  # the consumer is gone, which main learns elsewhere
     finally:
         inlet.close()
         outlet.close()

@@ -1,6 +1,6 @@
-"""Opens the way of a behaviour when its agents are first seen: trainer, queues, stages in main, policies.
+"""Opens a behaviour's route when its agents first appear: trainer, queues, stages in main, policies.
 
-Which behaviours there are is known only then, from the environments.
+Only then do the environments tell which behaviours exist.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ log = logging.getLogger(__name__)
 
 
 class BehaviorStarter:
-    """Knows what a behaviour needs, be it trained, an imitator of another one, or only played.
+    """Starts behaviours, be they trained, imitators of another one, or only played.
 
     Args:
         run: the run.
-        report: gets what brains that do not learn have played, as a trainer's report.
+        report: receives the progress of brains that do not learn, in the form of a trainer's report.
 
     Attributes:
         behaviors: the open behaviours, by name.
-        self_play: the run's self-play; None as long as no behaviour with self-play was seen.
-        brain_league: rates brains where nobody learns.
-        newest: copies of the newest policies by behaviour name, for those who watch the page of the run.
+        self_play: the run's self-play; None until a behaviour with self-play appears.
+        brain_league: rates brains in a run without learners.
+        newest: copies of the newest policies by behaviour name, for viewers of the run's page.
     """
 
     def __init__(self, run: Run, report: Callable[[TrainerReport], None]) -> None:
@@ -74,11 +74,11 @@ class BehaviorStarter:
         self._unlearned: set[str] = set()
 
     async def agents_seen(self, host: HostHandle, spec: BehaviorSpec) -> None:
-        """An actor has agents of a behaviour id that it had none of before.
+        """Handle an actor's first agents of a behaviour id.
 
         Raises:
             ConfigError: if the configuration does not fit the behaviour.
-            RunError: if its policy can't be played, or it can't imitate whom it should.
+            RunError: if its policy can't be played, or it can't imitate its teacher.
         """
         slot = self._launcher.slot_of(host)
         if slot is None:
@@ -88,7 +88,7 @@ class BehaviorStarter:
             return
         log.info("Connected new brain: %s", spec.behavior_id)
         await self._open_for(slot, spec)
-        if self._run.shutdown.begun:  # while its learner was started: nobody else will tell this learner to end
+        if self._run.shutdown.begun:  # the run's end began while the learner was starting
             self._run.shutdown.learner_started()
 
     async def _open_for(self, slot: ActorSlot, spec: BehaviorSpec) -> None:
@@ -101,7 +101,7 @@ class BehaviorStarter:
                 f"{', '.join(self._plan.config.behaviors)}), or let it imitate a 'teacher' of this run"
             )
         if spec.name not in self.behaviors and (self._plan.playing or not learns):
-            self._run.flow.ledger.open_unbounded(spec.name)  # nobody learns from its steps
+            self._run.flow.ledger.open_unbounded(spec.name)  # no trainer learns from its steps
         self._broadcaster.publisher.add_behavior(spec.behavior_id)
         if learns and not self._plan.route(spec.name).shared:
             self._bystanders.add(spec.behavior_id)
@@ -110,7 +110,7 @@ class BehaviorStarter:
         state = self.behaviors[spec.name]
         state.path.add_behavior(spec.behavior_id)
         await self._drain_student(state, spec)
-        if learns and not self._plan.replay_edge:  # a recording acts by nobody's policy
+        if learns and not self._plan.replay_edge:  # a recording needs no policy
             if self._broadcaster.relay is not None:
                 await self._broadcaster.relay.add_behavior(spec, self._broadcaster.publisher.newest_for)
             await self._launcher.open_policies(slot, spec.behavior_id)
@@ -123,28 +123,28 @@ class BehaviorStarter:
         self._announced.add(slot.source)
 
     def league_reports(self) -> dict[str, dict[str, Any]]:
-        """The reports of all leagues: of self-play, of brains that play each other, and of several learners."""
+        """Return the reports of all leagues: of self-play, of brains that play each other, and of several learners."""
         found = self.brain_league.reports() | (self.self_play.reports() if self.self_play is not None else {})
         return found | self._run.parts.merged(lambda part: part.league_reports())
 
     async def _drain_unlearned(self, name: str) -> None:
-        """Drain a behaviour that is first seen as the run ends: actors wait for its queue before their last barrier."""
+        """Drain a behaviour that first appears as the run ends: actors wait for its queue before their last barrier."""
         if name not in self.behaviors and name not in self._unlearned:
             self._unlearned.add(name)
             self._start(drain(await self._launcher.gather(name)))
 
     def heartbeat(self, slot: ActorSlot) -> None:
-        """Note an actor's sign of life; an actor announces all behaviour ids that it begins with before its first one.
+        """Note an actor's sign of life; before its first one, an actor announces all of its initial behaviour ids.
 
-        So if it has announced any, those that nobody has announced by now are not there.
+        So if it has announced any, the environment lacks all ids that are not announced by now.
         """
         if slot.source in self._announced:
-            dismiss_early()  # learners of behaviours that are not there
+            dismiss_early()  # learners of behaviours that the environment lacks
             if self.self_play is not None:
                 self.self_play.all_announced()
 
     async def _open(self, spec: BehaviorSpec) -> None:
-        """A behaviour name is new: start its trainer, or what stands in its place."""
+        """Start a new behaviour's trainer, or its substitute."""
         name = spec.name
         if self._plan.resumed is not None and self._plan.resumes:
             check_fixed_spec(self._plan.config, self._plan.resumed, spec)
@@ -214,7 +214,7 @@ class BehaviorStarter:
         self._run.parts.tell(lambda part: part.policy_came(behavior, policy))
 
     async def _drain_student(self, state: BehaviorState, spec: BehaviorSpec) -> None:
-        """A behaviour that imitates another one may have agents of its own, from whose steps nobody learns."""
+        """Start an imitator's own agents, if it has any; no trainer learns from their steps."""
         name = state.behavior
         teacher = self._plan.teacher(name)
         if teacher is None or self._plan.playing or f"trajectories/{name}" in self._launcher.ends:
@@ -227,7 +227,7 @@ class BehaviorStarter:
         self._start(drain(await self._launcher.gather(name)))
 
     async def _play(self, state: BehaviorState) -> None:
-        """Start what stands in a trainer's place: its newest policy, and a stage that counts what is played with it."""
+        """Start the trainer's substitute: the newest policy, and a stage that counts the steps played with it."""
         path = policy_file(self._plan.config, self._plan.folder.path, state.behavior)
         policy = read_policy_update(path, state.behavior)
         log.info("%s is played by %s.", state.behavior, shown(path))
@@ -239,7 +239,7 @@ class BehaviorStarter:
         self._start(self._publish_later(policy))
 
     async def _count(self, state: BehaviorState) -> None:
-        """Start what counts the steps of brains that do not learn, and passes them on where they are broadcast."""
+        """Start the counter of steps of brains that do not learn, which also forwards broadcast steps."""
         name, settings = state.behavior, state.settings
         end = math.inf if self._plan.playing else settings.max_steps
         counting = CountingStage(name, self._report, state.step, end, self.brain_league.rate)
@@ -266,6 +266,6 @@ class BehaviorStarter:
 
 
 def _deciders(settings: BehaviorSettings) -> str:
-    """Say in words who decides for a behaviour."""
+    """Describe which brains decide for a behaviour."""
     words = [f"{brain.name} decides in {100 * brain.weight:g} % of the games" for brain in settings.brain]
     return f"{settings.brain[0].name} decides" if len(words) == 1 else ", ".join(words)

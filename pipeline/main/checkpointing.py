@@ -1,4 +1,4 @@
-"""Main's side of saving: announces checkpoints, makes them real, and keeps the run's status files.
+"""Main's side of saving: begins checkpoints, commits them, and keeps the run's status files.
 
 `BehaviorState.receive_report` decides when one is due.
 """
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class SavedRun(Run, Protocol):
-    """What is used here of a run, beside what its parts use."""
+    """The members of a run that this module uses beyond those for parts."""
 
     starter: BehaviorStarter
     checkpointing: Checkpointing
@@ -56,9 +56,9 @@ class Checkpointing:
         run: the run.
 
     Attributes:
-        ended: called when a checkpoint has ended: None if it is whole, else why it could not be written.
-        written: called when it is whole, after that.
-        failed: called when the run's folder is lost, or a final policy could not be written; returns False if something
+        ended: called when a checkpoint has ended, with None if it is complete, else with the reason.
+        written: called after that if it is complete.
+        failed: called when the run's folder is lost or a final policy could not be written; returns False if the run
             had failed before.
     """
 
@@ -74,12 +74,12 @@ class Checkpointing:
         self._signs: object = None
         self._held = -1
         self._saved_at: dict[str, int] = {}
-        """By behaviour, the step of the state that the checkpoint under way has of its trainer."""
+        """By behaviour, the step of its trainer's state in the checkpoint in progress."""
         """Number of the last checkpoint that had to wait for another program."""
         self._files = FileGuard(log)
         self._before = plan.folder.read_training_status().behaviors if plan.resumes else {}
         self._lost: set[str] = set()
-        """Behaviours that were not seen again before their parts were removed from the disk."""
+        """Behaviours that had not appeared again when their parts were removed from the disk."""
         self._assembler = CheckpointAssembler(
             plan.folder.checkpoints,
             plan.resumed.number if plan.resumed is not None else -1,
@@ -89,7 +89,7 @@ class Checkpointing:
 
     @property
     def newest(self) -> int:
-        """Number of the newest whole checkpoint, -1 if there is none."""
+        """Number of the newest complete checkpoint, -1 if there is none."""
         return self._assembler.newest
 
     @property
@@ -99,14 +99,14 @@ class Checkpointing:
 
     @property
     def busy(self) -> bool:
-        """True while a checkpoint is under way."""
+        """True while a checkpoint is in progress."""
         return self._assembler.busy
 
     def look(self) -> bool:
-        """See to it that the run's folder is its own; if it isn't, the run ends, and writes beside it what it knows.
+        """Check that the run's folder is still its own; if it isn't, end the run and write its state beside the folder.
 
         Returns:
-            True if that was so.
+            True if the run has lost its folder.
         """
         why = "" if self._plan.playing else self._folder.lost()
         if not why:
@@ -125,19 +125,19 @@ class Checkpointing:
             self._run.stages.folder.move(self._folder.path)
             for host in self._run.running.all():
                 host.control.send(FolderMoved(str(self._folder.path.resolve())))
-        if not self.failed(HostFailed(f"{why}.", "", MAIN)):  # it had failed already, and says that at its end
+        if not self.failed(HostFailed(f"{why}.", "", MAIN)):  # it had failed already, and reports that at its end
             log.error("%s.", why)
             if was_busy:
                 self.save_now()
         return True
 
     def begin(self, then_stop: bool = False) -> None:
-        """Let the sources put a barrier into their streams, and stop behind it if asked to."""
+        """Let the sources put a barrier into their streams, and stop after it if requested."""
         if self.look():
             return
         put_back()
         if self._plan.deterministic:
-            self._run.flow.pause()  # until it has ended, nobody steps: who resumes from it starts at the same point
+            self._run.flow.pause()  # until it has ended, no actor steps, so a resumed run starts at the same point
         if self._run.starter.self_play is not None:
             self._run.starter.self_play.shared.begin_checkpoint()
         self._run.parts.tell(lambda part: part.checkpoint_begins())
@@ -148,12 +148,12 @@ class Checkpointing:
             host.control.send(BeginCheckpoint(number))
             if then_stop:
                 host.control.send(Stop())
-        self._commit_if_whole()  # where nobody learns there may be no parts
+        self._commit_if_whole()  # without learners there may be no parts
 
     def repeat_announcement(self, source: HostHandle) -> None:
-        """A source that replaces a dead one has to make the barrier that the other may have taken to the grave.
+        """Let a source that replaces a dead one emit the barrier that the dead one may have lost.
 
-        Not where the dead one has saved its parts: another one of them may come when the checkpoint is whole.
+        Do nothing if the dead one has saved its parts: a second copy might arrive after the checkpoint is complete.
         """
         number, name = self._assembler.pending, source.plan.name
         saved = any(_host_of(part) == name for part in self._expected()) and not self._missing_of(name)
@@ -161,23 +161,23 @@ class Checkpointing:
             source.control.send(BeginCheckpoint(number))
 
     def repeat_for_learner(self, learner: HostHandle) -> None:
-        """A learner that replaces a lost one saves at once: the barrier may have been lost with the other."""
+        """Let a learner that replaces a lost one save at once: the barrier may have been lost with its predecessor."""
         number = self._assembler.pending
         if number is not None and self._missing_of(learner.plan.name):
             learner.control.send(SaveNow(number))
 
     def save_now(self) -> None:
-        """Let trainers and main's stages save where they stand, as barriers may not come any more.
+        """Let trainers and main's stages save immediately, as barriers may no longer come.
 
-        A checkpoint under way goes on: what it has by its barriers stays. Without one, a new one begins. What it lacks
-        of stages in actor hosts is left out.
+        A checkpoint under way goes on and keeps the parts from its barriers; otherwise a new one begins. Missing parts
+        of stages in actor hosts are left out.
         """
         if self._folder.waits:
             return
         number = self._assembler.pending
         if number is None:
             number = self._announce(self._expected())
-        else:  # maybe of fewer behaviours
+        else:  # possibly with fewer behaviours
             self._assembler.expect(part for part in self._expected() if not _is_of_actor(part))
         self._leave_out(part for part in self._assembler.missing if _is_of_actor(part))
         for state in self._behaviors.values():
@@ -187,7 +187,7 @@ class Checkpointing:
         self._commit_if_whole()
 
     def host_ended(self, name: str) -> None:
-        """A host has ended for good: of a checkpoint under way, a stage's part is left out, a trainer's can't be."""
+        """Handle a host's final end: the checkpoint in progress can lack a stage's part, but not a trainer's."""
         number, missing = self._assembler.pending, self._missing_of(name)
         if number is None or not missing:
             return
@@ -198,12 +198,12 @@ class Checkpointing:
             self._failed(number, f"{name} has ended, and there is no word of {', '.join(missing)}")
 
     def signs(self) -> object:
-        """Return what changes as a checkpoint under way makes progress: trainers, parts, bytes on the disk."""
+        """Return the progress of the checkpoint in progress: trainers, parts, bytes on the disk."""
         trainers = [(state.step, state.version) for state in self._behaviors.values()]
         return trainers, len(self._assembler.missing), _bytes_in(self.folder)
 
     def receive(self, part: PartSaved | PartFailed) -> None:
-        """A part was written, or could not be."""
+        """Handle a part that was written, or could not be."""
         if isinstance(part, PartFailed):
             if self._assembler.give_up(part.number):
                 self._failed(part.number, f"{part.name}: {part.reason}")
@@ -215,7 +215,7 @@ class Checkpointing:
             self._commit()
 
     def check_time(self, now_s: float) -> None:
-        """Give up a checkpoint that has lost a host."""
+        """Abandon a checkpoint that has lost a host."""
         if not self.busy:
             return
         signs = self.signs()
@@ -228,7 +228,7 @@ class Checkpointing:
             self._commit_if_whole()  # another program had a file of it open
 
     def close(self) -> None:
-        """All hosts have ended: a part that is not written by now won't be."""
+        """Finish after the end of all hosts: parts that are missing by now won't come."""
         self._commit_if_whole()
         number, missing = self._assembler.pending, self._assembler.missing
         if number is not None and self._assembler.give_up(number):
@@ -238,7 +238,7 @@ class Checkpointing:
             self._failed(number, f"its hosts have ended, and {lacking}")
 
     def exported(self, message: Exported | ExportFailed) -> None:
-        """A trainer has exported its policy, or could not."""
+        """Handle a policy that a trainer has exported, or could not."""
         if isinstance(message, ExportFailed):
             self._behaviors[message.behavior].not_exported = message.reason
             return
@@ -248,7 +248,7 @@ class Checkpointing:
         log.info("Exported %s", shown(entry.file_path))
 
     def go_on(self) -> None:
-        """Write the options with which a resumed run has gone on."""
+        """Write the options of a resumed run."""
         with self._files.writing(self._folder.path / CONFIGURATION, "it has the options of before"):
             self._folder.go_on()
 
@@ -307,7 +307,7 @@ class Checkpointing:
             return
         number = self._assembler.pending
         assert number is not None, "a checkpoint is whole"
-        self.write_status(final=False)  # before the manifest: a kill in between leaves a list ahead of it, not behind
+        self.write_status(final=False)  # before the manifest: a kill in between leaves the list ahead of it, not behind
         try:
             self._carry_over()
             steps = {name: self._saved_at.get(name, state.step) for name, state in self._behaviors.items()}
@@ -320,10 +320,10 @@ class Checkpointing:
                 self._held = number
                 log.warning("Checkpoint %d waits: %s.", number, error)
             return
-        if self._plan.deterministic:  # the next one is due where a run that resumes from this one would make it
+        if self._plan.deterministic:  # the next one is due where a run resumed from this one would save it
             for state in self._behaviors.values():
                 state.checkpoint_begun()
-        if self._unseen():  # they start from this one: that which was resumed from may be removed by now
+        if self._unseen():  # they start from this checkpoint, as the one that the run resumed from may be gone
             self._run.stages.checkpoint = newest_checkpoint(self.folder)
         log.debug("checkpoint %d is whole", number)
         write_leagues(self._run.starter.league_reports(), self._folder.path, pictures=False)  # one of a killed run
@@ -342,7 +342,7 @@ class Checkpointing:
         }
 
     def _fixed(self) -> dict[str, Any]:
-        """Return what the checkpoint fixes, of each behaviour that it has the state of."""
+        """Return the fixed settings of each behaviour in the checkpoint."""
         before = self._plan.resumed.progress.get(FIXED, {}) if self._plan.resumed is not None else {}
         learners = {name: state for name, state in self._behaviors.items() if state.settings.learns}
         return {name: each for name, each in before.items() if name in self._unseen()} | {
@@ -356,13 +356,13 @@ class Checkpointing:
             self.written()
 
     def _unseen(self) -> dict[str, int]:
-        """Return the steps of behaviours of the resumed run that its environments have not shown again yet."""
+        """Return the steps of the resumed run's behaviours that have not appeared again yet."""
         resumed = self._plan.resumed
         steps = resumed.steps if resumed is not None else {}
         return {name: step for name, step in steps.items() if name not in self._behaviors and name not in self._lost}
 
     def _carry_over(self) -> None:
-        """Take these behaviours' parts into the checkpoint under way: what they have learned is nowhere else."""
+        """Carry these behaviours' parts over into the checkpoint in progress, as nothing else keeps their progress."""
         unseen, resumed = self._unseen(), self._plan.resumed
         if not unseen or resumed is None:
             return
@@ -393,7 +393,7 @@ def _is_of_actor(part: str) -> bool:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Count the bytes in a folder, in which hosts make, rename and remove files meanwhile."""
+    """Count the bytes in a folder, whose files hosts may create, rename and remove meanwhile."""
     total = 0
     for path in folder.rglob("*"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a user may do to a run that goes on: pause it, resume it, save it, change a hyperparameter."""
+"""Controls of a running run: pause, resume, save, change a hyperparameter."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ log = logging.getLogger(__name__)
 
 
 class NotNow(Exception):
-    """The run can't do this now, or not at all; the message says why."""
+    """The run can't do this, now or at all; the message says why."""
 
 
 class Unconfirmed(Exception):
-    """What was asked for is done only if it is confirmed; the message says why."""
+    """The action needs a confirmation; the message says why."""
 
 
 FAR = 10.0 + 1e-9
-"""A hyperparameter that is to become so many times larger or smaller may be a slip of the keyboard."""
+"""A change of a hyperparameter by more than this factor may be a typing error."""
 
 
 class RunControls:
-    """Steers a run. All calls come from main's event loop.
+    """Controls a run. All calls come from main's event loop.
 
-    Pausing holds the sources: they emit what they hold, stand still as they do without credits, and follow all other
-    commands, checkpoints and the end among them. So nobody is silent, and what is on its way is learned from.
+    Pausing holds the sources: they emit all that they hold, wait as they do without credits, and follow all other
+    commands, including checkpoints and the end. So no host falls silent, and trainers learn from the steps in transit.
 
     Args:
         run: the run, with its checkpoints.
 
     Attributes:
-        paused: true while the sources are held.
+        paused: True while the sources are held.
     """
 
     def __init__(self, run: SavedRun) -> None:
@@ -45,7 +45,7 @@ class RunControls:
         self._changed: dict[str, dict[str, float]] = {}
 
     def pause(self, paused: bool = True) -> None:
-        """Hold the sources, or let them go on; nothing if it is so already.
+        """Hold the sources or let them continue; do nothing if they already do.
 
         Raises:
             NotNow: if the run is ending.
@@ -57,7 +57,7 @@ class RunControls:
             self._run.broadcaster.send_to_sources(Hold(paused))
 
     def source_started(self, source: HostHandle) -> None:
-        """A source was started, perhaps while the others are held."""
+        """Hold a new source if the others are held."""
         if self.paused:
             source.control.send(Hold(True))
 
@@ -65,7 +65,7 @@ class RunControls:
         """Begin a checkpoint.
 
         Raises:
-            NotNow: if one is under way, or the run saves none.
+            NotNow: if one is in progress, or the run saves none.
         """
         self._refuse_at_end()
         if self._run.plan.playing:
@@ -78,7 +78,7 @@ class RunControls:
         self._run.checkpointing.begin()
 
     def hyperparameters(self, behavior: str) -> Mapping[str, float]:
-        """Return what may change of a behaviour, with the values at the start of the schedules."""
+        """Return a behaviour's changeable hyperparameters, with the values at the start of their schedules."""
         settings = self._run.behaviors[behavior].settings
         values = settings.declared_hyperparameters
         if values is None or self._run.plan.playing or not settings.learns:
@@ -86,17 +86,17 @@ class RunControls:
         return {name: getattr(values, name) for name in values.scheduled()} | self._changed.get(behavior, {})
 
     def learner_ready(self, message: LearnerReady) -> None:
-        """A learner goes on with these values."""
+        """Note the values with which a learner continues."""
         self._changed[message.behavior] = dict(message.hyperparameters)
 
     def set_hyperparameter(self, behavior: str, name: str, value: float, confirm: bool = False) -> None:
-        """Let a trainer use another value from its next update on.
+        """Set a trainer's hyperparameter from its next update on.
 
         Raises:
-            LookupError: if there is no such behaviour, or it has no such value that may change.
+            LookupError: if there is no such behaviour, or it has no such changeable hyperparameter.
             ConfigError: if it is out of its bounds.
-            Unconfirmed: if it is far from the present one, and not confirmed.
-            NotNow: if its learner can't take it.
+            Unconfirmed: if it is far from the current value and not confirmed.
+            NotNow: if its learner can't use it.
         """
         self._refuse_at_end()
         if behavior not in self._run.behaviors:

@@ -1,10 +1,10 @@
-"""Main: answers the messages of hosts, and sees to it that the run begins and ends.
+"""Main: handles the messages of hosts, and starts and ends the run.
 
-It decides nothing about learning. What every run has lies in modules beside it: `launcher` starts and joins hosts, and
-sends to actors, `behavior_start` starts a behaviour when it is first seen, `pipeline/flow/` gives credits,
-`checkpointing` gathers checkpoints, `shutdown` ends the run, `behavior` holds the stages that live in main,
-`host_watch` starts actors, listens to hosts, and sees to those that end or are silent. What only some runs have is a
-part (`common/run_parts.py`). Here all of it is wired, and each message is dispatched: what causes what, and when.
+It decides nothing about learning. The modules beside it serve every run: `launcher` starts and joins hosts and sends to
+actors, `behavior_start` starts a behaviour when it first appears, `pipeline/flow/` grants credits, `checkpointing`
+gathers checkpoints, `shutdown` ends the run, `behavior` holds the stages in main, and `host_watch` starts actors,
+listens to hosts, and handles those that end or fall silent. Features that only some runs have are parts
+(`common/run_parts.py`). This module wires all of them and dispatches each message.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from headrace.stages.activity import COMPUTING
 from headrace.stages.trainer.report import TrainerReport
 
 OF_ENVIRONMENTS = "headrace.stages.environments."
-"""Loggers that warn of what environments are; that one was restarted, its actor's stage warns of."""
+"""Loggers whose warnings describe the environment, the same in every actor; they don't report restarts."""
 EVERY_S = 1.0
-"""Seconds between two looks at the clock: progress, heartbeats, overdue checkpoints."""
+"""Seconds between two checks of progress, heartbeats and overdue checkpoints."""
 
 
 class Coordinator:
-    """One run's main host: its helpers, wired, and the dispatch; an async context manager that leaves no host behind.
+    """One run's main host: its wired helpers and the dispatch; an async context manager that leaves no host behind.
 
     Args:
         plan: the run.
-        console: whether to log a line per summary.
+        console: True to log a line per summary.
         progress: the live table.
 
     Attributes:
-        starter: starts behaviours, and knows the run's self-play.
-        shutdown: the run's end, and what failed.
-        checkpointing: its checkpoints.
-        controls: what users may do to it.
+        starter: starts behaviours and holds the run's self-play.
+        shutdown: ends the run, and knows its failure.
+        checkpointing: the run's checkpoints.
+        controls: the run's controls for users.
         early_end: ends it before it is done.
         plan, tasks, stages and so on: see `headrace.pipeline.main.run_part.Run`.
     """
@@ -114,7 +114,7 @@ class Coordinator:
             self.running.leave()
 
     def end_host(self, host: HostHandle, why: str) -> None:
-        """End a host that is not to blame itself, so that another one may take its place."""
+        """End a host that is not at fault, so that another may replace it."""
         self._hosts.end(host, why)
 
     async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
@@ -142,7 +142,7 @@ class Coordinator:
     # Messages of hosts. ----------------------------------------------------------------------------------------------
 
     async def on_message(self, host: HostHandle, message: control.ControlMessage) -> None:
-        """A host has sent a message."""
+        """Handle a host's message."""
         match message:
             case TrainerReport():
                 self._on_trainer_report(message)
@@ -174,7 +174,7 @@ class Coordinator:
                 self.parts.receive(host, message)
 
     def _go_on(self) -> None:
-        """Write into a resumed run's folder from now on, if all that is known of the run has been restored."""
+        """Allow writes to a resumed run's folder once all of the run's known state has been restored."""
         states = self.behaviors.values()
         if (
             self.plan.folder.waits
@@ -186,7 +186,7 @@ class Coordinator:
             self.reporter.go_on()
 
     def _on_log_line(self, host: HostHandle, line: control.LogLine) -> None:
-        """Log what a host logs; what is odd about an environment, which each of its actors finds, is said once."""
+        """Log a host's record; a warning about the environment, which every actor repeats, appears once."""
         name = host.plan.name
         shared = line.level == logging.WARNING and line.logger.startswith(OF_ENVIRONMENTS)
         if not shared or self._first_to_warn.setdefault(line.text, name) == name:
@@ -200,7 +200,7 @@ class Coordinator:
         self.early_end.check_rating(state)
         state.path.on_report(report)
         self.parts.tell(lambda part: part.reported(report))
-        # First, so that in a deterministic run nobody is given credits for going on before the checkpoint.
+        # First, so that in a deterministic run no actor gets credits to continue before the checkpoint.
         learners = [other for other in behaviors.values() if other.settings.learns]
         if all(other.done for other in learners or behaviors.values()):
             self.shutdown.finish()

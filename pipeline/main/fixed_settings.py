@@ -1,7 +1,7 @@
-"""What a checkpoint fixes: the settings and the spec of each behaviour, without which its state means nothing.
+"""The settings and spec of each behaviour that a checkpoint fixes, without which its state means nothing.
 
-Each checkpoint has them in its manifest. A resumed run is compared with them before anything is written: the settings
-before anything is started, the spec when the environment shows the behaviour.
+Each checkpoint's manifest has them. A resumed run checks its own against them before it writes anything: the settings
+before it starts anything, the spec when the behaviour appears in the environment.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ FIXED = "fixed"
 
 
 def fixed_by(settings: BehaviorSettings, spec: BehaviorSpec) -> dict[str, Any]:
-    """Return what a checkpoint of a behaviour fixes, as plain data."""
+    """Return the fixed settings of a behaviour's checkpoint, as plain data."""
     return {"settings": _settings(settings, spec), "spec": spec.to_plain()}
 
 
 def check_settings(config: RunConfig, checkpoint: Checkpoint) -> None:
-    """Check that the settings that a checkpoint fixes are what they were.
+    """Check that the settings fixed by a checkpoint are unchanged.
 
     Raises:
-        RunError: if they aren't, with each of them and what to do.
+        RunError: if they aren't; the message lists each change and the remedy.
     """
     mistakes = []
     for name, fixed in checkpoint.progress.get(FIXED, {}).items():
@@ -57,10 +57,10 @@ def check_settings(config: RunConfig, checkpoint: Checkpoint) -> None:
 
 
 def check_fixed_spec(config: RunConfig, checkpoint: Checkpoint, spec: BehaviorSpec) -> None:
-    """Check that a behaviour observes and does what it did; another range of its spaces is warned of.
+    """Check that a behaviour's observations and actions are unchanged; warn if only the range of a space differs.
 
     Raises:
-        RunError: if it doesn't, with the difference and what to do.
+        RunError: if they have changed, with the difference and the remedy.
     """
     fixed = checkpoint.progress.get(FIXED, {}).get(spec.name)
     if fixed is None:
@@ -83,7 +83,7 @@ def check_fixed_spec(config: RunConfig, checkpoint: Checkpoint, spec: BehaviorSp
 
 
 def _settings(settings: BehaviorSettings, spec: BehaviorSpec) -> dict[str, Any]:
-    """Return the settings by their keys within the behaviour's block, as JSON has them."""
+    """Return the settings by their keys within the behaviour's block, as JSON values."""
     found = {"trainer_type": settings.trainer_type, "reward_signals": sorted(settings.signals)}
     found.update(_network("network_settings", settings.network_settings, spec))
     for name, signal in settings.learned_signals.items():
@@ -96,7 +96,7 @@ def _settings(settings: BehaviorSettings, spec: BehaviorSpec) -> dict[str, Any]:
 
 
 def _network(at: str, network: NetworkSettings, spec: BehaviorSpec) -> Iterator[tuple[str, Any]]:
-    """Yield the settings that decide on the parameters of a network, and on what it computes with them."""
+    """Yield the settings that determine a network's parameters and computation."""
     kinds = [OBSERVATION_KINDS[each.kind] for each in spec.observations if each.kind in OBSERVATION_KINDS]
     yield f"{at}.hidden_units", list(network.widths)
     yield f"{at}.memory", None if network.memory is None else network.memory.memory_size

@@ -1,4 +1,4 @@
-"""The one door to what main runs: whatever is raised there ends the run, as a failure with a name."""
+"""The one way to run tasks in main: an exception in any of them ends the run as a named failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class GuardedTasks:
-    """Main's tasks, and among them the runners: what carries items through main until its queues end.
+    """Main's tasks, including the runners, which carry items through main until its queues end.
 
     Args:
         fail: ends the run.
@@ -33,7 +33,7 @@ class GuardedTasks:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Let what is raised within end the run."""
+        """End the run if this context raises."""
         try:
             yield
         except BaseException as error:
@@ -42,9 +42,9 @@ class GuardedTasks:
             self._fail(describe_failure(MAIN, error))
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start something; if it raises, the run fails."""
+        """Start a task; if it raises, the run fails."""
         task = self.group.create_task(self._guarded(work))
-        task.add_done_callback(lambda _: work.close())  # else Python warns of what was cancelled before it began
+        task.add_done_callback(lambda _: work.close())  # else Python warns of a coroutine cancelled before it began
         return task
 
     def run(self, runner: Coroutine[Any, Any, None]) -> None:
@@ -54,7 +54,7 @@ class GuardedTasks:
         self._runners.append(task)
 
     async def end_runners(self, patience_s: float) -> None:
-        """Let the runners end, as their queues have; one that awaits something else for ever is cancelled."""
+        """Wait for the runners to end after their queues; cancel one that awaits something else forever."""
         _, left = await asyncio.wait(self._runners, timeout=patience_s) if self._runners else ((), ())
         for task in left:
             log.warning("%s did not end within %.0f s and is cancelled.", task.get_name(), patience_s)

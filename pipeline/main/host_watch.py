@@ -1,4 +1,4 @@
-"""Listens to each host until its end or silence, and decides: another in its place, a failure, or nothing."""
+"""Listens to each host until it ends or falls silent, and decides: replace it, fail the run, or do nothing."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 log = logging.getLogger(__name__)
 
 CAUSE_S = 5.0
-"""Seconds in which the cause shows why a host has ended in order before the run did: as a rule another host's end."""
+"""Seconds to wait for the cause of a host's normal end before the run's: usually another host's end."""
 
 
 class WatchedRun(SavedRun, Protocol):
-    """What is used here of a run, beside what its parts use."""
+    """The members of a run that this module uses beyond those for parts."""
 
     shutdown: Shutdown
     early_end: EarlyEnd
     controls: RunControls
 
     async def on_message(self, host: HostHandle, message: ControlMessage) -> None:
-        """A host has sent a message."""
+        """Handle a host's message."""
 
 
 class HostWatch:
-    """Listens to each host, and sees to its end.
+    """Listens to each host and handles its end.
 
     Args:
         run: the run.
 
     Attributes:
-        learners: what becomes of learners.
-        silence: looks who is silent.
+        learners: replaces lost learners.
+        silence: finds silent hosts.
     """
 
     def __init__(self, run: WatchedRun) -> None:
@@ -68,7 +68,7 @@ class HostWatch:
         self._actors = Actors(run)
         self._run = run
         self._reasons: dict[str, str] = {}
-        """By name: why a host was ended that is not to blame itself."""
+        """By name, the reason why a host that is not at fault was ended."""
 
     async def start(self) -> None:
         """Start the parts' own hosts and all actors."""
@@ -76,14 +76,14 @@ class HostWatch:
             self._fewer_hosts()
 
     def listen_to(self, host: HostHandle) -> None:
-        """A host was started: listen to it until its end, and see to what its end means."""
+        """Listen to a started host until its end, and handle that end."""
         self.silence.started(host)
-        apart = Context()  # what it takes is no part of the time of whatever started it
+        apart = Context()  # its time does not count for the context that started it
         listening = self._listen(host)
         self._run.tasks.group.create_task(listening, name=f"listening to {host.plan.name}", context=apart)
 
     def alive(self, host: HostHandle, report: StatisticsReport) -> None:
-        """A host says what it does, and by that, that it is alive."""
+        """Note a host's activity, which also shows that it is alive."""
         name, now_s = host.plan.name, time.monotonic()
         self._run.supervisor.alive(name, now_s, report.silent_s)
         self._run.reporter.add_statistics(report.statistics, report.queues, name, report.span_s)
@@ -97,7 +97,7 @@ class HostWatch:
             self._run.starter.heartbeat(slot)
 
     def _loop_of(self, host: HostHandle) -> str:
-        """Name a host's event loop: main's, that of the process of several learners, or its own."""
+        """Name a host's event loop: main's, that of a process of several learners, or its own."""
         kind = getattr(self._run.plan.config.pipeline.hosts, host_role(host.plan.role).placed_as).kind
         return MAIN if HOST_KINDS[kind].in_main else str(getattr(host, "pid", None) or host.plan.name)
 
@@ -110,25 +110,25 @@ class HostWatch:
                 if isinstance(message, HostFinished | HostFailed):
                     said_goodbye = True
                     self._run.reporter.host_ended(host.plan.name)
-                    self._run.supervisor.ended(host.plan.name)  # its end is waited for otherwise
-                # Listening goes on after a failure: this host's end has still to be seen.
+                    self._run.supervisor.ended(host.plan.name)  # its end is awaited elsewhere
+                # Listening continues after a failure, as this host's end has yet to be seen.
                 with self._run.tasks.failing(), self._run.timers.timer(type(message).__name__):
                     await self._run.on_message(host, message)
             status = await host.wait()
             if self._run.running.current(host) and await self._ended(host, status, said_goodbye):
                 self._fewer_hosts()
             return
-        if self._run.running.current(host):  # also if its replacement could not be started
+        if self._run.running.current(host):  # even if its replacement could not be started
             host.settle()
             self._run.running.mark_ended(host.plan.name)
             self._run.shutdown.host_ended(host.plan.name, "was not replaced", in_order=False)
 
     def may_replace(self, host: HostHandle) -> bool:
-        """Return True if another host takes the place of this one when it dies, within the restart limits."""
+        """Return True if another host replaces this one when it dies, within the restart limits."""
         return host.plan.role == "actor" or (host.plan.role == "learner" and self._run.plan.replaces_learners)
 
     def failed(self, host: HostHandle, message: HostFailed) -> None:
-        """A host says why it ends."""
+        """Note why a host ends."""
         part = self._run.parts.of_role(host.plan.role)
         if part is not None:
             part.host_failed(message.message)
@@ -141,17 +141,17 @@ class HostWatch:
         host.kill()
 
     def _fewer_hosts(self) -> None:
-        """Some host has ended for good: those of parts may have nothing left to do."""
+        """Handle a host's final end, after which the hosts of parts may have nothing left to do."""
         at_once = bool(self._run.early_end.ended_by) or self._run.shutdown.failure is not None
         self._run.parts.tell(lambda part: part.fewer_hosts(at_once))
 
     async def _ended(self, host: HostHandle, status: int, said_goodbye: bool) -> bool:
-        """See to the end of a host; True if there is none in its place.
+        """Handle a host's end; return True if it is not replaced.
 
         Args:
             host: the host.
             status: its exit status, negative for a signal.
-            said_goodbye: whether its last message told of its end.
+            said_goodbye: True if its last message announced its end.
         """
         self._run.supervisor.ended(host.plan.name)
         name = host.plan.name
@@ -170,7 +170,7 @@ class HostWatch:
                     asyncio.get_running_loop().call_later(CAUSE_S, self._blame, name)
             elif await self._replace(host, how):
                 return False
-        host.settle()  # an actor's ends were kept for a replacement: who takes from it would wait for ever
+        host.settle()  # an actor's ends were kept for a replacement: its consumers would wait forever
         self._run.running.mark_ended(name)
         if self._run.shutdown.begun:
             in_order = said_goodbye or (status == 0 and self._run.running.was_dismissed(name))
@@ -178,12 +178,12 @@ class HostWatch:
         return True
 
     async def _replace(self, host: HostHandle, how: str) -> bool:
-        """A host has died. Start an actor or a learner again, if it may be; any other host's death ends the run."""
+        """Handle a host's death: restart an actor or learner if allowed; any other host's death ends the run."""
         name = host.plan.name
         if self._run.checkpointing.look():
             return False
         slot = self._run.launcher.slot_of(host)
-        if not self.may_replace(host):  # also a replay: a recording begun anew would be learned from twice
+        if not self.may_replace(host):  # a replay too: trainers would learn twice from a restarted recording
             self._run.shutdown.fail(HostFailed(f"the process of {name} {how}.", "", name))
             return False
         refusal = self._run.supervisor.refusal(name, time.monotonic())
@@ -197,14 +197,14 @@ class HostWatch:
             await self._actors.restart(slot)
         else:
             await self.learners.replace(host)
-            if self._run.shutdown.begun:  # all others were told before this one was there
+            if self._run.shutdown.begun:  # all others were told before this one existed
                 self._run.shutdown.learner_started()
         return True
 
     def _blame(self, name: str) -> None:
-        """Fail the run for a host that has ended in order, unless the cause has shown by now."""
+        """Fail the run for a host that has ended normally, unless the cause is known by now."""
         if not self._run.shutdown.begun:
-            text = f"{name} ended in the middle of the run: nobody took any more what it produced."
+            text = f"{name} ended in the middle of the run: its consumer is gone."
             self._run.shutdown.fail(HostFailed(text, "", name))
 
 
@@ -212,17 +212,17 @@ def _how_it_ended(status: int) -> str:
     return how_it_ended(status) + ("" if status else " without having been told to")
 
 
-# Hosts that are started, and others in the place of lost ones.
+# Hosts at the start, and replacements of lost ones.
 
 
 class Actors:
-    """Starts actors one after the other, and tells each what the others were told before it was there."""
+    """Starts actors one after the other, and sends each the messages that the others had before it existed."""
 
     def __init__(self, run: WatchedRun) -> None:
         self._run = run
 
     async def start(self, names: list[str]) -> bool:
-        """Start the parts' own hosts and all actors; return False if one could not be started, which ends the run."""
+        """Start the parts' own hosts and all actors; return False if one fails to start, which ends the run."""
         run = self._run
         for part in run.parts:
             with run.tasks.failing():
@@ -234,12 +234,12 @@ class Actors:
             with run.tasks.failing():
                 await self._start(replica, name)
                 continue
-            run.running.mark_ended(name)  # nobody else will, and if it was the first, no other host's end will come
+            run.running.mark_ended(name)  # nothing else will if this was the first host
             return False
         return True
 
     async def restart(self, slot: ActorSlot) -> None:
-        """Start an actor in the place of a dead one."""
+        """Start an actor to replace a dead one."""
         name = slot.handle.plan.name
         self._run.flow.sources_removed((*slot.former, slot.source))
         self._run.parts.tell(lambda part: part.actor_replaced(name))
@@ -254,30 +254,30 @@ class Actors:
         if old is not None:
             self._run.checkpointing.repeat_announcement(slot.handle)
         self._run.controls.source_started(slot.handle)
-        if self._run.shutdown.begun:  # all others were sent it before this one was there
+        if self._run.shutdown.begun:  # all others were sent it before this one existed
             slot.handle.control.send(Stop())
 
 
 # The new learner opens the old one's links, so no link is rewired and other behaviours continue (docs/decisions/040).
 class Learners:
-    """Replaces lost ones from the newest checkpoint, and takes back in main what they had learned since; actors go on.
+    """Replaces lost learners from the newest checkpoint, and rolls main's state back to it; actors continue.
 
-    A learner is lost when its process ends without a word, or is killed because it was silent. One that fails by an
-    exception says so and ends the run: it would fail again.
+    A learner is lost when its process ends without a message or is killed because it was silent. One that fails by an
+    exception reports it and ends the run, because it would fail again.
     """
 
     def __init__(self, run: WatchedRun) -> None:
         self._run = run
         self._lost: dict[str, int] = {}
-        """By behaviour whose learner is replaced: the step at which it was lost."""
+        """By behaviour whose learner is being replaced, the step at which it was lost."""
 
     async def replace(self, lost: HostHandle) -> None:
-        """Start a learner in the place of a lost one; the actors go on, with credits that are counted anew."""
+        """Start a learner to replace a lost one; the actors continue, with credits counted from 0."""
         state = self._run.behaviors[lost.plan.behavior]
         name = state.behavior
         self._lost[name] = max(state.step, self._lost.get(name, 0))
         state.ready = state.done = False
-        self._run.checkpointing.host_ended(learner_name(name))  # what it had not saved of one under way, nobody will
+        self._run.checkpointing.host_ended(learner_name(name))  # its missing parts can't come any more
         self._run.flow.ledger.close_window(name)
         checkpoint = newest_checkpoint(self._run.checkpointing.folder)
         step = checkpoint.steps.get(name) if checkpoint is not None else None
@@ -290,10 +290,10 @@ class Learners:
             slot.handle.control.send(LearnerReplaced(name, source))
 
     def ready(self, host: HostHandle, message: LearnerReady) -> None:
-        """A learner is ready; if it replaces a lost one, all else goes back to its step."""
+        """Handle a ready learner; if it replaces a lost one, roll everything else back to its step."""
         self._run.supervisor.alive(
             host.plan.name, time.monotonic()
-        )  # its start is over, and its updates are to be timed
+        )  # its start is over, and its updates have a time limit
         state = self._run.behaviors[message.behavior]
         lost_at = self._lost.pop(message.behavior, None)
         if lost_at is not None:
@@ -314,17 +314,17 @@ class Learners:
         )
 
 
-# What follows from silence: a warning with the stack, then the end of the host, or of main's stage, that is silent.
+# What follows silence: a warning with the stack, then the end of the silent host or of main's silent stage.
 
 
 class SilenceWatch:
     """Watches over the hosts and main's own stages.
 
-    Who holds main's event loop is named elsewhere (`headrace.pipeline.common.loop_watch`), as nothing here runs then.
+    `headrace.pipeline.common.loop_watch` names code that blocks main's event loop, as nothing here runs then.
 
     Args:
         run: the run.
-        may_replace: says of a host whether another one takes its place.
+        may_replace: returns True if another host replaces a given one.
     """
 
     def __init__(self, run: WatchedRun, may_replace: Callable[[HostHandle], bool]) -> None:
@@ -333,14 +333,14 @@ class SilenceWatch:
         run.supervisor.started(MAIN, "main", time.monotonic())
 
     def started(self, host: HostHandle) -> None:
-        """Watch over a host from now on."""
+        """Watch a host from now on."""
         role = host_role(host.plan.role)
-        # What runs in main's event loop can't be ended alone when it holds that.
+        # A host in main's event loop can't be ended alone while it blocks the loop.
         limits: Role = role.limits if host.may_hang else "main"
         self._run.supervisor.started(host.plan.name, limits, time.monotonic(), role.patience)
 
     def look(self, now_s: float) -> None:
-        """Look who is silent; to be called about once a second."""
+        """Check for silent hosts; call about once a second."""
         self._run.supervisor.alive(MAIN, now_s, self._run.stages.silent_s())
         for silence in self._run.supervisor.silent(now_s):
             host = self._run.running.get(silence.host)

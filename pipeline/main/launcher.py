@@ -1,4 +1,4 @@
-"""Starts hosts and joins them: actors first, a learner as soon as its behaviour is seen, evaluation beside them.
+"""Starts hosts and joins them: actors first, a learner as soon as its behaviour appears, evaluation next to them.
 
 `Broadcaster` sends to the actors.
 """
@@ -28,15 +28,15 @@ from headrace.stages.publisher import PolicyPublisher, PublisherPort
 
 @dataclass
 class ActorSlot:
-    """One actor and its place in the graph; a replacement takes the same place."""
+    """One actor's place in the graph, which its replacement takes over."""
 
     replica: int
     handle: HostHandle
     source: int
     former: list[int] = field(default_factory=list)
-    """The sources as which it went on before a learner was replaced."""
+    """Its earlier sources, from before a learner was replaced."""
     policies: dict[str, Outlet[Any]] = field(default_factory=dict)
-    """By behaviour id: main's end of the actor's policy queue."""
+    """By behaviour id, main's end of the actor's policy queue."""
 
 
 async def _nothing(state: BehaviorState, learner: HostHandle) -> list[Runner]:
@@ -44,12 +44,12 @@ async def _nothing(state: BehaviorState, learner: HostHandle) -> list[Runner]:
 
 
 class Launcher:
-    """Starts hosts with their plans, and opens main's ends of the queues that join them.
+    """Starts hosts by their plans, and opens main's ends of the queues that join them.
 
     Args:
         plan: the run.
-        running: where hosts are started.
-        beside_learner: starts what belongs to a learner, and returns what main has to run for it.
+        running: starts hosts and keeps them.
+        beside_learner: starts a learner's companions, and returns the runners that main needs for them.
     """
 
     def __init__(
@@ -65,18 +65,18 @@ class Launcher:
         self._running = running
         self._sources = 0
         self._starting = asyncio.Lock()
-        """Held while a learner is started and joined: one that dies meanwhile is replaced afterwards."""
+        """Held while a learner starts and is joined; one that dies meanwhile is replaced afterwards."""
         self.actors: dict[int, ActorSlot] = {}
-        """By replica."""
+        """Actors, by replica."""
         self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
         """Main's ends of queues, by name."""
 
     def slot_of(self, host: HostHandle) -> ActorSlot | None:
-        """Return the actor's place that a host has; None if it has none, or has lost it to a replacement."""
+        """Return a host's place as an actor; None if it has none, or has lost it to a replacement."""
         return next((slot for slot in self.actors.values() if slot.handle is host), None)
 
     async def start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> ActorSlot:
-        """Start an actor, in place of a dead one where `old` is given."""
+        """Start an actor; `old` is the dead one that it replaces."""
         source, self._sources = self._sources, self._sources + 1
         edge = self._run.replay_edge
         plan = replace(
@@ -92,7 +92,7 @@ class Launcher:
         return slot
 
     async def start_learner(self, state: BehaviorState, through_main: bool) -> list[Runner]:
-        """Start a behaviour's learner and join it to the actors; returns what main has to run on the way."""
+        """Start a behaviour's learner and join it to the actors; return the runners that main needs."""
         behavior = state.behavior
         async with self._starting:
             if not through_main:
@@ -103,29 +103,29 @@ class Launcher:
             return [*runners, *state.path.trajectories(await self.gather(behavior), outlet)]
 
     async def replace_learner(self, state: BehaviorState, resume: bool) -> None:
-        """Start a learner in the place of a lost one; queues and what main runs on the way stay."""
+        """Start a learner to replace a lost one; queues and main's runners stay."""
         lost = state.learner
         assert lost is not None, "it was there to be lost"
-        version = max(state.version, state.sent) + 1  # one may be on its way
+        version = max(state.version, state.sent) + 1  # one may be in transit
         plan = replace(lost.plan, resume=resume, lost_version=version)
         async with self._starting:
             state.learner = await self._running.start(self._hosts.learners.kind, plan, replaces=lost)
 
     def renew_source(self, slot: ActorSlot) -> int:
-        """Let an actor go on as another source."""
+        """Let an actor continue as a new source."""
         slot.former.append(slot.source)
         slot.source, self._sources = self._sources, self._sources + 1
         return slot.source
 
     async def start_student(self, state: BehaviorState) -> list[Runner]:
-        """Start a learner that imitates another behaviour: main feeds it, no actor does."""
+        """Start a learner that imitates another behaviour: main feeds it instead of actors."""
         async with self._starting:
             host, runners = await self._start_trainer(state)
             self.ends[f"learn/{state.behavior}"] = await host.outlet(f"learn/{state.behavior}")
             return runners
 
     def feed_of(self, behavior: str) -> Outlet[Any]:
-        """Main's end of the queue that feeds a behaviour's learner."""
+        """Return main's end of the queue that feeds a behaviour's learner."""
         return self.ends[f"learn/{behavior}"]  # type: ignore[return-value]
 
     async def gather(self, behavior: str) -> Inlet[Any]:
@@ -144,25 +144,25 @@ class Launcher:
         Args:
             role: its role.
             name: its name.
-            replaces: a dead one.
+            replaces: the dead host that it replaces.
             fields: further fields of its plan.
         """
         kind = getattr(self._hosts, host_role(role).placed_as).kind
         return await self._running.start(kind, replace(self._run.host_plan(role, name), **fields), replaces=replaces)
 
     def close_ends(self) -> None:
-        """The hosts have ended: main's stages need not wait for what those that failed have left open."""
+        """Close the queues that failed hosts have left open, after the end of all hosts, so that main's stages end."""
         for end in self.ends.values():
             end.close()
 
     def _gather(self, behavior: str) -> Feed:
-        # The actors of other learners of a league have no agents of it; their barriers would come too early.
+        # Actors of a league's other learners have no agents of this one; their barriers would come too early.
         strangers = {replica for replica, learner in enumerate(self._seats) if learner != behavior}
         actors = [slot.handle for replica, slot in self.actors.items() if replica not in strangers]
         return self._running.factory(self._hosts.actors.kind).gather(f"trajectories/{behavior}", actors)
 
     async def _start_trainer(self, state: BehaviorState, feed: Feed | None = None) -> tuple[HostHandle, list[Runner]]:
-        """Start a learner, and make what brings its policies through main."""
+        """Start a learner, and create the runners that carry its policies through main."""
         behavior = state.behavior
         plan = replace(
             self._run.host_plan("learner", learner_name(behavior)),
@@ -176,49 +176,49 @@ class Launcher:
 
 
 class PolicyRelay(Protocol):
-    """A host that gets the policies in place of the actors."""
+    """A host that receives the policies in place of the actors."""
 
     async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
-        """An actor has agents of a behaviour id, whose policies `newest_for` returns."""
+        """Note that an actor has agents of a behaviour id, whose policies `newest_for` returns."""
 
     def send(self, update: PolicyUpdate) -> None:
         """Send a policy to the host."""
 
     def newest_for(self, behavior_id: str) -> Iterable[PolicyUpdate]:
-        """Return word of the policy that the host has, for an actor that comes later."""
+        """Return the announcement of the host's policy, for an actor that comes later."""
 
 
 class Broadcaster:
-    """Sends at once, never waits; an actor that has ended gets nothing.
+    """Sends at once without waiting; an actor that has ended gets nothing.
 
     Args:
-        launcher: knows the actors.
+        launcher: holds the actors.
     """
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self.relay: PolicyRelay | None = None
-        """Where policies go instead, if one host decides for all actors; these are told what it has."""
+        """Receiver of policies if one host decides for all actors, which then get only announcements."""
         self.publisher = PolicyPublisher(PublisherPort(self._send_policy, self.send_to_sources))
 
     def sources(self) -> list[HostHandle]:
-        """The hosts that produce experience."""
+        """Return the hosts that produce experience."""
         return [slot.handle for slot in self._launcher.actors.values()]
 
     def send_to_sources(self, message: ControlMessage) -> None:
-        """Send a message to all that produce experience."""
+        """Send a message to all hosts that produce experience."""
         for host in self.sources():
             host.control.send(message)
 
     def grant(self, grants: Iterable[Grant]) -> None:
-        """Send credits to whom each grant is for."""
+        """Send each grant to its actor."""
         for grant in grants:
             for slot in self._launcher.actors.values():
                 if slot.source == grant.source:
                     slot.handle.control.send(grant)
 
     def catch_up(self, slot: ActorSlot, behavior_id: str) -> None:
-        """An actor that comes later needs what the others were sent before."""
+        """Send a later actor the messages that the others had before."""
         known = self.publisher if self.relay is None else self.relay
         for update in known.newest_for(behavior_id):
             slot.policies[behavior_id].put_nowait(update)
@@ -232,7 +232,7 @@ class Broadcaster:
             self.send_to_actors(update)
 
     def send_to_actors(self, update: PolicyUpdate) -> None:
-        """Send a policy, or word of one, to all that have agents of its behaviour id."""
+        """Send a policy, or its announcement, to all actors with agents of its behaviour id."""
         for slot in self._launcher.actors.values():
             outlet = slot.policies.get(update.behavior_id)
             if outlet is not None:

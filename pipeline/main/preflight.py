@@ -1,6 +1,6 @@
-"""Checks of a run before anything is started and before a folder is made for it.
+"""Checks of a run before it starts anything or creates its folder.
 
-The configuration by itself was checked when it was loaded. This checks what it names on the disk: recordings, policies,
+Loading has already checked the configuration itself. This module checks the things that it names: recordings, policies,
 demonstrations, executables, modules.
 """
 
@@ -50,7 +50,7 @@ def check_run(config: RunConfig) -> None:
 
 
 def missing_parts(config: RunConfig) -> list[str]:
-    """Find what a run would lack beside its environment: files, runs, packages, persons; each with what to do."""
+    """Find what a run would lack next to its environment: files, runs, packages, people; each with the remedy."""
     return _mistakes(config, (_check_resumed, *_PARTS))
 
 
@@ -80,7 +80,7 @@ def _check_environment(config: RunConfig) -> None:
 
 
 def _check_demonstrations(config: RunConfig) -> None:
-    """Check that what is to be imitated is there: else an engine would be started in vain."""
+    """Check that demonstrations to imitate exist, before an engine is started for nothing."""
     if config.checkpoint_settings.inference:
         return
     for name, settings in config.behaviors.items():
@@ -100,7 +100,7 @@ def _check_demonstration(path: str, behavior: str, folder: Path | None) -> None:
 
 
 def _check_resumed(config: RunConfig) -> None:
-    """Check that the run is there that goes on, or whose policies are played."""
+    """Check that the run to resume or to play exists."""
     settings = config.checkpoint_settings
     if not (settings.resume or settings.inference) or (settings.inference and plays_given_models(config)):
         return
@@ -109,14 +109,14 @@ def _check_resumed(config: RunConfig) -> None:
         _check_origin(folder)
     check_there_is_a_run(settings.results_dir, settings.run_id)
     if not settings.inference:
-        with suppress(CheckpointError):  # said when one is chosen
+        with suppress(CheckpointError):  # reported when one is chosen
             checkpoint = newest_checkpoint(folder / "checkpoints")
             if checkpoint is not None:
                 check_settings(as_begun(config), checkpoint)
 
 
 def _check_starts(config: RunConfig) -> None:
-    """Check that the policies are there that a fresh run starts from."""
+    """Check that the policies from which a fresh run starts exist."""
     if config.checkpoint_settings.resume or config.checkpoint_settings.inference:
         return
     for name, settings in config.behaviors.items():
@@ -128,7 +128,7 @@ def _check_starts(config: RunConfig) -> None:
 
 
 def _check_names(config: RunConfig) -> None:
-    """Check that a fresh run can keep what its behaviours learn."""
+    """Check that a fresh run can save its behaviours' progress."""
     if config.checkpoint_settings.resume or config.checkpoint_settings.inference:
         return
     for name in config.behaviors:
@@ -139,7 +139,7 @@ def _check_names(config: RunConfig) -> None:
 
 
 def _check_host_kinds(config: RunConfig) -> None:
-    """Check that the packages are installed that the kinds of hosts need."""
+    """Check that the packages that the kinds of hosts need are installed."""
     for which, hosts in config.pipeline.hosts:
         needed = "" if hosts.kind is None else HOST_KINDS[hosts.kind].extra
         if needed and find_spec(needed) is None:
@@ -150,7 +150,7 @@ def _check_host_kinds(config: RunConfig) -> None:
 
 
 def _check_persons(config: RunConfig) -> None:
-    """Check that persons who are to play can see the game, and reach it."""
+    """Check that people who play can see the game and reach it."""
     found = persons_in(config)
     if not found:
         return
@@ -167,14 +167,14 @@ def _check_persons(config: RunConfig) -> None:
 
 
 def _check_origin(run_folder: Path) -> None:
-    """Check that there is a checkpoint if the run to resume has trained: else training would start over its files."""
+    """Check that a trained run to resume has a checkpoint: otherwise training would overwrite its policies."""
     try:
         exports = sorted(run_folder.glob(f"*/{NEWEST}"))
         ours = [path for path in exports if left_checkpoint(run_folder, path.parent.name) is None]
         if holds_checkpoint(run_folder / "checkpoints"):
             return
         if not ours:
-            left_steps(run_folder)  # refuses what can't be resumed from before anything is written
+            left_steps(run_folder)  # refuses an unusable checkpoint before anything is written
             return
     except OSError as error:
         raise unusable(run_folder, error) from error
@@ -187,7 +187,7 @@ def _check_origin(run_folder: Path) -> None:
 
 
 def _check_streams(config: RunConfig) -> None:
-    """Check that the recordings are there and readable."""
+    """Check that the recordings exist and are readable."""
     if config.replay is None:
         return
     from headrace.stages.replay.source import recorded_edge
@@ -202,4 +202,4 @@ _PARTS = (
     *(_check_names, _check_streams, _check_demonstrations, _check_starts),
     *(_check_host_kinds, _check_persons),
 )
-"""The checks of what a run needs beside its environment, and beside the run that it goes on from."""
+"""Checks of all that a run needs beyond its environment and the run that it resumes."""

@@ -1,7 +1,7 @@
-"""Checks that everything that the YAML names as a module, or as something in one, can be found.
+"""Checks that every module, and every name in a module, that the YAML mentions can be found.
 
-Finding it means importing it. `--validate` looks at all of it. A run looks, before it starts, at what it makes in the
-main process; the rest is imported by the hosts that need it, which report the same when they can't.
+Finding a name means importing its module. `--validate` checks all names. Before it starts, a run checks those that it
+uses in the main process; the hosts import the others, and report the same mistakes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.stages.evaluation.opponents import check_opponents
 
 
 def names_of_main(config: RunConfig) -> list[str]:
-    """Find the mistakes in the names of what a run makes in the main process, or could: each with its place."""
+    """Find the mistakes in the names that a run uses, or may use, in the main process, each with its place."""
     mistakes: list[StageError] = [*check_writers(config), *check_samplers(config), *check_opponents(config)]
     if config.replay is None:  # a recording goes straight to the trainers
         mistakes += [*check_stages(config), *check_brains(config)]
@@ -41,17 +41,17 @@ def all_names(config: RunConfig) -> list[str]:
             find()
         except StageError as mistake:
             found.append(in_place(config, mistake.key, str(mistake)))
-    return list(dict.fromkeys([*found, *names_of_main(config)]))  # what several behaviours inherit is reported once
+    return list(dict.fromkeys([*found, *names_of_main(config)]))  # several behaviours may inherit one mistake
 
 
 def in_place(config: RunConfig, key: KeyPath, message: str) -> str:
-    """A message about a key, behind the place where the key stands."""
+    """Return a message about a key, preceded by the key's place in the file."""
     place = config.place(key) if key else ""
     return f"{place}: {message}" if place else message
 
 
 def key_of(failure: HostFailed, config: RunConfig) -> KeyPath:
-    """Return the key of the YAML that a failure is about, or its section; none if it names the file itself."""
+    """Return the YAML key or section that a failure concerns; none if it concerns the file itself."""
     if failure.key:
         return failure.key
     if config.path is not None and failure.message.startswith(str(config.path)):
@@ -88,7 +88,7 @@ def _of_learners(config: RunConfig) -> Iterator[Callable[[], Any]]:
 
 
 def _networks(settings: BehaviorSettings) -> Iterator[tuple[KeyPath, str]]:
-    """The networks of the user's own in a block, each with the key of its settings."""
+    """Return the user's own networks in a block, each with the key of its settings."""
     if settings.network_settings.network is not None:
         yield ("network_settings",), settings.network_settings.network
     for name, signal in settings.learned_signals.items():

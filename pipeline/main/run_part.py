@@ -1,4 +1,4 @@
-"""The seam of parts of a run (`pipeline/common/run_parts.py` lists them): what main tells each, and what it may use."""
+"""The seam between main and the parts of a run (`pipeline/common/run_parts.py` lists them)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Ending(Protocol):
-    """What is used of `headrace.pipeline.main.shutdown.Shutdown` before there is one."""
+    """The interface of `headrace.pipeline.main.shutdown.Shutdown` for parts."""
 
     begun: bool
 
@@ -35,17 +35,17 @@ class Ending(Protocol):
         """True if the run is ending and no trainer will send a policy any more."""
 
     def finish(self) -> None:
-        """End the run in order."""
+        """End the run cleanly."""
 
     def learner_started(self) -> None:
-        """A learner was started, maybe after the run's end had begun."""
+        """Handle a learner's start, which may come after the run's end has begun."""
 
     def moved(self) -> None:
-        """There is a sign of progress."""
+        """Note a sign of progress."""
 
 
 class Run(Protocol):
-    """What parts, and main's helpers, may use of their run."""
+    """The interface of a run for its parts and main's helpers."""
 
     plan: RunPlan
     tasks: GuardedTasks
@@ -58,99 +58,99 @@ class Run(Protocol):
     statistics: StatisticsCollector
     timers: Timers
     stages: StageHost
-    """Main's own."""
+    """Main's own statistics."""
 
     @property
     def shutdown(self) -> Ending:
-        """Its end."""
+        """Ends the run."""
 
     @property
     def parts(self) -> RunParts:
-        """What only some runs have."""
+        """Features that only some runs have."""
 
     @property
     def behaviors(self) -> Mapping[str, BehaviorState]:
         """The open behaviours, by name."""
 
     def end_host(self, host: HostHandle, why: str) -> None:
-        """End a host that is not to blame itself, so that another one may take its place."""
+        """End a host that is not at fault, so that another may replace it."""
 
 
 class RunPart:
-    """One part of a run in main's event loop. What a part does not override does nothing.
+    """One part of a run in main's event loop. Methods that a part does not override do nothing.
 
     Args:
         run: the run.
     """
 
     receives: ClassVar[tuple[type[ControlMessage], ...]] = ()
-    """The messages of hosts that come to it."""
+    """Types of the hosts' messages that it receives."""
     host_name: ClassVar[str] = ""
-    """Of the host that it starts before the actors."""
+    """Role of the host that it starts before the actors."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
     async def start(self) -> None:
-        """Start what has to be there before the actors."""
+        """Start whatever has to exist before the actors."""
 
     async def actor_started(self, slot: ActorSlot) -> None:
-        """An actor was started, maybe in the place of a dead one."""
+        """Handle a started actor, which may replace a dead one."""
 
     def actor_replaced(self, name: str) -> None:
-        """An actor is about to be started in the place of a dead one."""
+        """Handle the coming start of an actor that replaces a dead one."""
 
     async def learner_started(self, state: BehaviorState, learner: HostHandle) -> list[Runner]:
-        """A learner was started; returns what main has to run for it."""
+        """Handle a started learner; return the runners that main needs for it."""
         return []
 
     async def learns(self, behavior: str, slot: ActorSlot) -> None:
-        """An actor has agents of a behaviour that learns; again for one that is known, and for each of its teams."""
+        """Handle an actor's agents of a learning behaviour; called for each actor and team, even if already known."""
 
     def policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
-        """A trainer has sent a policy; None behind its last one."""
+        """Handle a trainer's policy; None after its last one."""
 
     def receive(self, host: HostHandle, message: Any) -> None:
-        """Receive one of the messages in `receives`."""
+        """Handle a message of a type in `receives`."""
 
     def reported(self, report: TrainerReport) -> None:
-        """A trainer has reported; flow control does not know of it yet."""
+        """Handle a trainer's report, before flow control does."""
 
     def summarised(self, report: TrainerReport) -> None:
-        """A trainer's report is about to be shown: the last moment for statistics that belong to it."""
+        """Add statistics to a trainer's report just before it is shown."""
 
     def at_rest(self) -> None:
-        """All actors of a deterministic run stand still."""
+        """Act while all actors of a deterministic run are idle."""
 
     def checkpoint_begins(self) -> None:
-        """A checkpoint begins: barriers are about to be put into the streams."""
+        """Handle a checkpoint's begin, just before barriers go into the streams."""
 
     def host_failed(self, why: str) -> None:
-        """A host of the part's role is about to end."""
+        """Handle the coming end of a host of the part's role."""
 
     async def host_ended(self, host: HostHandle, status: int, how: str) -> bool:
-        """A host of the part's role has ended; return True if another one is there in its place.
+        """Handle the end of a host of the part's role; return True if another replaces it.
 
         Args:
             host: the host.
             status: its exit status.
-            how: the same in words.
+            how: description of that status.
         """
         return False
 
     def fewer_hosts(self, at_once: bool) -> None:
-        """Some host has ended for good.
+        """Handle any host's final end.
 
         Args:
-            at_once: the run ends before it is done.
+            at_once: True if the run ends before it is done.
         """
 
     def progress(self) -> Mapping[str, Any]:
-        """Return the part's state in checkpoints; names are unique among all parts."""
+        """Return the part's state for checkpoints; names are unique among all parts."""
         return {}
 
     def lessons(self) -> Mapping[str, int]:
-        """Return the present lessons, for `training_status.json`."""
+        """Return the current lessons, for `training_status.json`."""
         return {}
 
     def league_reports(self) -> Mapping[str, dict[str, Any]]:
@@ -158,19 +158,19 @@ class RunPart:
         return {}
 
     def close(self) -> None:
-        """All hosts have ended."""
+        """Finish after all hosts have ended."""
 
     def results(self, behavior: str) -> Mapping[str, Any]:
         """Return fields of a behaviour's `BehaviorResult`."""
         return {}
 
     def report(self) -> Mapping[str, Any]:
-        """Write what is made of the run at its end, in a thread; returns fields of its `RunResult`."""
+        """Write the part's final files, in a thread; return fields of the run's `RunResult`."""
         return {}
 
 
 class RunParts:
-    """The parts of one run, in the order of their table.
+    """The parts of one run, in their table's order.
 
     Args:
         run: the run.
@@ -189,7 +189,7 @@ class RunParts:
         return self._parts.get(name)
 
     def of_role(self, role: str) -> RunPart | None:
-        """Return the part that sees to the ends of hosts of a role; None if main does."""
+        """Return the part that handles the ends of a role's hosts; None if main does."""
         part = next((self._parts.get(name) for name, kind in RUN_PARTS.items() if role in kind.roles), None)
         return part if part is not None and type(part).host_ended is not RunPart.host_ended else None
 
@@ -200,14 +200,14 @@ class RunParts:
                 part.receive(host, message)
 
     async def learner_started(self, state: BehaviorState, learner: HostHandle) -> list[Runner]:
-        """A learner was started; returns what main has to run for it."""
+        """Handle a started learner; return the runners that main needs for it."""
         return [runner for part in self for runner in await part.learner_started(state, learner)]
 
     def tell(self, what: Callable[[RunPart], object]) -> None:
-        """Call something on each part."""
+        """Call a method on each part."""
         for part in self:
             what(part)
 
     def merged(self, take: Callable[[RunPart], Mapping[str, T]]) -> dict[str, T]:
-        """Merge what each part returns."""
+        """Merge the parts' results."""
         return {name: value for part in self for name, value in take(part).items()}

@@ -1,4 +1,4 @@
-"""The plan of a run: its configuration, its folder and the checkpoint that it resumes from; never changed."""
+"""The immutable plan of a run: its configuration, its folder and the checkpoint from which it resumes."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ from headrace.stages.replay.source import TRAINER_EDGE, recorded_behaviors, reco
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One run."""
+    """The plan of one run."""
 
     config: RunConfig
     folder: RunFolder
     """The run's folder."""
     seed: int
     resumed: Checkpoint | None
-    """The checkpoint that it resumes from, or whose policies are played; None for a fresh run."""
+    """The checkpoint from which it resumes or whose policies it plays; None for a fresh run."""
     left: Mapping[str, int] = field(default_factory=dict)
-    """Steps of the checkpoints of ML-Agents that behaviours resume from, by the name of their folder."""
+    """Steps of the ML-Agents checkpoints from which behaviours resume, by folder name."""
 
     @property
     def playing(self) -> bool:
-        """True if policies are only played: nothing is learned or saved."""
+        """True if the run only plays policies, without learning or saving."""
         return self.config.checkpoint_settings.inference
 
     @property
     def deterministic(self) -> bool:
-        """True if the run has to give the same again, to the bit."""
+        """True if the run must be reproducible to the bit."""
         return self.config.pipeline.deterministic
 
     @property
     def replaces_learners(self) -> bool:
-        """True if a lost learner is started again: not if it is in main, nor if its stream can't go on from anywhere.
+        """True if a lost learner is restarted: not if it is in main, nor if its stream can't resume anywhere.
 
-        A recording would go on behind what the lost learner had taken of it, and a deterministic run gives the same
-        again only if it is resumed as a whole.
+        A recording would go on after the steps that the lost learner had taken, and a deterministic run is reproducible
+        only if it is resumed as a whole.
         """
         kind = HOST_KINDS[self.config.pipeline.hosts.learners.kind]
         return not (kind.in_main or self.deterministic or self.replay_edge)
 
     @cached_property
     def replay_edge(self) -> str:
-        """The edge at which the streams in the actors' place were recorded; empty if they act.
+        """The edge at which the streams that replace the actors were recorded; empty if actors act.
 
-        Demonstrations go to trainers as such.
+        Demonstrations go straight to trainers.
         """
         if self.config.replay is not None:
             return recorded_edge(self.config.replay.streams)
@@ -69,68 +69,68 @@ class RunPlan:
 
     @property
     def elapsed_before_s(self) -> float:
-        """Seconds of training before this run went on from there."""
+        """Seconds of training before this run continued from there."""
         return (
             float(self.resumed.progress.get("elapsed_s", 0.0)) if self.resumed is not None and not self.playing else 0.0
         )
 
     @property
     def resumes(self) -> bool:
-        """True if a run goes on, whose files are kept."""
+        """True if the run continues another one and keeps its files."""
         return not self.playing and (self.resumed is not None or bool(self.left))
 
     def step_before(self, behavior: str) -> int:
-        """The step from which a behaviour's training goes on."""
+        """Return the step from which a behaviour's training continues."""
         if not self.resumes:
             return 0
         steps = self.resumed.steps if self.resumed is not None else {}
         return steps.get(behavior, self.left.get(self._left_of(behavior) or "", 0))
 
     def origin(self, behavior: str) -> Path | None:
-        """What a behaviour's training goes on from; None if from nothing."""
+        """Return what a behaviour's training resumes from; None for a fresh start."""
         if self.resumed is not None and behavior in self.resumed.steps:
             return self.resumed.folder
         return left_checkpoint(self.folder.path, behavior) if self._left_of(behavior) else None
 
     def ratings_left(self) -> dict[str, float]:
-        """The ratings that ML-Agents left of the behaviours that go on from its checkpoints."""
+        """Return the ML-Agents ratings of behaviours that resume from its checkpoints."""
         if not self.left:
             return {}
         behaviors = self.folder.read_training_status().behaviors.items()
         return {name: each.elo for name, each in behaviors if each.elo is not None and self._left_of(name)}
 
     def _left_of(self, behavior: str) -> str | None:
-        """The folder in which ML-Agents left a behaviour's checkpoint; None if it left none."""
+        """Return the folder of a behaviour's ML-Agents checkpoint; None if there is none."""
         return next((name for name in folder_names(behavior) if name in self.left), None)
 
     def route(self, behavior: str) -> Route:
-        """The way of a behaviour's trajectories; what was recorded at a trainer's inlet goes straight there."""
+        """Return the route of a behaviour's trajectories; a recording of a trainer's inlet goes straight there."""
         way = route(self.config, behavior)
         return way.straight(bool(self.students(behavior))) if self.replay_edge == TRAINER_EDGE else way
 
     def teacher(self, behavior: str) -> str | None:
-        """The behaviour whose trajectories main has to copy to this one's trainer, if any.
+        """Return the behaviour whose trajectories main has to copy to this one's trainer, if any.
 
-        A student that was recorded at its trainer's inlet has them in a stream of its own.
+        A recording of an imitator's inlet already has them in its own stream.
         """
         return None if behavior in self._recorded_at_trainers else teacher_of(self.config, behavior)
 
     def students(self, behavior: str) -> list[str]:
-        """The behaviours to whose trainers main has to copy this one's trajectories."""
+        """Return the behaviours to whose trainers main has to copy this one's trajectories."""
         return [name for name in students_of(self.config, behavior) if name not in self._recorded_at_trainers]
 
     def set_by_command(self, behavior: str) -> tuple[str, ...]:
-        """The hyperparameters with a schedule that the command has set for this behaviour."""
+        """Return the scheduled hyperparameters that the command has set for this behaviour."""
         values = self.config.behavior_settings(behavior).declared_hyperparameters
         names, at = values.scheduled() if values is not None else (), ("behaviors", behavior, "hyperparameters")
         return tuple(name for name in names if self.config.is_set_by_command((*at, name)))
 
     def expected_parts(self, behaviors: Iterable[str]) -> set[str]:
-        """Names of all parts that make a checkpoint whole, with these behaviours."""
+        """Return the names of all parts of a complete checkpoint with these behaviours."""
         return expected_parts(self.config, behaviors, trainers_only=self.replay_edge == TRAINER_EDGE)
 
     def host_plan(self, role: str, name: str) -> HostPlan:
-        """The plan of a host, with what all of them have in common."""
+        """Return a host's plan, with the fields that all hosts share."""
         return HostPlan(
             role=role,
             name=name,

@@ -1,10 +1,9 @@
-"""The shape of a run: what the configuration leaves to be chosen of its hosts and environments.
+"""The shape of a run: automatic choices about its hosts and environments that the configuration leaves open.
 
-Processes are worth their cost where there is a second core. Several actors are worth theirs where the instances of an
-environment are stepped one after another, that takes long, and there are cores for it; they share the instances that
-the configuration asks for, so that what is learned does not depend on the machine. How long steps take is measured
-before the run, in a process of its own. A resumed run keeps what was chosen, as its folder's configuration says it, and
-the defaults that its version had.
+Processes pay where there is a second core. Several actors pay where an environment's instances step one after another,
+the steps are slow, and there are cores for them. Actors share the configured number of instances, so that learning does
+not depend on the machine. A separate process measures the time of steps before the run. A resumed run keeps the choices
+in its folder's configuration, and the defaults of the version that began it.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ from headrace.surroundings import absolute
 log = logging.getLogger(__name__)
 
 TICK_S = 2e-4
-"""What a tick costs an actor beside its environments' steps, whatever their number: decisions, rows, messages."""
+"""Seconds of a tick beyond its environments' steps, whatever their number: decisions, rows, messages."""
 WORTH = 1.25
-"""Times as many steps per second that further actors must promise."""
+"""Minimum speed-up in steps per second that further actors must promise."""
 GROWTH = 1.1
-"""Times as many steps per second that twice the instances must make."""
+"""Minimum speed-up in steps per second that twice the instances must give."""
 MOST_INSTANCES = 64
 ROWS_OF_EACH = 32
-"""The least rows of an update that come from each instance: shorter rollouts estimate returns worse."""
+"""Minimum rows of an update from each instance: shorter rollouts estimate returns worse."""
 MOST_OFF_POLICY = 8
-"""Of a trainer that learns many times from each step, which is what takes its time."""
+"""The same for a trainer that learns many times from each step, which dominates its time."""
 MOST_PROGRAMS = 16
 _BUDGET_S = 5.0
 
 
 # The shape is fixed before the start: a later actor would need a new way into each learner (docs/decisions/019).
 def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
-    """Return the configuration with all that was left to be chosen, and a line that says what was chosen and why.
+    """Return the configuration with all automatic choices made, and a line that explains them.
 
-    The line is empty where nothing was left to be chosen.
+    The line is empty if there was nothing to choose.
     """
     hosts = config.pipeline.hosts
     kept = _kept(config)
@@ -68,7 +67,7 @@ def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
 
 
 def as_begun(config: RunConfig) -> RunConfig:
-    """Return the configuration of a run that goes on, or is played, with the defaults of the version that began it."""
+    """Return the configuration of a run that is resumed or played, with the defaults of the version that began it."""
     return _as_begun(config, _kept(config))
 
 
@@ -182,7 +181,7 @@ def _has_player(config: RunConfig) -> bool:
 
 
 def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, float]:
-    """Seconds of a tick by the number of instances; empty if the environment gives no answer, as the run will say."""
+    """Return seconds per tick by number of instances; empty if measuring failed, which the run reports."""
     function = "headrace.stages.environments.stepping_time:measure_stepping"
     answer = call_in_subprocess(function, config, config.env_settings.timeout_wait, counts, gain, _BUDGET_S)
     if isinstance(answer, NoAnswer):
@@ -192,20 +191,20 @@ def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, fl
 
 
 def _most_instances(config: RunConfig) -> int:
-    """Return how many instances an update's rows may come from."""
+    """Return the maximum number of instances from which an update's rows may come."""
     most = MOST_INSTANCES
     for name, settings in config.behaviors.items():
         if settings.learns:
             try:
                 off_policy = kind_of_trainer(config, name).off_policy
-            except StageError:  # who starts the run will say that there is no such trainer
+            except StageError:  # the run's start reports an unknown trainer
                 continue
             most = min(most, MOST_OFF_POLICY if off_policy else rows_per_update(settings, 1, False) // ROWS_OF_EACH)
     return max(1, most)
 
 
 def _kept(config: RunConfig) -> Mapping[str, Any]:
-    """The configuration that a resumed run, or one that is played, has in its folder; empty without one."""
+    """Return the configuration in the folder of a resumed or played run; empty without one."""
     settings = config.checkpoint_settings
     path = absolute(settings.results_dir) / settings.run_id / CONFIGURATION
     if not (settings.resume or settings.inference):
@@ -213,7 +212,7 @@ def _kept(config: RunConfig) -> Mapping[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
         RunConfig.from_plain(found)
-    except Exception:  # missing, of another version, or written by somebody else: chosen anew
+    except Exception:  # missing, of another version or foreign: choose again
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -229,7 +228,7 @@ def _is_auto_section(config: RunConfig) -> bool:
 
 
 def with_hosts(config: RunConfig, which: str, **changes: Any) -> RunConfig:
-    """Return the configuration with other hosts; evaluation is where actors are, unless it is said where."""
+    """Return the configuration with other hosts; evaluation defaults to the actors' kind."""
     hosts = config.pipeline.hosts
     changed = {which: getattr(hosts, which).model_copy(update=changes)}
     if which == "actors" and "kind" in changes and not hosts.evaluation._is_set("kind"):
@@ -264,11 +263,11 @@ def _others(took: Mapping[int, float], number: int) -> str:
     return ", ".join(f"{count}: {seconds:.2g} s" for count, seconds in took.items() if count != number) or "no others"
 
 
-# Viewers of a run with `--inference`: a window or films of it, for which its environments are arranged anew.
+# Viewing a run with `--inference`, in a window or as films, which changes the arrangement of its environments.
 
 
 def for_viewers(config: RunConfig) -> RunConfig:
-    """Return the configuration in which what is played can be seen as `inference.watch` or `.video` ask for it.
+    """Return the configuration changed so that the game can be seen as `inference.watch` or `.video` requests.
 
     Raises:
         RunError: if it can't be seen so.

@@ -1,4 +1,4 @@
-"""The hosts of a run: started here, looked up here, and none left behind."""
+"""The hosts of a run: starts them, finds them, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 
 
 class RunningHosts:
-    """The hosts that were started, and those that have ended; a replacement takes the dead one's name.
+    """The started and the ended hosts of a run; a replacement takes the dead one's name.
 
     Args:
         config: the run's configuration.
         tasks: the group that owns the tasks of hosts in main's event loop.
-        on_start: called with each host that was started, to listen to it.
+        on_start: called with each started host, to listen to it.
     """
 
     def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup, on_start: Callable[[HostHandle], None]) -> None:
@@ -33,7 +33,7 @@ class RunningHosts:
         self._hosts: dict[str, HostHandle] = {}
         self._usage: dict[str, ProcessUsage] = {}
         self._in_process: dict[int, set[str]] = {}
-        """By process: the names of the hosts that were started in it."""
+        """Names of the hosts started in each process."""
         self._ended: set[str] = set()
         self._killed: set[str] = set()
         self._dismissed: set[str] = set()
@@ -62,32 +62,32 @@ class RunningHosts:
         return host
 
     def note_usage(self, name: str, usage: ProcessUsage) -> None:
-        """Note what a host says that its process uses."""
+        """Note a host's report of its process's usage."""
         self._usage[name] = usage
 
     def usage(self, name: str) -> ProcessUsage | None:
-        """Return what a host said last that its process uses; None before that."""
+        """Return a host's last report of its process's usage; None before the first."""
         return self._usage.get(name)
 
     def sharers(self, host: HostHandle) -> list[str]:
-        """Return the names of the others in a host's process that had not ended before it."""
+        """Return the names of the other hosts in a host's process that had not ended before it."""
         inside = self._in_process.get(getattr(host, "pid", -1), set())
         return sorted(inside - {host.plan.name} - self._ended)
 
     def current(self, host: HostHandle) -> bool:
-        """Return True if it is the host of its name, and not one that was replaced."""
+        """Return True if a host is the current one of its name, and has not been replaced."""
         return self._hosts.get(host.plan.name) is host
 
     def get(self, name: str) -> HostHandle | None:
-        """The host of this name."""
+        """Return the host of this name."""
         return self._hosts.get(name)
 
     def all(self) -> list[HostHandle]:
-        """All hosts that were started and not replaced, those that have ended included."""
+        """Return all hosts that were started and not replaced, including ended ones."""
         return [*self._hosts.values()]
 
     def mark_ended(self, name: str) -> None:
-        """A host has ended and is not replaced; what main holds of it is given up."""
+        """Note that a host has ended without a replacement, and release all that main holds of it."""
         self._ended.add(name)
         if name in self._hosts:
             self._hosts[name].close()
@@ -100,13 +100,13 @@ class RunningHosts:
 
     async def wait_all(self) -> None:
         """Wait until every host has ended."""
-        if not self._hosts:  # the first one could not be started
+        if not self._hosts:  # the first host failed to start
             self._all_ended.set()
         await self._all_ended.wait()
 
     @property
     def unended(self) -> set[str]:
-        """Names of the hosts that have not ended."""
+        """Return the names of the hosts that have not ended."""
         return self._hosts.keys() - self._ended
 
     def was_killed(self, name: str) -> bool:
@@ -114,7 +114,7 @@ class RunningHosts:
         return name in self._killed
 
     def was_dismissed(self, name: str) -> bool:
-        """Return True if the host of this name was to end without a word."""
+        """Return True if the host of this name was meant to end without a message."""
         return name in self._dismissed
 
     def kill(self, names: Iterable[str], waited_s: float) -> None:
@@ -128,7 +128,7 @@ class RunningHosts:
             self._hosts[name].kill()
 
     def until_all_ended(self, look: Callable[[], None], every_s: float) -> None:
-        """Call `look` each so many seconds until every host has ended."""
+        """Call `look` at this interval in seconds until every host has ended."""
         self._tasks.create_task(self._look_until(look, every_s))
 
     async def _look_until(self, look: Callable[[], None], every_s: float) -> None:
@@ -140,7 +140,7 @@ class RunningHosts:
             look()
 
     def dismiss_all(self, seconds: float) -> None:
-        """Have hosts end whatever they are doing, which also ends what they have started; the slow ones are killed."""
+        """End hosts whatever they are doing, with the processes that they started; kill the slow ones."""
         for name, host in self._hosts.items():
             if name not in self._ended:
                 self._dismissed.add(name)
@@ -150,13 +150,13 @@ class RunningHosts:
         self.until_all_ended(lambda: self.kill(self.unended, seconds), seconds)
 
     def close(self) -> None:
-        """Kill all hosts and give up everything that joined main to them."""
+        """Kill all hosts and release everything that joined main to them."""
         for host in self._hosts.values():
             host.kill()
         for host in self._hosts.values():
             host.close()
 
     def leave(self) -> None:
-        """End what hosts lived in; when all of them and everything that joined main to them are closed."""
+        """Release the kinds' own resources, after all hosts and everything that joined main to them are closed."""
         for factory in self._factories.values():
             factory.close()

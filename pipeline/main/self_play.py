@@ -1,4 +1,4 @@
-"""Self-play in main: the one controller of a run, its part of checkpoints, and the league's report."""
+"""Self-play in main: a run's single controller, its part of checkpoints, and the league's report."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _OPPONENTS = ("self_play", "opponents")
 
 
 class SelfPlay:
-    """Self-play of a run: makes the ghost stages on each behaviour's route, and publishes their matchups.
+    """Self-play of a run: creates the ghost stages of each behaviour's route and publishes their matchups.
 
     Args:
         config: the run's configuration.
         stages: hooks and saved states of stages in main.
         publisher: sends matchups to the actors.
-        seed: of the choice of opponents.
+        seed: seed of the choice of opponents.
         bystanders: behaviour ids that take no part; the collection may grow.
-        ratings: ratings to begin with in place of `initial_elo`, by behaviour.
+        ratings: initial ratings in place of `initial_elo`, by behaviour.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class SelfPlay:
         self.shared = SharedState(GHOST, stages, self.controller.state_dict)
 
     def add(self, behavior: str) -> None:
-        """Add a behaviour with self-play, which is trained from now on.
+        """Add a behaviour with self-play, which trains from now on.
 
         Raises:
-            LoadError: if its opponent sampler can't be made.
+            LoadError: if its opponent sampler can't be created.
         """
         settings = self._config.behavior_settings(behavior)
         assert settings.self_play is not None, "its route says so"
@@ -75,7 +75,7 @@ class SelfPlay:
         self.publish(self.controller.add_behavior(behavior_id))
 
     def all_announced(self) -> None:
-        """Note that the environments have announced all behaviour ids that they begin with."""
+        """Note that the environments have announced all behaviour ids with which they begin."""
         self.publish(self.controller.all_announced())
 
     def on_report(self, report: TrainerReport) -> None:
@@ -83,7 +83,7 @@ class SelfPlay:
         self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
 
     def rewind(self, behavior: str, step: int) -> None:
-        """Go back to an earlier step of a behaviour's trainer; nothing for one without self-play."""
+        """Go back to an earlier step of a behaviour's trainer; do nothing for one without self-play."""
         if behavior in self.controller.histories:
             self.controller.rewind(behavior, step)
 
@@ -105,7 +105,7 @@ class SelfPlay:
             self._publisher.publish_matchup(matchup)
 
     def reports(self) -> dict[str, dict[str, Any]]:
-        """The league's report of each behaviour that has had a policy."""
+        """Return the league's report of each behaviour that has had a policy."""
         histories = self.controller.histories.items()
         return {behavior: self.controller.report(behavior) for behavior, h in histories if h.newest is not None}
 
@@ -114,7 +114,7 @@ def check_players(config: RunConfig, checkpoint: Checkpoint) -> None:
     """Check that the behaviours that took part in self-play when a checkpoint was saved still have `self_play`.
 
     Raises:
-        RunError: if one has none any more: its trainer, its games and its turns would be missing.
+        RunError: if one has lost it: its trainer, its games and its turns would be missing.
     """
     state = checkpoint.read(part_name(GHOST, MAIN))
     ids: list[str] = state["ids"] if state is not None else []
@@ -149,7 +149,7 @@ def make_sampler(config: RunConfig, behavior: str) -> OpponentSampler:
 
 
 def check_samplers(config: RunConfig) -> list[LoadError]:
-    """Find the mistakes for which the behaviours' samplers can't be made, as far as is known without making them."""
+    """Find the mistakes in the behaviours' samplers that are detectable without creating them."""
     mistakes = []
     for path, settings in config.blocks():
         if settings.self_play is not None:

@@ -1,4 +1,4 @@
-"""A stage that the ways of several behaviours have in common: self-play, or a league."""
+"""A stage on the routes of several behaviours: self-play or a league."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headrace.stages.trainer.report import TrainerReport
 
 
 class SharedState:
-    """Its state: one part of a checkpoint, written when the barrier has passed the ways of all behaviours.
+    """The stage's state: one part of a checkpoint, written when the barrier has passed all behaviours' routes.
 
-    So the part holds the effects of all items before the barrier, on each way.
+    So the part holds the effects of all items before the barrier on each route.
 
     Args:
-        name: of the part.
+        name: name of the part.
         stages: hooks and saved states of stages in main.
         state: returns the state.
     """
@@ -31,15 +31,15 @@ class SharedState:
         self._missing: dict[int, set[str]] = {}
 
     def add(self, behavior: str) -> None:
-        """Add a behaviour on whose way it is."""
+        """Add a behaviour whose route has the stage."""
         self._behaviors.append(behavior)
 
     def begin_checkpoint(self) -> None:
-        """Await a barrier on the ways of all behaviours that are known now."""
+        """Await a barrier on the routes of all behaviours known now."""
         self._awaited = frozenset(self._behaviors)
 
     def hooks(self, stage: str, behavior: str) -> StageHooks:
-        """Make the hooks of the loop that runs the stage on a behaviour's way."""
+        """Create the hooks of the loop that runs the stage on a behaviour's route."""
 
         def reach(name: str, number: int, state: Mapping[str, Any]) -> None:
             missing = self._missing.setdefault(number, set(self._awaited))
@@ -51,26 +51,26 @@ class SharedState:
         return StageHooks(self._stages.hooks(stage).return_credits, reach)
 
     def save_now(self, behavior: str, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
-        """Pass the state to `save` without waiting for a barrier; once, for the first of all behaviours."""
+        """Pass the state to `save` without waiting for a barrier; only once, for the first behaviour."""
         if behavior == self._behaviors[0]:
             save(self.name, self._state())
 
 
 class SharedPlay(Protocol):
-    """Who decides about the games of several behaviours, as the way of one of them sees it."""
+    """A controller of the games of several behaviours, seen from one behaviour's route."""
 
     @property
     def shared(self) -> SharedState:
         """The state, and its name."""
 
     def add(self, behavior: str) -> None:
-        """Add a behaviour, which is trained from now on."""
+        """Add a behaviour, which trains from now on."""
 
     def add_behavior(self, behavior_id: str) -> None:
-        """A team has appeared."""
+        """Note a new team."""
 
     def on_report(self, report: TrainerReport) -> None:
-        """The trainer of such a behaviour has reported."""
+        """Handle a report of such a behaviour's trainer."""
 
     def elo(self, behavior: str) -> float | None:
         """Return the rating of a behaviour's newest policy; None if it has none."""

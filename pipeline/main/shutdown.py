@@ -1,7 +1,7 @@
-"""The end of a run: in order, when all is learned or a user asks for it, or because something failed.
+"""The end of a run: cleanly, when it is done or a user asks for it, or because of a failure.
 
-In order, sources put a last barrier into their streams and stop behind it, and all else drains. That is the good case:
-the last checkpoint waits for no source that is dead or silent. Then trainers and main's stages save where they stand.
+In a clean end, sources put a last barrier into their streams and stop after it, and everything else drains. The last
+checkpoint does not wait for a dead or silent source: trainers and main's stages then save their current state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.pipeline.main.run_plan import RunPlan
 log = logging.getLogger(__name__)
 
 SOURCES_SHARE = 1 / 6
-"""Share of `grace_s` after which silent sources are left behind: a user who presses Ctrl-C waits for learners alone."""
+"""Share of `grace_s` after which silent sources are abandoned: after Ctrl-C a user waits only for learners."""
 
 _LOOK_S = 1.0
 
@@ -32,14 +32,14 @@ _NOTHING_SEEN = (
 
 
 class Shutdown:
-    """Ends the run once, at the first cause.
+    """Ends the run once, for the first cause.
 
     Args:
         run: the run, with its checkpoints.
 
     Attributes:
-        begun: true if the run is ending.
-        failure: what went wrong first; None if nothing did.
+        begun: True if the run is ending.
+        failure: the first failure; None without one.
     """
 
     def __init__(self, run: SavedRun) -> None:
@@ -50,14 +50,14 @@ class Shutdown:
         self._checkpointing = run.checkpointing
         self._checkpointing.ended, self._checkpointing.failed = self.checkpoint_ended, self.fail
         self._sources = frozenset(actor_names(run.plan.config))
-        """Names of all that the run has, or will have once they have been started."""
+        """Names of all sources that the run has, or will have once they are started."""
         self._grace_s = grace_s = run.plan.config.pipeline.supervision.grace_s
-        # In a deterministic run sources follow commands only where they stand still.
+        # In a deterministic run, sources follow commands only while idle.
         self._sources_s = grace_s if run.plan.deterministic else grace_s * SOURCES_SHARE
         self._owing: set[str] = set()
-        """Sources that were told to stop and have not said that they do."""
+        """Sources that were told to stop and have not confirmed it."""
         self._exhausted: set[str] = set()
-        """Sources that produce no more; others may."""
+        """Sources that produce no more, while others may."""
         self._any_stopped = False
         self._without_barriers = False
         self._begun_s = self._moved_s = 0.0
@@ -71,12 +71,12 @@ class Shutdown:
 
     @property
     def failed_at_start(self) -> bool:
-        """True if a trainer failed before it was ready to learn; a resumed run would only meet that again."""
+        """True if a trainer failed before it was ready to learn; a resumed run would fail the same way."""
         failed = self.failure.stage if self.failure is not None else ""
         return any(not state.was_ready and learner_name(name) == failed for name, state in self._behaviors.items())
 
     def finish(self) -> None:
-        """End the run in order: sources make a last checkpoint and stop, all else drains."""
+        """End the run cleanly: sources begin a last checkpoint and stop, everything else drains."""
         if self.begun:
             return
         self._begin()
@@ -89,7 +89,7 @@ class Shutdown:
             self._checkpointing.begin(then_stop=True)
 
     def fail(self, failure: HostFailed) -> bool:
-        """Something failed: save what can be saved, and end; returns False if something had failed before."""
+        """Handle a failure: save what can be saved, and end; return False if the run had failed before."""
         if self.failure is not None:
             log.debug("a further failure: %s", failure.message)
             return False
@@ -105,13 +105,13 @@ class Shutdown:
             self._without_barriers = True
             self._checkpointing.save_now()
         elif len(self._behaviors) > 1 and not self._folder.waits:
-            self._checkpointing.save_now()  # no checkpoint comes of it, but those that are sound export their policies
+            self._checkpointing.save_now()  # it gives no checkpoint, but sound learners export their policies
         self._broadcaster.send_to_sources(Stop())
         self._release_learners()
         return True
 
     def source_ended(self, name: str) -> None:
-        """A source produces no more; the run ends with the last. If it was told to, its barrier is in the stream."""
+        """Handle a source that produces no more; the last ends the run. If it was told to stop, its barrier is out."""
         self._exhausted.add(name)
         if name in self._owing:
             self._owing.remove(name)
@@ -125,21 +125,21 @@ class Shutdown:
             self.fail(HostFailed(_NOTHING_SEEN, "", name))
 
     def source_replaced(self, name: str) -> None:
-        """A source was started in the place of a dead one: it produces, whatever the other has said."""
+        """Note a source that replaces a dead one: it produces, even if its predecessor had stopped."""
         self._exhausted.discard(name)
 
     def host_ended(self, name: str, how: str, in_order: bool) -> None:
-        """A host has ended as the run does; `how` says how, for a message if that was not in order."""
+        """Handle a host's end while the run ends; `how` describes an abnormal one for a message."""
         if not in_order and self.failure is None and not self._running.was_killed(name):
             log.warning("The process of %s %s as the run ended.", name, how)
         owed = name in self._owing
         self._owing.discard(name)
         self._checkpointing.host_ended(name)
         if owed and not self._owing and not self._any_stopped and self._checkpointing.busy:
-            self._leave_barriers()  # nobody is left who would send one
+            self._leave_barriers()  # no host is left to send one
 
     def checkpoint_ended(self, problem: str | None) -> None:
-        """A checkpoint is whole, or could not be written. What the last one would have kept is nowhere else."""
+        """Handle a checkpoint's end; a failure of the last one fails the run, as nothing else keeps its state."""
         if not self.begun:
             return
         if problem is not None and self.failure is None:
@@ -148,13 +148,13 @@ class Shutdown:
         self._release_learners()
 
     def learner_started(self) -> None:
-        """A learner whose start had begun before the end was not there to be asked for anything."""
+        """Send a learner that was still starting when the run's end began the requests that it has missed."""
         if self._checkpointing.busy and self._without_barriers:
             self._checkpointing.save_now()
         self._release_learners()
 
     def moved(self) -> None:
-        """There is a sign of progress: grace is counted from here."""
+        """Note a sign of progress, from which grace is counted."""
         self._moved_s = asyncio.get_running_loop().time()
 
     def _begin(self) -> None:
@@ -168,7 +168,7 @@ class Shutdown:
         self._running.until_all_ended(self._look, min(_LOOK_S, self._sources_s / 2))
 
     def _look(self) -> None:
-        """Leave behind who is silent: first sources, then everybody."""
+        """Abandon silent hosts: first sources, then all."""
         now_s = asyncio.get_running_loop().time()
         signs = (self._checkpointing.signs(), len(self._owing), len(self._running.unended))
         if signs != self._signs:
@@ -186,7 +186,7 @@ class Shutdown:
             self._running.kill(self._running.unended, silent_s)
 
     def _leave_barriers(self) -> None:
-        """Wait for barriers no longer: each learner saves as soon as it is free."""
+        """Stop waiting for barriers: each learner saves as soon as it is free."""
         self._without_barriers = True
         self.moved()
         left = _and(self._owing)
@@ -196,14 +196,14 @@ class Shutdown:
         self._checkpointing.save_now()
 
     def _release_learners(self) -> None:
-        """Let learners end with their inlets, as soon as no checkpoint needs them."""
+        """Let learners end with their inlets once no checkpoint needs them."""
         if not self._checkpointing.busy:
             for state in self._behaviors.values():
                 if state.learner is not None:
                     state.learner.control.send(Stop())
 
     def _trainers_are_sound(self, failed_stage: str) -> bool:
-        """Return True if what trainers would save now is whole, and worth more than the checkpoint before."""
+        """Return True if trainers' current state is consistent, and newer than the last checkpoint."""
         learners = [learner_name(state.behavior) for state in self._behaviors.values() if state.learner is not None]
         dead = any(self._running.has_ended(name) or name == failed_stage for name in learners)
         return bool(learners) and not dead and failed_stage != "trainer"
@@ -213,23 +213,23 @@ def _and(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
-# Ends before the trainers have all their steps: by the caller, the time, or the ratings that are reached.
+# Early ends, before the trainers have all their steps: by the caller, the time limit or ratings.
 
 
 STOPPED, OUT_OF_TIME = "stop", "max_wall_time_s"
 
 
 class EarlyEnd:
-    """Watches for reasons to end early.
+    """Watches for reasons to end a run early.
 
     Args:
         plan: the run.
-        shutdown: its end.
-        clock: seconds, from any start.
+        shutdown: ends the run.
+        clock: returns seconds from any origin.
 
     Attributes:
         ended_by: `stop` if the run was asked to end before its trainers were done, `max_wall_time_s` if its time was
-            over; else empty.
+            up; else empty.
     """
 
     def __init__(self, plan: RunPlan, shutdown: Shutdown, clock: Callable[[], float] = time.monotonic) -> None:
@@ -241,7 +241,7 @@ class EarlyEnd:
         self._ended_behaviors: set[str] = set()
 
     async def watch(self, stop: asyncio.Event) -> None:
-        """End the run when it is asked to."""
+        """End the run on request."""
         await stop.wait()
         playing = self._plan.playing
         self._end(
@@ -249,13 +249,13 @@ class EarlyEnd:
         )
 
     def check_time(self, now_s: float) -> None:
-        """End the run if its time is over."""
+        """End the run if its time is up."""
         if self._limit_s is not None and not self._shutdown.begun and now_s - self._began_s >= self._limit_s:
             words = "The run has taken its %g s (pipeline.max_wall_time_s). Please wait while a checkpoint is saved."
             self._end(OUT_OF_TIME, words % self._limit_s)
 
     def check_rating(self, state: BehaviorState) -> None:
-        """Let a behaviour learn no more if its rating is high enough."""
+        """Stop a behaviour's learning if its rating is high enough."""
         wanted = state.settings.stop_when.elo if state.settings.stop_when is not None else None
         if wanted is None or state.elo is None or state.elo < wanted or state.done or state.learner is None:
             return

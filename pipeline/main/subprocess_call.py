@@ -1,4 +1,4 @@
-"""Calls of one function in a process of its own (`subprocess_entry`): whatever it does there, there is an answer."""
+"""Calls a function in a separate process (`subprocess_entry`): whatever it does there, the caller gets an answer."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from headrace.queues.packing import pack, unpack
 from headrace.stages.environments.given import carried
 
 _GRACE_S = 60.0
-"""After the time limit, at which the child writes its stack and ends, and for its start and its imports before."""
+"""Extra seconds: for the child's start and imports, and to write its stack and end after the time limit."""
 _TOO_LONG = "Timeout ("
-"""What faulthandler then writes first."""
+"""The beginning of the stack that faulthandler then writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """A call that gave no answer."""
+    """The outcome of a call that gave no answer."""
 
     status: int | None
     """Exit status of its process, negative for a signal; None if it took too long."""
     stacks: str = ""
-    """Where it was then, as `faulthandler` writes it; may be empty."""
+    """Its stack then, as `faulthandler` writes it; may be empty."""
     error: str = ""
-    """What it raised, if that is why."""
+    """Its exception, if that is the reason."""
 
 
 def call_in_subprocess(
@@ -50,15 +50,15 @@ def call_in_subprocess(
     imports: Sequence[str] = (),
     with_folder: bool = False,
 ) -> Any:
-    """Call a function with a configuration and further arguments; returns what it returns, or `NoAnswer`.
+    """Call a function with a configuration and further arguments; return its result or `NoAnswer`.
 
     Args:
-        function: `module:name`; takes and returns what msgpack knows.
+        function: `module:name`; its arguments and result are msgpack types.
         config: its first argument.
-        timeout_s: seconds that it may take.
-        arguments: the others.
-        imports: modules that are imported before that time begins.
-        with_folder: True for a last argument, a folder for what it writes, which is removed whatever happens.
+        timeout_s: time limit in seconds.
+        arguments: further arguments.
+        imports: modules to import before that time begins.
+        with_folder: True to pass a folder for its files as the last argument; it is removed whatever happens.
     """
     with _folder() as folder:
         path, plain = config.path, config.to_plain()
@@ -86,10 +86,10 @@ def call_in_subprocess(
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """Make a folder that is removed when it is left, and at the end of this process, whatever ends it meanwhile."""
+    """Create a folder that is removed at the end of the context, or of this process, whatever ends it."""
     folder = os.path.join(tempfile.gettempdir(), f"headrace-trial-{os.urandom(8).hex()}")
     remove = partial(shutil.rmtree, folder, ignore_errors=True)
-    with cleaned_up_by(remove):  # before it is there: a signal may come between any two lines
+    with cleaned_up_by(remove):  # before it exists: a signal may come between any two lines
         remove_folder_at_end(folder)
         os.mkdir(folder, 0o700)
         try:
@@ -99,7 +99,7 @@ def _folder() -> Iterator[str]:
 
 
 def _run(request: bytes, timeout_s: float) -> tuple[int | None, str]:
-    """Run the child; its exit status, None if it took too long, and its words. What it has started ends with it."""
+    """Run the child; return its exit status (None if it took too long) and last words. End all that it started."""
     no_window = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}
     words, mark = LastWords(), new_mark("trial")
     child, lifeline, ticket = start_child(
@@ -111,7 +111,7 @@ def _run(request: bytes, timeout_s: float) -> tuple[int | None, str]:
         mark,
         shows=False,
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,  # whatever an environment prints is not ours
+        stdout=subprocess.DEVNULL,  # an environment's output is not ours
         stderr=subprocess.DEVNULL,
     )
     watch_host(child.pid, mark)

@@ -1,4 +1,4 @@
-"""The process in which a function is called alone: what is request on standard input, its answer into a file."""
+"""The process that calls a single function: reads the request on standard input, writes the answer to a file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from headrace.pipeline.hosts.held import HostLifeline, hold_lifeline
 
 
 def main(line: str, last_words: str) -> None:
-    """Answer the request, and end the process at once, with whatever threads that has left."""
+    """Answer the request, and end the process at once, whatever threads the call has left."""
     lifeline = hold_lifeline(line)
-    prepare_output()  # for what the user's code prints
+    prepare_output()  # for the output of the user's code
     leave_signals_to_main()
     import traceback
 
@@ -29,7 +29,7 @@ def main(line: str, last_words: str) -> None:
 
 
 def _answer(descriptor: int, lifeline: HostLifeline) -> None:
-    import faulthandler  # and others: here, so that an import that fails is told
+    import faulthandler  # imported here, so that a failed import is reported
     from pathlib import Path
 
     from headrace.config import RunConfig
@@ -53,7 +53,7 @@ def _answer(descriptor: int, lifeline: HostLifeline) -> None:
         import_plugins(request["plugins"])
         take_over(request["given"])
         answer = load_entry(request["function"])(RunConfig.from_plain(request["config"], path), *request["arguments"])
-    except BaseException as error:  # also a request to exit: nobody here made one
+    except BaseException as error:  # SystemExit too, which only the function can have raised
         written = {"error": describe_error(error)}
     else:
         written = {"answer": answer}

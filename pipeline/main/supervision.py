@@ -1,4 +1,4 @@
-"""Supervision of hosts: which may be restarted (the coordinator restarts them), and which have fallen silent."""
+"""Supervision of hosts: which of them the coordinator may restart, and which have fallen silent."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Silence:
     host: str
     seconds: float
     ends: bool
-    """True if it is to be ended, False for a warning."""
+    """True to end it, False for a warning."""
     key: str
-    """The key of the YAML that says so."""
+    """The YAML key of the limit."""
     starting: bool = False
-    """True if it was still to begin, or has prepared itself since."""
+    """True if it had not begun yet or was preparing."""
 
 
 @dataclass
 class _Heard:
-    """The last sign of life of a host."""
+    """A host's last sign of life."""
 
     role: Role
     since: float
@@ -40,7 +40,7 @@ class _Heard:
 
 # Reports prove that the event loop runs; counters prove that a stage does, however slow it is (docs/decisions/013).
 class Supervisor:
-    """Restart limits and signs of life of hosts. Pure: times are arguments.
+    """Hosts' restart limits and signs of life. Pure: times are arguments.
 
     Args:
         settings: ML-Agents' restart limits and `timeout_wait`.
@@ -55,32 +55,32 @@ class Supervisor:
         self._looked: float | None = None
 
     def started(self, host: str, role: Role, now_s: float, share: float = 1.0) -> None:
-        """A host was started; of the limits of its role a share holds for it."""
+        """Add a started host, with its share of its role's limits."""
         self._heard[host] = _Heard(role, now_s, role != "main", share)
 
     def alive(self, host: str, now_s: float, silent_s: float = 0.0) -> None:
-        """A host has given a sign of life, but one of its stages may have been silent for so many seconds."""
+        """Note a host's sign of life, although one of its stages may have been silent for that many seconds."""
         heard = self._heard.get(host)
         if heard is None:
             return
-        since = max(now_s - silent_s, heard.since)  # its clock goes on while main does not run
+        since = max(now_s - silent_s, heard.since)  # its clock runs on while main is stopped
         if not silent_s:
             heard.warned, since = False, now_s
         heard.since, heard.starting = since, heard.starting and silent_s > 0
 
     def preparing(self, host: str, now_s: float, begins: bool) -> None:
-        """A host begins what may take as long as its start, or has done it: that is no time of its environment's."""
+        """Note that a host begins or ends a preparation, which may take as long as its start."""
         self.alive(host, now_s)
         heard = self._heard.get(host)
         if heard is not None:
             heard.starting = begins and heard.role != "main"
 
     def ended(self, host: str) -> None:
-        """A host has ended."""
+        """Remove a host that has ended."""
         self._heard.pop(host, None)
 
     def silent(self, now_s: float) -> list[Silence]:
-        """Hosts that have been silent for too long; each is to be warned of once, and ended once, by its silence."""
+        """Return hosts that have been silent for too long; each silence gives one warning and one end."""
         pause = now_s - self._looked if self._looked is not None else 0.0
         self._looked = now_s
         found = []
@@ -103,7 +103,7 @@ class Supervisor:
         starting, factor = heard.starting, STARTING_FACTOR if heard.starting else 1
         if end_s is None and heard.role == "actors":
             end_s = float(self._settings.timeout_wait)
-            if starting:  # that counts the answers of games alone
+            if starting:  # which applies only to games' answers
                 end_s = max(end_s, START_S / factor)
             else:
                 end_key = "env_settings.timeout_wait"
@@ -114,7 +114,7 @@ class Supervisor:
         return None
 
     def refusal(self, host: str, now_s: float) -> str | None:
-        """Return why a dead host must not be started again; None if it may, and then that counts as a restart."""
+        """Return why a dead host must not be restarted; None if it may, which then counts as a restart."""
         limits = self._settings
         budget = self._budgets.setdefault(
             host,

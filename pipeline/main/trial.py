@@ -1,7 +1,7 @@
-"""Tries a run before it is started, in a process of its own, and says what is wrong with it (`pipeline/trial_run.py`).
+"""Tries a run in a separate process before it starts, and reports what is wrong with it (`pipeline/trial_run.py`).
 
-Whatever a function does that is called there, there is an answer. So main imports no environment, and one that hangs,
-crashes, prints or reads costs nothing but its time limit.
+The caller gets an answer whatever happens there. So main imports no environment, and one that hangs, crashes, prints or
+reads costs at most its time limit.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from headrace.stages.loading import users_folders
 
 _CHILD = "headrace.pipeline.trial_run:try_run"
 _FOR_PROGRAMS = 2
-"""Times `env_settings.timeout_wait` for the trial of a program, whose start alone may take as long as that."""
+"""Multiple of `env_settings.timeout_wait` for the trial of a program, whose start alone may take that long."""
 _SKIP = "--no-env-check skips this check"
 _ROOM = re.compile(r"\bstages[/\\\\](\w+)[/\\\\]")
 _COMPUTING = ("policy", "trainer")
-"""Rooms of stages that take long by right."""
+"""Folders of stages that may be slow for good reason."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 
 def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
-    """Try a run; returns errors, each with its place, and warnings, which say too what could not be tried."""
+    """Try a run; return errors, each with its place, and warnings, which also name what could not be tried."""
     try:
         config = for_viewers(config)
         if config.environment is not None:
@@ -76,7 +76,7 @@ def _untried_environment(config: RunConfig) -> str:
 
 
 def _left_out(config: RunConfig) -> Iterator[str]:
-    """Yield the parts of a run that its trial does without."""
+    """Yield the features of a run that its trial omits."""
     hosts, settings = config.pipeline.hosts, config.checkpoint_settings
     if settings.resume:
         yield "the checkpoint that the run resumes from (checkpoint_settings.resume)"
@@ -95,7 +95,7 @@ def _left_out(config: RunConfig) -> Iterator[str]:
 
 
 def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Mapping[str, Any]:
-    """Return the remark on a trial that gave no answer."""
+    """Return the finding on a trial that gave no answer."""
     if answer.error:
         return {"text": answer.error, "serious": True, "key": ()}
     innermost, where = _ROOM.search(answer.stacks), _where(answer.stacks, config)
@@ -118,7 +118,7 @@ def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Map
 
 
 def _where(stacks: str, config: RunConfig) -> str:
-    """The innermost call in a file of the user's own; else the innermost of all."""
+    """Return the innermost call in the user's own files, else the innermost of all."""
     calls = _FRAME.findall(stacks)
     own = tuple(str(folder) for folder in users_folders(config.source_folder))
     found = next((call for call in calls if call[0].startswith(own)), calls[0] if calls else None)

@@ -1,4 +1,4 @@
-"""Calls of the Ray actors that hold hosts: how the ends of queues elsewhere reach theirs."""
+"""Calls between the Ray actors that hold hosts, by which the two ends of a queue reach each other."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from headrace.queues.errors import PeerLost
 from headrace.queues.messages import PolicyUpdate
 
 STORED_BYTES = 100_000
-"""From here on Ray keeps an argument in its object store anyway: then once for all who get it."""
+"""From this size on, Ray puts an argument into its object store anyway: then we put it there once for all receivers."""
 
 
 TURNS = 4
-"""Turns of the event loop for which a call waits for others to go with it: what one message brings about comes in a
-few, and takes less time than a second call."""
+"""Turns of the event loop for which a call waits for others to join it: the effects of one message come within a few
+turns, which take less time than a second call."""
 
 
 class RaySource:
-    """A host on Ray as those who fetch from it see it; queues of one host share their calls.
+    """A host on Ray, seen from its readers; queues of one host share calls.
 
     Args:
         actor: handle of its `RayWorker`.
@@ -39,7 +39,7 @@ class RaySource:
         self._open: set[asyncio.Task[None]] = set()
 
     async def fetch(self, name: str, taken: int) -> list[Any] | None:
-        """As `FetchSource.fetch`."""
+        """See `FetchSource.fetch`."""
         self._counts[name] = taken
         answer: asyncio.Future[list[Any] | None] = asyncio.get_running_loop().create_future()
         self._waiting[name] = answer
@@ -47,7 +47,7 @@ class RaySource:
         return await answer
 
     def finish(self, name: str) -> None:
-        """As `FetchSource.finish`."""
+        """See `FetchSource.finish`."""
         with suppress(PeerLost), _lost():
             self._actor.finish.remote(name)
 
@@ -74,10 +74,10 @@ class RaySource:
             self._open.discard(call)
         for name, items in answers.items():
             answer = self._waiting.pop(name)
-            if not answer.done():  # else its consumer has closed
+            if not answer.done():  # otherwise its consumer has closed
                 answer.set_result(items)
         if self._waiting and not self._open:
-            self._call_soon()  # for the queues of which nothing came
+            self._call_soon()  # for the queues that had no item
 
 
 class RayDeliveries:
@@ -85,7 +85,7 @@ class RayDeliveries:
 
     Args:
         actor: handle of its `RayWorker`.
-        stored: what several hosts get, in the object store.
+        stored: the object store's items for several hosts.
     """
 
     def __init__(self, actor: Any, stored: Stored) -> None:
@@ -96,9 +96,9 @@ class RayDeliveries:
         self._call: asyncio.Task[list[bool]] | None = None
 
     async def deliver(self, name: str, number: int, item: Any) -> bool:
-        """As `Deliver`; what comes at a time goes in one call, answered when all of it is taken.
+        """Like `Deliver`; items that come together go in one call, which is answered when all are taken.
 
-        So it is for what is taken at once: control messages, and the newest policies.
+        This suits items that are taken at once: control messages and the newest policies.
         """
         if self._call is None:
             self._call = asyncio.get_running_loop().create_task(self._deliver(), name="delivering")
@@ -108,7 +108,7 @@ class RayDeliveries:
         return (await asyncio.shield(call))[place]
 
     async def deliver_alone(self, name: str, number: int, item: Any) -> bool:
-        """As `headrace.queues.push.Deliver`."""
+        """See `headrace.queues.push.Deliver`."""
         return (await self._send([(name, number)], [item]))[0]
 
     async def _deliver(self) -> list[bool]:
@@ -123,13 +123,13 @@ class RayDeliveries:
 
 
 class Stored:
-    """The newest large policy, in the object store once for all who get it."""
+    """The newest large policy, stored once in the object store for all receivers."""
 
     def __init__(self) -> None:
         self._last: tuple[Any, Any] = (None, None)
 
     def shared(self, item: Any) -> Any:
-        """Return an item, or where in the object store it is."""
+        """Return an item, or its reference in the object store."""
         if not isinstance(item, PolicyUpdate) or item.weights.nbytes < STORED_BYTES:
             return item
         if item is not self._last[0]:
@@ -144,7 +144,7 @@ async def _others() -> None:
 
 @contextmanager
 def _lost() -> Iterator[None]:
-    """Say of any call that fails, or comes when Ray has ended, that the other host is lost."""
+    """Report the other host as lost when a call fails or comes after Ray's end."""
     if not ray.is_initialized():
         raise PeerLost("Ray has ended")
     try:

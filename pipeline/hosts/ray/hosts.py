@@ -1,4 +1,4 @@
-"""Ray hosts: a host in an actor of Ray, started, reached and ended by main."""
+"""Ray hosts: each host in a Ray actor, which main starts, calls and ends."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ from headrace.queues.push import PushOutlet
 log = logging.getLogger(__name__)
 
 CALLS = 10_000
-"""Calls that a host has at a time: one for each item on its way, and one for each queue that is fetched from."""
+"""Maximum number of concurrent calls of a host: one per item in transit and one per queue with a reader."""
 
 _HEADLESS = (
     "the head of the Ray cluster is gone, and Ray ends all that belongs to it; pipeline.ray.address says which cluster"
 )
 VERDICT_S = 60.0
-"""Seconds in which a cluster finds that a node has died."""
+"""Seconds within which a cluster notices that a node has died."""
 
 
 class Consumer(Protocol):
-    """Whoever fetches from a host, and has to know who takes the host's place."""
+    """A reader of a host's queue, which has to know the host's replacement."""
 
     def replace(self, key: str, actor: Any) -> None:
-        """The host of this name is another actor now; None: there will be none."""
+        """Note that the host of this name is another actor now; None: it has no successor."""
 
 
 class RayHost:
     """A running host on Ray.
 
     Args:
-        plan: the host.
+        plan: the host's plan.
         actor: handle of its `RayWorker`.
-        session: the Ray that it lives in.
-        stored: what several hosts get.
-        maxlen: bound of queues in which items wait in line.
-        resources: what it asks for, in words.
+        session: the Ray instance in which it lives.
+        stored: the object store's items for several hosts.
+        maxlen: bound of the FIFO queues.
+        resources: description of the resources that it requests.
     """
 
     may_hang = True
@@ -75,14 +75,14 @@ class RayHost:
         self.actor = actor
         self.source = RaySource(actor)
         self.consumers: dict[str, Consumer] = {}
-        """Of the queues from this host, by name."""
+        """Readers of the queues from this host, by queue name."""
         self.feeders: list[RayHost] = []
-        """The hosts that put straight into a queue of this one, and its name."""
+        """Hosts that put straight into a queue of this one, with the queue's name."""
         self.feed_name = ""
         self.served: dict[str, dict[str, Any]] = {}
-        """The queues from this host, by name."""
+        """Queues from this host, by name."""
         self.outlets: dict[str, PushOutlet[Any]] = {}
-        """Main's ends of the queues to a host that may have a successor, by name."""
+        """Main's ends of the queues to a host that may get a successor, by name."""
         self._session = session
         self._deliveries = RayDeliveries(actor, stored)
         self._maxlen = maxlen
@@ -123,13 +123,13 @@ class RayHost:
         self.control.send(OpenEdge(name, self.served[name]))
 
     def add_consumer(self, name: str, consumer: Consumer) -> None:
-        """Somebody fetches from a queue of this host."""
+        """Add a reader of a queue of this host."""
         self.consumers[name] = consumer
         if self._settled:
             consumer.replace(self.plan.name, None)
 
     def succeed(self, dead: RayHost) -> None:
-        """Put into the queues of a dead host from now on, and take what main puts into those of a dead learner."""
+        """Take over the outgoing queues of a dead host, and the incoming ones of a dead learner."""
         self.consumers, dead.consumers = dead.consumers, {}
         for name, consumer in self.consumers.items():
             self.serve(name, **dead.served[name])
@@ -140,7 +140,7 @@ class RayHost:
             outlet.renew(self._deliveries.deliver_alone)
 
     def settle(self) -> None:
-        """When this host ends, those who fetch from it see it."""
+        """Let readers see this host's end."""
         if not self._settled:
             self._settled = True
             for consumer in self.consumers.values():
@@ -155,18 +155,18 @@ class RayHost:
 
     @property
     def began(self) -> bool:
-        """True if it has given a sign of life."""
+        """True if it has shown a sign of life."""
         said = self._up.statistics()
         return said.items_out > 0 or said.size > 0
 
     def lose(self) -> None:
-        """Ray has lost its head: whoever is still there is as good as gone."""
+        """Count the host as ended, because Ray has lost its head."""
         self.control.close()
         self._up.close()
         self._end.cancel()
 
     async def describe(self) -> str:
-        """Say what the host is doing, with its stack."""
+        """Describe what the host is doing, with its stack."""
         with suppress(TimeoutError, RayError):
             async with asyncio.timeout(ANSWER_S):
                 return str(await self.actor.describe.remote())
@@ -184,7 +184,7 @@ class RayHost:
                 ray.kill(self.actor)
 
     def close(self) -> None:
-        """Close the control channel, end the process and give up whatever main holds of it."""
+        """Close the control channel, end the process and release all that main holds of it."""
         if self._closed:
             return
         self._closed = True
@@ -201,11 +201,11 @@ class RayHost:
         except RayError as error:
             if not self._closed:
                 log.warning("%s: %s", self.plan.name, " ".join(str(await self._verdict(error)).split()))
-            self.kill()  # its node may be out of reach, and nobody is to be there twice
+            self.kill()  # its node may be out of reach, and no host may exist twice
             return -9
 
     async def _verdict(self, error: RayError) -> RayError:
-        """Wait until Ray knows why a host is out of reach: until then it would start others on the same dead node."""
+        """Wait until Ray knows why a host is out of reach: before, it would start others on the same dead node."""
         with suppress(TimeoutError):
             async with asyncio.timeout(VERDICT_S):
                 while isinstance(error, ActorUnavailableError):
@@ -215,13 +215,13 @@ class RayHost:
                         error = later
                         await asyncio.sleep(VERDICT_S / 100)
                     else:
-                        break  # it is there, and the call that was its life is lost
+                        break  # the actor is alive, but the call that ran the host is lost
         return error
 
 
 @dataclass(frozen=True)
 class MainConsumer:
-    """Main, which fetches."""
+    """Main as a reader."""
 
     inlet: PullInlet[Any]
 
@@ -235,7 +235,7 @@ class MainConsumer:
 
 @dataclass(frozen=True)
 class HostConsumer:
-    """Another host on Ray, which fetches."""
+    """Another host on Ray as a reader."""
 
     actor: Any
     name: str
@@ -281,7 +281,7 @@ class RayHosts:
         self._stored = Stored()
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> RayHost:
-        """Start a host; it may wait for a node with room.
+        """Start a host, which may wait for a node with free resources.
 
         Raises:
             RunError: if Ray can't be started or joined.
@@ -289,14 +289,14 @@ class RayHosts:
         assert feed is None or isinstance(feed, RayFeed), "what comes from another kind of host passes through main"
         assert replaces is None or isinstance(replaces, RayHost), "a replacement is of the same kind"
         if self._session is None:
-            await asyncio.sleep(0)  # for seconds nothing else runs in this thread: what has been begun begins first
+            await asyncio.sleep(0)  # starting blocks this thread for seconds: let pending tasks run first
             self._session = RaySession(self._config)
             if not self._session.found:
                 self._watch = asyncio.create_task(self._watch_head(self._session), name="watching Ray's head")
         session = self._session
         if session.lost:
             raise RunError(_HEADLESS)
-        # A learner that starts its followers has not started Ray itself.
+        # For followers of a learner in another kind of host, Ray may not be running yet.
         own = session.own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
         options = _options(self._resources_of(plan.role), own)
         worker_class = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
@@ -331,9 +331,9 @@ class RayHosts:
         return resources
 
     async def _watch_head(self, session: RaySession) -> None:
-        """Let a lost head show as the end of its actors, which main would replace: that fails, and ends the run.
+        """Report a lost head as the end of its actors: main fails to replace them, which ends the run.
 
-        Learners may save; those that have not begun never will, and nobody is to wait for them.
+        Learners may still save; those that have not begun never will, so main must not wait for them.
         """
         await session.wait_until_lost()
         log.warning(_HEADLESS)
@@ -343,7 +343,7 @@ class RayHosts:
 
 
 def _options(resources: HostResources, own: bool) -> dict[str, Any]:
-    """Return Ray's options of an actor that asks for these resources."""
+    """Return Ray's options for an actor that requests these resources."""
     options: dict[str, Any] = {
         "num_cpus": resources.cpus if resources.cpus is not None else float(not own),
         "num_gpus": resources.gpus,

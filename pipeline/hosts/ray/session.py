@@ -1,4 +1,4 @@
-"""The Ray that a run's hosts live in: one of the run's own, which ends with it, or a cluster that it joins."""
+"""The Ray instance of a run's hosts: the run's own, which ends with it, or a cluster that the run joins."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ from headrace.surroundings import surroundings
 
 LOOPBACK = "127.0.0.1"
 _LONGEST_FOLDER = 107 - 65 - 30
-"""A socket's path has at most 107 characters; Ray names the last 65, and its folder takes 30 here."""
+"""A socket's path has at most 107 characters, of which Ray's names take 65 and its folder here 30."""
 _OWN_RAY = {
-    "prestart_worker_first_driver": False,  # hosts are all that runs there
-    "worker_niceness": 0,  # they are the run's main work: Ray would let all else on the machine come first
-    "task_events_report_interval_ms": 0,  # nobody looks at its lists of calls,
-    "enable_metrics_collection": False,  # nor at its metrics,
-    "event_stats": False,  # nor at the times of its event loops: each call would cost more
-    "kill_child_processes_on_worker_exit": False,  # sweepers end what hosts leave behind, with time to end in order
+    "prestart_worker_first_driver": False,  # only hosts run there
+    "worker_niceness": 0,  # hosts are the run's main work, to which Ray would give low priority
+    "task_events_report_interval_ms": 0,  # its lists of calls,
+    "enable_metrics_collection": False,  # its metrics
+    "event_stats": False,  # and its event-loop times are unused, and make each call slower
+    "kill_child_processes_on_worker_exit": False,  # sweepers end leftover processes, and give them time to end cleanly
 }
 
 
 # `ray stop` would end every Ray of the user; the sweeper ends only processes with this run's mark (docs/decisions/015).
 class RaySession:
-    """Ray, started or joined; started and ended in main's thread, as the end of the thread would end Ray."""
+    """A Ray instance, started or joined; main's thread does both, as the end of a thread would end Ray."""
 
     def __init__(self, config: RunConfig) -> None:
         self.own = config.pipeline.ray.address is None
-        """True if it is of the run's own and on this machine."""
-        os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a call that comes too late is to start no Ray of its own
+        """True if it is the run's own, on this machine."""
+        os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a late call must not start another Ray
         self.lost = False
         self._folder = ""
         self.found = ray.is_initialized()
@@ -64,7 +64,7 @@ class RaySession:
             self._join(config)
 
     def _start(self, config: RunConfig) -> None:
-        watch_this_process()  # what Ray starts ends with main, `kill -9` included
+        watch_this_process()  # Ray's processes end with main, even after `kill -9`
         temporary = tempfile.gettempdir()
         place = temporary if len(temporary) <= _LONGEST_FOLDER else "/tmp"
         self._folder = tempfile.mkdtemp(prefix=f"headrace-ray-{os.getpid()}-", dir=place)
@@ -114,7 +114,7 @@ class RaySession:
             )
 
     async def wait_until_lost(self) -> None:
-        """Return when the cluster's head is gone; it is not called any more then, as calls may never return."""
+        """Return when the cluster's head is gone; Ray is not called after that, as calls may never return."""
         await wait_until_gone(ray.get_runtime_context().gcs_address)
         self.lost = True
 
@@ -132,7 +132,7 @@ class RaySession:
 
 
 def _end_processes() -> None:
-    """End what is left of a Ray of this process's without its head, for which an end in order would wait."""
+    """End what is left of this process's Ray without its head, for which an orderly shutdown would wait."""
     from ray._private import worker
 
     if worker._global_node is not None:
@@ -140,7 +140,7 @@ def _end_processes() -> None:
 
 
 def runtime_environment(config: RunConfig) -> dict[str, Any]:
-    """What hosts on other machines need: this Headrace, and the modules of the user's own that main has imported.
+    """Return what hosts on other machines need: this Headrace, and the user's modules that main has imported.
 
     Raises:
         RunError: if this Headrace's packages do not lie in one folder.
@@ -157,7 +157,7 @@ def runtime_environment(config: RunConfig) -> dict[str, Any]:
 
 
 def _modules_in(config: RunConfig) -> list[str]:
-    """The modules and packages beside the YAML and in the working directory that were imported, as paths."""
+    """Return the paths of imported modules and packages next to the YAML and in the working directory."""
     folders = [str(folder) for folder in {config.source_folder, surroundings().folder} if folder is not None]
     found = []
     for name, module in list(sys.modules.items()):
@@ -173,7 +173,7 @@ def _modules_in(config: RunConfig) -> list[str]:
 
 
 def _amounts(config: RunConfig) -> dict[str, float]:
-    """What a run's hosts on Ray ask for together, by Ray's names of resources."""
+    """Return the total of the resources that a run's hosts on Ray request, by Ray's names."""
     hosts = config.pipeline.hosts
     counts = (
         (hosts.actors, hosts.actors.replicas),
@@ -194,18 +194,18 @@ def _amounts(config: RunConfig) -> dict[str, float]:
 
 @functools.cache
 def _token() -> dict[str, str]:
-    """The secret without which nobody on this machine can use a Ray of this process's: Ray would keep one in a file."""
+    """Return the secret that a client of this process's Ray needs; Ray itself would keep it in a file."""
     return {
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # see _loopback_allowed
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a learner that asks for no GPU sees them all, as in a process
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a learner that requests no GPU sees all of them, as in a process
     }
 
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Change the environment for what is started within."""
+    """Set environment variables for programs started in this context."""
     before = dict(os.environ)
     os.environ.update(values)
     try:
@@ -217,9 +217,9 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _loopback_allowed() -> Iterator[None]:
-    """Let a Ray that is started within keep the loopback address, which it replaces by the machine's own.
+    """Let a Ray started in this context keep the loopback address instead of replacing it by the machine's own.
 
-    It keeps it where Ray makes no clusters. The variable of that name is read when Ray is imported, which may be over.
+    Ray keeps it where it can't form clusters. It reads the variable for that at import, which may be over already.
     """
     from ray._private import ray_constants
 
@@ -233,12 +233,12 @@ def _loopback_allowed() -> Iterator[None]:
 
 @contextmanager
 def _as_it_listens(address: str | None) -> Iterator[None]:
-    """Let a cluster be joined within at the address where it answers, which may be the loopback one alone.
+    """Let this context join a cluster at the address where it answers, which may be the loopback address alone.
 
     Raises:
-        ConnectionError: if nobody answers there: Ray would try for many minutes.
+        ConnectionError: if no answer comes from there, as Ray would retry for many minutes.
     """
-    found = canonicalize_bootstrap_address(address)  # of this machine's addresses, its own one in any case
+    found = canonicalize_bootstrap_address(address)  # for an address of this machine, its main one in any case
     host, _, port = (found or "").rpartition(":")
     hosts = [host, LOOPBACK] if host == ray.util.get_node_ip_address() else [host]
     if found is None or first_to_answer([each.strip("[]") for each in hosts], int(port)) != LOOPBACK:
@@ -250,7 +250,7 @@ def _as_it_listens(address: str | None) -> Iterator[None]:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Keep the handlers of requests to end, which Ray takes for itself."""
+    """Restore the signal handlers that Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -262,21 +262,21 @@ def _signals_kept() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# The head of a Ray cluster: where it answers, and the watch over it. A minute after its end Ray ends every process
-# that uses it, main too.
+# The head of a Ray cluster: its address and the watch over it. A minute after its end, Ray ends every process that uses
+# it, including main.
 
 LOOK_EVERY_S = 2.0
 MISSES = 3
-"""Looks in a row at which nothing answered: then the head is gone."""
+"""Number of consecutive failed probes after which the head counts as gone."""
 PATIENCE_S = 10.0
-"""Seconds in which a head that has just been started begins to answer; Ray would wait for minutes."""
+"""Seconds within which a new head begins to answer; Ray would wait for minutes."""
 
 
 def first_to_answer(hosts: list[str], port: int) -> str:
-    """Return the first of these hosts at which somebody answers at the port.
+    """Return the first of these hosts with an answer at the port.
 
     Raises:
-        ConnectionError: if nobody answers at any of them.
+        ConnectionError: if none answers.
     """
     until = time.monotonic() + PATIENCE_S
     while True:
@@ -290,7 +290,7 @@ def first_to_answer(hosts: list[str], port: int) -> str:
 
 
 async def wait_until_gone(address: str) -> None:
-    """Return when nobody answers any more at the head's `host:port`."""
+    """Return when the head's `host:port` no longer answers."""
     host, _, port = address.rpartition(":")
     misses = 0
     while misses < MISSES:

@@ -1,7 +1,7 @@
-"""The Ray actor that holds a host: its ends of queues, and the calls by which others reach them.
+"""The Ray actor that holds a host: the host's ends of queues, and the calls by which others reach them.
 
-Ray lets an actor be called, and main is none. So what a host puts is fetched, and what main puts is delivered, messages
-of the control channel too. Arrays stay in Ray's object store, from where they are read without a copy.
+Ray can call actors, but main is not an actor. So main fetches what a host puts and delivers what it puts itself,
+including messages of the control channel. Arrays stay in Ray's object store, and readers use them without a copy.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from headrace.surroundings import keep_surroundings
 log = logging.getLogger(__name__)
 
 SWITCH_S = 1e-4
-"""Seconds after which a thread that computes lets another one run: Ray's threads carry every call, and need Python's
-lock several times for each."""
+"""Seconds after which a computing thread yields the GIL: Ray's threads carry every call, and each call takes it several
+times."""
 UP, DOWN = "control up", "control down"
-"""Names of the queues that are the control channel."""
+"""Names of the control channel's queues."""
 
 
 class RayEdges:
-    """The host's ends of queues by name; whoever asks for one before it is open waits for it.
+    """The host's ends of queues by name; a caller waits for an end that is not yet open.
 
-    The host opens and closes ends in its own event loop; calls come in that of Ray.
+    The host opens and closes ends in its own event loop; calls come in Ray's.
 
     Args:
         loop: Ray's event loop.
@@ -55,14 +55,14 @@ class RayEdges:
         self._readers: dict[str, Reader] = {}
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
-        """Make the producing end of a queue, whose items are fetched."""
+        """Create the producing end of a queue, whose items others fetch."""
         outlet: PullOutlet[Any] = PullOutlet(name, address["maxlen"], address["overflow"])
         self._served.append(outlet)
         post(self._loop, self._open, name, outlet)
         return outlet
 
     async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
-        """Make the consuming end of a queue: of what main delivers, or of what other hosts let be fetched."""
+        """Create the consuming end of a queue, whose items main delivers or this host fetches from others."""
         bounds = address["maxlen"], address["overflow"]
         sources = {key: RaySource(actor) for key, actor in address["sources"].items()}
         inlet: Any = PullInlet(name, bounds[0], sources, bounds[1]) if sources else PushInlet(name, *bounds)
@@ -70,7 +70,7 @@ class RayEdges:
         return inlet  # type: ignore[no-any-return]
 
     def renew(self, name: str) -> None:
-        """Begin a queue anew with the consumer that takes the place of a dead one."""
+        """Restart a queue with the consumer that replaces a dead one."""
         for outlet in self._served:
             if outlet.name == name:
                 outlet.renew()
@@ -80,17 +80,17 @@ class RayEdges:
         return await asyncio.shield(self._end(name))
 
     async def fetch(self, reader: str, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
-        """Return what the queues have that a reader asks for, by name; the numbers are those taken of each before."""
+        """Return items of a reader's queues, by name; the numbers are those that it has taken of each so far."""
         if reader not in self._readers:
             self._readers[reader] = Reader(self)
         return await self._readers[reader].fetch(counts)
 
     async def deliver(self, keys: Sequence[tuple[str, int]], *items: Any) -> list[bool]:
-        """As `PushInlet.deliver`, to several queues; the keys are the items' queues and numbers."""
+        """Like `PushInlet.deliver` for several queues; the keys are the items' queues and numbers."""
         return await asyncio.gather(*(self._deliver(*key, item) for key, item in zip(keys, items, strict=True)))
 
     async def close(self) -> None:
-        """Wait until what was put has been fetched, or nobody will."""
+        """Wait until readers have fetched all items, or are gone."""
         for outlet in self._served:
             outlet.close()
         for outlet in self._served:
@@ -109,7 +109,7 @@ class RayEdges:
 
 
 class Reader:
-    """One who fetches from several queues of this host: a call brings what there is in all that were counts for."""
+    """A reader of several queues of this host: a call returns the items of all queues that it counts."""
 
     def __init__(self, edges: RayEdges) -> None:
         self._edges = edges
@@ -118,7 +118,7 @@ class Reader:
         self._calls = 0
 
     async def fetch(self, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
-        """Fetch from these queues too; waits for any that it or an earlier call has counts for, or for a later call."""
+        """Fetch from these queues too; wait for an item of this or an earlier call's queues, or for a later call."""
         self._calls += 1
         call = self._calls
         self._changed.set()
@@ -135,16 +135,16 @@ class Reader:
 
 
 class RayWorker:
-    """One host in an actor of Ray.
+    """One host in a Ray actor.
 
     Args:
-        plan: the host, as plain data.
-        path: main's `sys.path`, where main's folders are here as well; empty to leave this process's own.
+        plan: the host's plan, as plain data.
+        path: main's `sys.path`, if main's folders exist here too; empty: keep this process's own.
     """
 
     def __init__(self, plan: Mapping[str, Any], path: Sequence[str]) -> None:
-        watch_this_process()  # first of all: games that are started here end with it, whatever ends it
-        prepare_output()  # for what the user's code prints
+        watch_this_process()  # first, so that games started here end with this process, whatever ends it
+        prepare_output()  # for the output of the user's code
         if path:
             follow_path_of_main(path)
         keep_surroundings()
@@ -157,9 +157,9 @@ class RayWorker:
         return RayEdges(asyncio.get_running_loop())
 
     async def run(self) -> int:
-        """Be the host until it has nothing left to do; its exit status.
+        """Run the host until it has nothing left to do; return its exit status.
 
-        The host has a thread and an event loop of its own: calls are answered while a stage computes.
+        The host has its own thread and event loop, so calls are answered while a stage computes.
         """
         sys.setswitchinterval(SWITCH_S)
         return await asyncio.to_thread(asyncio.run, self._run(self._edges))
@@ -184,19 +184,19 @@ class RayWorker:
         return 0 if ended_well else 1
 
     async def fetch(self, reader: str, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
-        """As `RayEdges.fetch`."""
+        """See `RayEdges.fetch`."""
         return await self._edges.fetch(reader, counts)
 
     async def deliver(self, keys: Sequence[tuple[str, int]], *items: Any) -> list[bool]:
-        """As `RayEdges.deliver`."""
+        """See `RayEdges.deliver`."""
         return await self._edges.deliver(keys, *items)
 
     async def finish(self, name: str) -> None:
-        """As `PullOutlet.finish`."""
+        """See `PullOutlet.finish`."""
         (await self._edges.end(name)).finish()
 
     async def replace(self, name: str, key: str, actor: Any) -> None:
-        """As `PullInlet.replace`; None for the actor: as `settle`."""
+        """See `PullInlet.replace`; without an actor, see `settle`."""
         inlet = await self._edges.end(name)
         assert self._loop is not None, "the host has opened this end"
         if actor is None:
@@ -206,5 +206,5 @@ class RayWorker:
 
     @ray.method(concurrency_group="watch")  # type: ignore[untyped-decorator]
     async def describe(self) -> str:
-        """Say what the host is doing, with its stack; in a thread of its own, whatever the event loop is doing."""
+        """Describe what the host is doing, with its stack; from another thread, whatever the event loop is doing."""
         return f"process {os.getpid()}: {describe_holder(self._loop, self._thread)}"
