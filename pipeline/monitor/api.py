@@ -1,4 +1,4 @@
-"""What the page's server answers: the files of the page, `/api/…`, the stream of states, `/healthz` and `/metrics`."""
+"""The routes of the page's server: the page's files, `/api/…`, the stream of states, `/healthz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from headrace.pipeline.web.site import file_routes, refusal
 from headrace.place import ROOT
 
 PATIENCE_S = 30.0
-"""A viewer that reads nothing for so long is left."""
+"""Seconds without reading after which a viewer is disconnected."""
 SILENCE_S = 15.0
-"""After so long without a state there is a sign of life, for whoever stands between."""
+"""Seconds without a state after which a keep-alive is sent, for proxies."""
 MOST_VIEWERS = 100
 
 
@@ -35,23 +35,23 @@ class StateFeed:
         self._event: bytes | None = None
         self._changed = asyncio.Event()
         self.viewers = 0
-        """The number of those who look."""
+        """Number of viewers."""
         self._over = False
 
     def publish(self, state: dict[str, Any]) -> None:
-        """Put a state in the place of the one before."""
+        """Replace the previous state."""
         self.sequence += 1
         self._state, self._event = {**state, "sequence": self.sequence}, None
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     def close(self) -> None:
-        """End the streams, behind the newest state."""
+        """End the streams after the newest state."""
         self._over = True
         self._changed.set()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Answer a viewer: the newest state at once, then each that is the newest when the viewer has read."""
+        """Stream to a viewer: the newest state immediately, then the newest each time the viewer has read one."""
         if self.viewers >= MOST_VIEWERS:
             raise web.HTTPServiceUnavailable(text=f"{MOST_VIEWERS} look already")
         response = web.StreamResponse(headers={hdrs.CACHE_CONTROL: "no-store", "X-Accel-Buffering": "no"})
@@ -70,7 +70,7 @@ class StateFeed:
         return response
 
     def _newest(self) -> bytes:
-        """The newest state, written down when the first viewer asks for it."""
+        """Return the newest state as JSON, encoded when the first viewer requests it."""
         if self._event is None:
             self._event = b"id: %d\ndata: %s\n\n" % (self.sequence, to_json(self._state))
         return self._event
@@ -93,7 +93,7 @@ class StateFeed:
 
 
 def to_json(plain: Any) -> bytes:
-    """Write plain data down; numbers that JSON has none for become null."""
+    """Encode plain data as JSON; NaN and infinities become null."""
     try:
         return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode()
     except ValueError:
@@ -109,7 +109,7 @@ def _finite(plain: Any) -> Any:
 
 
 USUAL_PORT = 8470
-"""Of the page, where the endpoint names none."""
+"""The page's default port."""
 PAGE = {
     "/": "index.html",
     "/style.css": "style.css",
@@ -126,15 +126,15 @@ PAGE = {
 }
 """The page's files by their paths."""
 STATISTICS = "statistics.md"
-"""What explains each statistic: of the documentation, and beside the page's files where Headrace is installed."""
+"""Explanations of the statistics: in the documentation, or next to the page's files if Headrace is installed."""
 OPEN = frozenset({*PAGE, f"/{STATISTICS}", "/healthz"})
-"""Paths without anything of the run, which need no token."""
+"""Paths that reveal nothing about the run, which need no token."""
 
 
 def page_routes() -> list[web.RouteDef]:
     """Return the routes of the page's files."""
     page = files("headrace.pipeline.monitor").joinpath("page")
-    docs = page if page.joinpath(STATISTICS).is_file() else Path(ROOT, "docs")  # in a checkout it lies there alone
+    docs = page if page.joinpath(STATISTICS).is_file() else Path(ROOT, "docs")  # in a checkout it is only there
     return [*file_routes(page, PAGE), *file_routes(docs, {f"/{STATISTICS}": STATISTICS})]
 
 
@@ -142,8 +142,8 @@ def run_routes(runs: Mapping[str, ShownRun], options: Mapping[str, Any]) -> list
     """Return the routes that read runs.
 
     Args:
-        runs: by the id in their paths.
-        options: what the page may do, for it to know.
+        runs: runs by the id in their paths.
+        options: the page's permissions, which it reads.
     """
 
     async def all_runs(_: web.Request) -> web.Response:
@@ -177,7 +177,7 @@ def answer(plain: Any) -> web.Response:
     return web.Response(body=to_json(plain), content_type="application/json", headers={"Cache-Control": "no-store"})
 
 
-# What a page asks of a run, live or finished.
+# The interface of a run for its page, live or finished.
 
 
 class ShownRun(Protocol):
@@ -189,7 +189,7 @@ class ShownRun(Protocol):
 
     @property
     def live(self) -> bool:
-        """True if it goes on."""
+        """True while it is running."""
 
     def state(self) -> dict[str, Any]:
         """The newest state; see `state.state_of`."""
@@ -198,7 +198,7 @@ class ShownRun(Protocol):
         """All curves, by category and name."""
 
     def leagues(self) -> list[dict[str, Any]]:
-        """The leagues, as `league_for_page` makes them."""
+        """The leagues, in the form of `league_for_page`."""
 
     def configuration(self) -> str:
         """The resolved configuration, as YAML."""
@@ -240,7 +240,7 @@ def health_routes(run: LiveRun) -> list[web.RouteDef]:
 
 
 class _Collector:
-    """Reads the newest state when it is asked."""
+    """Returns the newest state on request."""
 
     def __init__(self, run: LiveRun) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""The controls of a run over HTTP: what may be asked, its schema, and how it reaches main."""
+"""The controls of a run over HTTP: the requests, their schema, and their way to main."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headrace.pipeline.monitor.api import answer
 from headrace.pipeline.web.site import read_json
 
 PATIENCE_S = 10.0
-"""For main, which may be held by a long update of an inline trainer."""
+"""Seconds to wait for main, which a long update of an inline trainer may block."""
 OFF = "controls are off: start the run with --monitor-control"
 
 Action = Callable[[web.Request], Awaitable[Callable[[], None]]]
 
 
 class HyperparameterChange(BaseModel):
-    """Another value of a hyperparameter that has a schedule, from the next update on; kept in checkpoints."""
+    """A new value of a scheduled hyperparameter, effective at the next update and kept in checkpoints."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
@@ -36,10 +36,10 @@ class Control:
     """Carries requests to main.
 
     Args:
-        controls: what main lets users do.
-        stop: ends the run in order when it is set.
-        loop: main's.
-        allowed: False refuses everything.
+        controls: main's controls for users.
+        stop: ends the run cleanly when set.
+        loop: main's event loop.
+        allowed: False refuses all requests.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The run of this process on its page: main hands states in, the server's thread gives them out."""
+"""The run of this process on its page: main supplies states, and the server's thread delivers them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.pipeline.reporting.history import History
 from headrace.stages.ghost.league_chart import chart_of
 
 LATE_S = 60.0
-"""After so long without a state, main is held by something."""
+"""Seconds without a state after which main counts as blocked."""
 OVER = ("failed", "ended")
 
 
@@ -47,14 +47,14 @@ class LiveRun:
         self._last_line = 0
 
     def receive(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
-        """Take a state from main, and the reports of leagues if they are new."""
+        """Store a state from main, and the leagues' reports if they are new."""
         state["hosts"], state["usage_lacks"] = self._processes.look(state["hosts"]), usage_lacks()
         self._state, self._at = state, time.monotonic()
         if leagues is not None:
             self._leagues = [league_for_page(report) for report in leagues]
 
     def event(self) -> dict[str, Any]:
-        """The newest state, with what has come since the last call: points of curves, lines of the log."""
+        """Return the newest state with additions since the last call: points of curves, lines of the log."""
         lines = self.tail.since(self._last_line)
         self._last_line = lines[-1]["number"] if lines else self._last_line
         points: dict[str, dict[str, list[list[float]]]] = {}
@@ -85,7 +85,7 @@ class LiveRun:
         return self.tail.since(0)
 
     def trouble(self) -> str:
-        """Why the run is not healthy; empty if it is."""
+        """Reason why the run is not healthy; empty if it is."""
         if self._state["status"] in OVER:
             return self._state["message"] or "the run has ended"
         late = time.monotonic() - self._at
@@ -97,36 +97,36 @@ def curves_of(history: History) -> dict[str, Any]:
     return {"revision": history.revision, "curves": history.plain(), "marks": history.marks()}
 
 
-# CPU time and memory of the hosts' processes: read where they run on this machine, told where they don't.
+# CPU time and memory of the hosts' processes: read for those on this machine, reported by the others.
 
 _SHORT_S = 0.5
-"""Over less time, the share of a core would be an accident of the clock's ticks."""
+"""Minimum seconds between readings: over less, the clock's ticks would dominate the share of a core."""
 
 
 class Usage(TypedDict):
-    """What a process uses."""
+    """A process's usage."""
 
     cpu: float
-    """Cores, since the last look."""
+    """Cores used since the last reading."""
     cpu_s: float
-    """CPU time in all."""
+    """Total CPU time."""
     memory: int
     """Resident bytes."""
 
 
 class Processes:
-    """Looks at the processes of hosts now and then."""
+    """Reads the usage of the hosts' processes from time to time."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[ProcessUsage, float]] = {}
 
     def look(self, hosts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the hosts with the `usage` of each; None of those that have ended, and that share a process.
+        """Return the hosts with the `usage` of each; None for hosts that have ended or that share a process.
 
-        The first of several learners in one process has its usage, and no host that lies in main's.
+        Of several learners in one process, the first has its usage. Hosts in main's process have none.
 
         Args:
-            hosts: as `state` describes them; `told` is what one said last, for those without a `pid` on this machine.
+            hosts: as `state` describes them; `told` is the last report of a host without a `pid` on this machine.
         """
         found = []
         seen: set[int] = set()
@@ -175,7 +175,7 @@ class LogTail(logging.Handler):
         """Keep a line."""
         try:
             text = record.getMessage()[:_LONGEST]
-        except Exception:  # as every handler of the standard library does: a log line never ends the program
+        except Exception:  # like every handler of the standard library: a log line never ends the program
             self.handleError(record)
             return
         self._count += 1
@@ -189,7 +189,7 @@ class LogTail(logging.Handler):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Keep what is logged within."""
+        """Keep the log lines of this context."""
         logger = logging.getLogger(OURS)
         logger.addHandler(self)
         try:
@@ -201,14 +201,14 @@ class LogTail(logging.Handler):
 # A league's report for the page: ratings, and the matrix of results, neighbours summed where it is large.
 
 MOST_CELLS = 40
-"""Rows and columns of the matrix at most."""
+"""Maximum number of rows and of columns of the matrix."""
 
 
 def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `headrace.stages.ghost.league.report` with its results as a matrix; of several learners, their chart.
+    """Return a `headrace.stages.ghost.league.report` with its results as a matrix; for several learners, their chart.
 
-    Rows are spans of the learner's snapshots, or brains where nobody learns; columns are spans of an opponent's
-    snapshots and brains; a cell is [won, drawn, lost] or None.
+    Rows are spans of the learner's snapshots, or brains if no behaviour learns. Columns are spans of an opponent's
+    snapshots and brains. A cell is [won, drawn, lost] or None.
     """
     if "players" in report:
         return chart_of(report, MOST_CELLS)
@@ -240,6 +240,6 @@ def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opponent(each: Mapping[str, Any]) -> tuple[str, str, int]:
-    """The behaviour, the name of the brain, behind all snapshots, or the snapshot's number."""
+    """Return the sort key of a player: its behaviour, then the snapshot's number; brains follow all snapshots."""
     snapshot = each["snapshot"]
     return str(each["against"]), str(each.get("brain") or ""), -1 if snapshot is None else int(snapshot)

@@ -1,7 +1,7 @@
-"""The monitor of a run: joins main to the page, whose server is a thread with an event loop of its own.
+"""The monitor of a run: connects main to the page, whose server is a thread with its own event loop.
 
-So a long update in main does not stop the server; and what goes wrong in it never reaches the run: it is logged, and
-training goes on.
+So a long update in main does not stop the server. A fault in the server never reaches the run: it is logged, and
+training continues.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from headrace.pipeline.web.site import Site, SiteOptions
 log = logging.getLogger(__name__)
 
 STOP_S = 5.0
-"""Seconds that the server has to say goodbye to its viewers."""
+"""Seconds that the server has to disconnect its viewers."""
 
 
 class PageServer:
     """A site in a thread.
 
     Args:
-        routes: what it answers.
-        options: what it allows.
-        goodbye: called in its loop before it ends, and awaited.
+        routes: the site's routes.
+        options: the site's options.
+        goodbye: awaited in its loop before it ends.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class PageServer:
         self._goodbye = goodbye
 
     def addresses(self, token: str = "") -> str:
-        """As of `Site`."""
+        """See `Site`."""
         return self._site.addresses(token)
 
     def start(self) -> None:
         """Listen.
 
         Raises:
-            RunError: if it can't.
+            RunError: if it can't listen.
         """
         self._thread.start()
         try:
@@ -77,12 +77,12 @@ class PageServer:
             raise RunError(f"monitor.listen: {error.strerror}; choose another with --monitor=HOST:PORT") from error
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in the server's loop, soon."""
+        """Schedule a function in the server's loop."""
         with suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(self._guarded, function, *arguments)
 
     def stop(self) -> None:
-        """Tell the viewers, and end."""
+        """Notify the viewers, and end."""
         try:
             self._do(self._say_goodbye())
         except Exception as error:
@@ -91,7 +91,7 @@ class PageServer:
 
     async def _say_goodbye(self) -> None:
         await self._goodbye()
-        await asyncio.sleep(0.1)  # the newest state is on its way to the viewers
+        await asyncio.sleep(0.1)  # the viewers are receiving the newest state
         await self._site.stop()
 
     def _run(self) -> None:
@@ -114,7 +114,7 @@ class PageServer:
 
 
 LEAGUE_EVERY_S = 5.0
-"""Between two reports of leagues, which grow."""
+"""Seconds between two reports of leagues, which grow."""
 RUN = "live"
 """The run's id in the paths."""
 
@@ -125,13 +125,13 @@ OnProgress = Callable[[ProgressSnapshot], None]
 async def monitored(
     plan: RunPlan, coordinator: Coordinator, settings: MonitorSettings, stop: asyncio.Event
 ) -> AsyncIterator[OnProgress]:
-    """Serve the page of a run within; what it yields is to be called about once a second.
+    """Serve a run's page in this context; call the yielded function about once a second.
 
     Args:
         plan: the run.
         coordinator: its main.
-        settings: where the page is, and what it may do.
-        stop: ends the run in order when it is set.
+        settings: the page's endpoint and permissions.
+        stop: ends the run cleanly when set.
 
     Raises:
         RunError: if it can't listen.
@@ -162,9 +162,9 @@ class LivePage:
 
     Args:
         run: the run.
-        settings: where it listens, and what it may do.
-        control: carries out what it is asked.
-        show: what is watched on it.
+        settings: the page's endpoint and permissions.
+        control: carries out requests.
+        show: the game on the page.
     """
 
     def __init__(self, run: LiveRun, settings: MonitorSettings, control: Control, show: ShownGame) -> None:
@@ -177,7 +177,7 @@ class LivePage:
         self.server = PageServer(self._routes(settings, control), site, self._say_goodbye)
 
     def announce(self) -> None:
-        """Say where it is; the token that it may need is shown to the user alone, and stands in no log."""
+        """Log the page's address; its token, if any, continuesly to the terminal, and to no log."""
         words, kept = "The live page of this run: %s", {}
         if self._token:
             tell_user(f"[INFO] {words}" % self.server.addresses(self._token))
@@ -185,7 +185,7 @@ class LivePage:
         log.info(words, self.server.addresses(), extra=kept)
 
     def publish(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
-        """Show a state; in the server's loop."""
+        """Show a state; call in the server's loop."""
         self.run.receive(state, leagues)
         self._feed.publish(self.run.event())
 
@@ -221,14 +221,14 @@ class _Watch:
         self._leagues_due_s = 0.0
 
     def look(self, snapshot: ProgressSnapshot) -> None:
-        """Pass the present state on."""
+        """Send the current state."""
         state, leagues, now = state_of(self._plan, self._coordinator, snapshot), None, time.monotonic()
         if now >= self._leagues_due_s:
             leagues, self._leagues_due_s = leagues_of(self._coordinator), now + LEAGUE_EVERY_S
         self._page.server.call(self._page.publish, state, leagues)
 
     def end(self) -> None:
-        """Pass the last state on."""
+        """Send the last state."""
         state = state_of(self._plan, self._coordinator, self._coordinator.reporter.snapshot())
         if state["status"] != "failed":
             state["status"] = "ended"

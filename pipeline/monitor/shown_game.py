@@ -1,4 +1,4 @@
-"""A game on the page, as its server sees it: what is asked of it, its newest picture, and what is said about it."""
+"""A game on the page, seen from the page's server: its settings, its newest frame and its status."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _HEADER = struct.Struct("<I")
 
 @dataclass
 class ShowOrder:
-    """What is asked of the show."""
+    """The requested settings of the show."""
 
     players: dict[str, str] = field(default_factory=dict)
-    """By behaviour id; `newest` where it is left out."""
+    """Player by behaviour id; `newest` by default."""
     persons: dict[str, object] = field(default_factory=dict)
-    """By behaviour id: the viewer who plays."""
+    """The viewer who plays, by behaviour id."""
     paused: bool = False
     speed: float = 1.0
     recorded: str = ""
 
     def message(self) -> DirectShow:
-        """Return it as the message to whoever plays the game."""
+        """Return the settings as a message to the game's host."""
         ids = dict.fromkeys((*self.players, *self.persons))
         parts = {each: (self.players.get(each, "newest"), each in self.persons) for each in ids}
         return DirectShow(parts, self.paused, self.speed, self.recorded)
 
 
 class ShownGame(ABC):
-    """One game for all who watch. All calls come from the loop of the page's server.
+    """One game for all viewers. All calls come from the loop of the page's server.
 
-    Pictures are not queued: each viewer gets the newest one when it has read the last.
+    Frames are not queued: each viewer gets the newest one when it has read the last.
 
     Args:
-        status: at the start.
-        trouble: why it can't be shown; empty if it can.
+        status: the initial status.
+        trouble: reason why it can't be shown; empty if it can.
     """
 
     own = False
-    """True if it is the run's own game, so that whatever is done to it is done to the run."""
+    """True if it is the run's own game, so that each control affects the run."""
 
     def __init__(self, status: str, trouble: str = "") -> None:
         self.order = ShowOrder()
@@ -55,10 +55,10 @@ class ShownGame(ABC):
         self.trouble = trouble
         self.announced: Mapping[str, Any] = {"sides": [], "display": None, "saved": "", "trouble": "", "waits": ""}
         self.picture = b""
-        """The newest picture: length of the JSON (4 bytes, little-endian), JSON, image."""
+        """The newest frame: length of the JSON (4 bytes, little-endian), JSON, image."""
         self.pictures = 0
         self.revision = 0
-        """Rises when anything but the picture has changed."""
+        """Counter of changes other than of the frame."""
         self.changed = asyncio.Event()
         self._keys = 0
         self._viewers = 0
@@ -66,25 +66,25 @@ class ShownGame(ABC):
         self._closed = False
 
     def join(self, call: Callable[..., None]) -> None:
-        """Learn how to call something in the loop of the page's server; before it starts."""
+        """Store the function that calls another in the loop of the page's server, before the server starts."""
         return
 
     @abstractmethod
     def start(self) -> None:
-        """Begin, also again after a failure; nothing if it goes on."""
+        """Begin, or begin again after a failure; do nothing if the game is running."""
 
     @abstractmethod
     def _send(self, message: DirectShow | KeysHeld) -> None:
-        """Send a message to whoever plays the game."""
+        """Send a message to the game's host."""
 
     @property
     def viewers(self) -> int:
-        """The number of those who watch."""
+        """Number of viewers."""
         return self._viewers
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Somebody watches within: the show begins, if it has not failed."""
+        """Count a viewer in this context; the show begins, if it has not failed."""
         self._viewers += 1
         try:
             if self.status == "off":
@@ -95,17 +95,17 @@ class ShownGame(ABC):
             self._alone_since = asyncio.get_running_loop().time()
 
     def direct(self) -> None:
-        """Pass the mapping on, as it has changed."""
+        """Send the changed mapping."""
         self._send(self.order.message())
         self.tell()
 
     def hold_keys(self, behavior_id: str, keys: tuple[str, ...]) -> None:
-        """Pass on which keys the person holds who plays for a behaviour id."""
+        """Send the keys that the person who plays for a behaviour id holds down."""
         self._keys += 1
         self._send(KeysHeld(behavior_id, self._keys, keys))
 
     def tell(self) -> None:
-        """Let all viewers look again."""
+        """Wake all viewers."""
         self.revision += 1
         self._wake()
 
@@ -120,7 +120,7 @@ class ShownGame(ABC):
         return self._closed
 
     def _see(self, message: PictureTaken | ShowAnnounced) -> None:
-        """Take what comes from whoever plays the game."""
+        """Handle a message of the game's host."""
         if isinstance(message, ShowAnnounced):
             self.announced, self.status = message.values, "on"
             self.tell()

@@ -1,6 +1,6 @@
 """The state of a run for its page, gathered in main's event loop about once a second: plain data for JSON.
 
-Part of it is the pipeline as it is wired: hosts with their stages, and the queues between them with what they hold.
+Part of it is the wired pipeline: hosts with their stages, and the queues between them with their fill levels.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from headrace.queues.specs import behavior_name, behavior_team
 
 ENVIRONMENT, PROCESSOR, PUBLISHER = "environment", "agent_processor", "policy_publisher"
 RELAY = "requests"
-"""What passes requests for decisions on to the host that decides for all actors."""
+"""Name of the stage that forwards requests for decisions to the inference host."""
 
 CREDITS = "credits"
-"""Kind of the edge that is no queue: the steps that actors may still make, which a learner gives back."""
+"""Kind of the edge that is not a queue: the steps that actors may still make, which a learner returns."""
 _WAITS_AT = {
     TRAINER: ("trajectories", "learn", CREDITS),
     PUBLISHER: ("updates", "policies", CREDITS),
     INFERENCE: ("requests", "asked", "answered", "answers"),
 }
-"""By the stage that holds a run up: the kinds of edges on whose path is waited for it, if it is none of the actors'."""
+"""By the stage that limits a run's speed, the kinds of edges on which others wait for it; actors' stages have none."""
 _NEVER_FULL = frozenset({"policies", "updates", "asked", "answers"})
-"""Kinds of queues whose newest item replaces one that waits, or that never have a second one."""
+"""Kinds of queues that hold at most one item: the newest, or the only one."""
 
 
 class StagePlace(NamedTuple):
@@ -56,7 +56,7 @@ class StagePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class Edge:
-    """A queue between two stages; of a queue that joins several hosts, the part of one of them."""
+    """A queue between two stages; for a queue that joins several hosts, one host's part."""
 
     queue: str
     kind: str
@@ -87,7 +87,7 @@ def main_host(config: RunConfig, behaviors: Iterable[str], pid: int) -> dict[str
 
 
 def edges(config: RunConfig, hosts: Sequence[HostHandle], queues: Iterable[QueueProgress]) -> list[dict[str, Any]]:
-    """Describe the queues between hosts, by what their ends report."""
+    """Describe the queues between hosts, from the reports of their ends."""
     ends: dict[str, dict[str, QueueProgress]] = {}
     for end in queues:
         queue, _, host = end.name.rpartition(" (")
@@ -107,14 +107,14 @@ def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[
         for actor in actors if size else ():
             edge = Edge(queue, CREDITS, name, trainer, StagePlace(actor, ENVIRONMENT))
             wait = shares.get(f"{WAIT}/policy {name}", 0.0)
-            out = min(size, ledger.outstanding(name))  # a tick is never cut, so there may be a few more
+            out = min(size, ledger.outstanding(name))  # a tick is never split, so there may be a few more
             end = QueueProgress(queue, out, size, size, 0.0, wait)
             found.append(_measured(edge, {"": end}))
     return found
 
 
 def _held(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
-    """Return the share of the time that is waited on an edge for what holds the run up; 0 off the path."""
+    """Return the share of time that an edge waits for the bottleneck; 0 off its path."""
     if cause is None or not cause.host or cause.behavior not in ("", edge["behavior"]):
         return 0.0
     kinds = ("trajectories", "learn") if cause.host == ACTORS else _WAITS_AT.get(cause.stage, ("trajectories", CREDITS))
@@ -122,7 +122,7 @@ def _held(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
 
 
 def _measured(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
-    """Join what the ends of a queue say; either may be silent, and a queue within one host has but one."""
+    """Merge the reports of a queue's ends; either may be missing, and a queue inside one host has only one."""
     giver, taker = at.get(edge.source.host), at.get(edge.target.host)
     ends = [end for end in (giver, taker) if end is not None] or [*at.values()]
     return {
@@ -142,7 +142,7 @@ def _measured(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
 
 
 def _wired(config: RunConfig, queue: str, actors: Sequence[str]) -> list[Edge]:
-    """Return the edges that a queue is, by its name; none for one that joins no stages."""
+    """Return the edges of a queue, given its name; none for one that joins no stages."""
     kind, _, what = queue.partition("/")
     publisher, trainer = StagePlace(MAIN, PUBLISHER), StagePlace(learner_name(what), TRAINER)
     match kind:
@@ -172,7 +172,7 @@ def _wired(config: RunConfig, queue: str, actors: Sequence[str]) -> list[Edge]:
 
 
 def _entry(config: RunConfig, behavior: str) -> StagePlace:
-    """Where trajectories come to from the actors."""
+    """Return the first stages that trajectories reach from the actors."""
     if stages := _of_main(config, behavior):
         return StagePlace(MAIN, stages[0])
     learns = config.behavior_settings(behavior).learns and not config.checkpoint_settings.inference
@@ -181,7 +181,7 @@ def _entry(config: RunConfig, behavior: str) -> StagePlace:
 
 
 def _of_main(config: RunConfig, behavior: str) -> tuple[str, ...]:
-    """The stages of main on the way of a behaviour's trajectories."""
+    """Return main's stages on the route of a behaviour's trajectories."""
     found = route(config, behavior)
     return (*found.before_ghost, *((found.shared,) if found.shared else ()), *found.after_ghost)
 
@@ -276,7 +276,7 @@ def _behaviors(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapsh
 
 
 def _players(coordinator: Coordinator) -> list[dict[str, Any]]:
-    """Who plays whom: each behaviour id of self-play, whether it learns, and by which snapshot the others act."""
+    """Return the matchup: each behaviour id of self-play, whether it learns, and the snapshots of the others."""
     self_play = coordinator.starter.self_play
     if self_play is None or not self_play.controller.generation:
         return []

@@ -1,4 +1,4 @@
-"""The page over runs in their folders, finished ones or those of other processes: `--view RUN…`."""
+"""The page over runs in their folders, be they finished or running in other processes: `--view RUN…`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from headrace.pipeline.web.site import Site, SiteOptions
 
 
 class RunInFolder:
-    """A run that is read from its folder, again whenever its event files have grown.
+    """A run read from its folder, and read again whenever its event files have grown.
 
     Args:
         folder: `results/<run-id>`.
 
     Attributes:
-        group: the same number for runs of one configuration, which differ in their seeds alone.
+        group: the same number for runs of one configuration, which differ only in their seeds.
     """
 
     live = False
@@ -45,7 +45,7 @@ class RunInFolder:
         self.group = 0
 
     def state(self) -> dict[str, Any]:
-        """How far its behaviours have come."""
+        """The progress of its behaviours."""
         named, found, all_curves = self._behaviors(), [], self._read().plain()
         cause = held_up_by(all_curves.pop(PIPELINE, {}), blocks=named)
         for name, curves in all_curves.items():
@@ -74,7 +74,7 @@ class RunInFolder:
         return curves_of(self._read())
 
     def leagues(self) -> list[dict[str, Any]]:
-        """The leagues that it has written; damaged ones are left out."""
+        """The leagues in its folder; damaged files are left out."""
         found = []
         for path in sorted(self._folder.glob("*/league.json")):
             try:
@@ -91,7 +91,7 @@ class RunInFolder:
             return f"# {error}"
 
     def log(self) -> list[dict[str, Any]]:
-        """A run keeps no log."""
+        """Return no lines: the page over folders shows no log."""
         return []
 
     def _read(self) -> History:
@@ -110,13 +110,13 @@ def view(names: Sequence[str], results: str, endpoint: str, tell: Callable[[str]
     """Serve the page over runs until Ctrl-C.
 
     Args:
-        names: folders of runs, or ids of runs below `results`.
+        names: folders of runs, or run ids in `results`.
         results: the folder of all runs.
-        endpoint: where to listen.
+        endpoint: endpoint to listen on.
         tell: called with the address.
 
     Raises:
-        CommandError: if there is no such run, or it can't listen.
+        CommandError: if a run is missing or the server can't listen.
     """
     folders = [find_run(name, results, "--view") for name in names]
     runs = {str(number): RunInFolder(folder) for number, folder in enumerate(folders)}

@@ -1,7 +1,7 @@
-"""Watching and playing over a socket: pictures and who plays go out; who should play, and keys, come in.
+"""Watching and playing over a socket: frames and the current players go out; requested players and keys come in.
 
-Out: binary messages are pictures (`ShownGame.picture`), texts are JSON: the state of the show, or `{"error": …}`. In:
-JSON, one of `Wish`.
+Outgoing binary messages are frames (`ShownGame.picture`); outgoing texts are JSON: the state of the show, or
+`{"error": …}`. Incoming texts are JSON, one of `Wish`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from headrace.pipeline.monitor.shown_game import ShownGame
 
 MOST_VIEWERS = 50
 MOST_BYTES = 4096
-"""Of a message that comes in."""
+"""Maximum bytes of an incoming message."""
 PATIENCE_S = 15.0
-"""A viewer that reads nothing for so long is left."""
+"""Seconds without reading after which a viewer is disconnected."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0)
 NOT_ALLOWED = "to take part, start the run with --monitor-control and use the address that it prints"
 
@@ -34,7 +34,7 @@ class _Wish(BaseModel):
 
 
 class Give(_Wish):
-    """Let somebody else play for a side."""
+    """Change the player of a side."""
 
     do: Literal["give"]
     side: _Name
@@ -49,7 +49,7 @@ class Take(_Wish):
 
 
 class HoldKeys(_Wish):
-    """All keys that are held now."""
+    """All keys held down now."""
 
     do: Literal["keys"]
     side: _Name
@@ -58,7 +58,7 @@ class HoldKeys(_Wish):
 
 
 class Pace(_Wish):
-    """Stand still or go on, at another pace."""
+    """Pause or continue, or change the speed."""
 
     do: Literal["pace"]
     paused: bool
@@ -66,7 +66,7 @@ class Pace(_Wish):
 
 
 class RecordPlay(_Wish):
-    """Record what the person of a side plays; an empty side ends the recording."""
+    """Record the person who plays a side; an empty side ends the recording."""
 
     do: Literal["record"]
     side: _Name
@@ -83,15 +83,15 @@ _WISH: TypeAdapter[Wish] = TypeAdapter(Wish)
 
 
 class Refused(Exception):
-    """A wish that is not granted; the viewer is told why."""
+    """A request that is not granted; the viewer gets the reason."""
 
 
 class Viewer:
-    """One socket.
+    """One viewer's socket.
 
     Args:
-        show: what it watches.
-        may_play: True if it has shown the token of a run that may be controlled.
+        show: the game that it watches.
+        may_play: True if it has presented the token of a controllable run.
     """
 
     def __init__(self, show: ShownGame, may_play: bool) -> None:
@@ -100,7 +100,7 @@ class Viewer:
         self._numbers: dict[str, int] = {}
 
     def state(self) -> dict[str, Any]:
-        """What the page shows beside the picture."""
+        """Return everything that the page shows except the frame."""
         show, order = self._show, self._show.order
         sides = [
             {
@@ -126,10 +126,10 @@ class Viewer:
         }
 
     def hear(self, text: str) -> None:
-        """Grant a wish.
+        """Grant a request.
 
         Raises:
-            Refused: if it can't be granted, or is none.
+            Refused: if it can't be granted, or is not a request.
         """
         try:
             wish = _WISH.validate_json(text)
@@ -159,7 +159,7 @@ class Viewer:
         self._show.direct()
 
     def leave(self) -> None:
-        """Give back what was taken: the socket is closed."""
+        """Release the sides that the viewer had taken, as the socket is closed."""
         persons = self._show.order.persons
         left = [side for side, viewer in persons.items() if viewer is self]
         for side in left:
@@ -175,7 +175,7 @@ class Viewer:
 
     def _hold(self, wish: HoldKeys) -> None:
         if self._show.order.persons.get(wish.side) is not self:
-            return  # it was on its way when the side was left
+            return  # it was in flight when the viewer left the side
         if wish.number > self._numbers.get(wish.side, -1):
             self._numbers[wish.side] = wish.number
             self._show.hold_keys(wish.side, tuple(wish.held))
@@ -201,7 +201,7 @@ class Viewer:
         if not side["seat"]:
             raise Refused(f"no person plays for {wish.side} in the run's own game: that needs 'brain: player'")
         for taken in [taken for taken, viewer in persons.items() if viewer is self]:
-            self._let_go(taken)  # one pair of hands
+            self._let_go(taken)  # a viewer has one pair of hands
         persons[wish.side] = self
 
     def _pace(self, wish: Pace) -> None:
@@ -229,8 +229,8 @@ def watching(show: ShownGame, may_play: Callable[[web.Request], bool]) -> Callab
     """Return the handler of the socket.
 
     Args:
-        show: what is watched.
-        may_play: says who may take part.
+        show: the game to watch.
+        may_play: returns True for viewers who may take part.
     """
 
     async def respond(request: web.Request) -> web.WebSocketResponse:
@@ -271,7 +271,7 @@ async def _receive(viewer: Viewer, socket: web.WebSocketResponse) -> None:
 
 
 async def _send(show: ShownGame, viewer: Viewer, socket: web.WebSocketResponse) -> None:
-    """Send what is new whenever the viewer has read what was: what came in between is left out."""
+    """Send the newest state whenever the viewer has read the last one, skipping those in between."""
     revision = pictures = -1
     while not show.closed:
         changed = show.changed

@@ -1,4 +1,4 @@
-"""The actor's side of central inference: it asks for decisions over a queue, and waits for the answers of another."""
+"""The actor's side of central inference: it sends requests for decisions and waits for the answers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from headrace.stages.policy.design import policy_layout
 from headrace.stages.policy.state_noise import noise_size
 
 _NUMBERS_OF_ONE = 2**40
-"""Numbers of requests of one incarnation of an actor: an answer that is meant for a dead one fits none of the next."""
+"""Size of an incarnation's range of request numbers: an answer to a dead incarnation matches no request of the next."""
 
 
 class CentralActor(ActorPart):
-    """Lets the central host decide in this actor."""
+    """Lets the central host decide for this actor."""
 
     outlets, inlets = ("requests",), ("answers",)
 
@@ -35,16 +35,16 @@ class CentralActor(ActorPart):
         self.make_policy = _remote_policies(host.config, host.plan.folder)
 
     def open_outlet(self, outlet: Outlet[Any]) -> None:
-        """Ask over this queue."""
+        """Send requests over this queue."""
         self._decisions.open(outlet)
 
     def follow(self, inlet: Inlet[Any]) -> Coroutine[Any, Any, None]:
-        """Take answers from this queue."""
+        """Receive answers from this queue."""
         return self._decisions.follow(inlet)
 
 
 class CentralDecisions:
-    """Asks one thing at a time; see `headrace.stages.environments.remote_policy.DecisionClient`.
+    """Sends one request at a time; see `headrace.stages.environments.remote_policy.DecisionClient`.
 
     Args:
         source: the actor's incarnation.
@@ -57,11 +57,11 @@ class CentralDecisions:
         self._lost = False
 
     def open(self, outlet: Outlet[Any]) -> None:
-        """Ask over this queue, which main opens before any policy comes to decide by."""
+        """Send requests over this queue, which main opens before the first policy comes."""
         self._outlet = outlet
 
     async def follow(self, inlet: ItemSource[DecisionAnswer]) -> None:
-        """Take answers until their queue ends; then nobody is left who answers."""
+        """Receive answers until their queue ends, after which no more will come."""
         async for answer in inlet:
             if answer.number == self._number and self._waiting is not None and not self._waiting.done():
                 self._waiting.set_result(answer.answers)
@@ -91,10 +91,10 @@ class CentralDecisions:
 
 
 def _remote_policies(config: RunConfig, run_folder: Path) -> RemotePolicies:
-    """Return what makes an actor's policies that the central host decides by."""
+    """Return the factory of an actor's policies whose decisions the central host makes."""
 
     def sizes(spec: BehaviorSpec) -> tuple[int, int]:
-        if config.checkpoint_settings.inference:  # a model's own sizes may be others
+        if config.checkpoint_settings.inference:  # a model's own sizes may differ
             model = make_inference_policy(config, run_folder, spec)
             return model.memory_size, model.previous_action_size
         design = acting_design(config, spec)

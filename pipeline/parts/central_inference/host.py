@@ -27,12 +27,12 @@ from headrace.stages.activity import ACTING
 from headrace.stages.inference import CentralDecider
 
 PATIENCE = 0.5
-"""Share of the time that the last decision took for which the first who asks waits for the others: so a decision comes
-half a decision later at most, and one for all saves all but one."""
+"""Time that the first request waits for others, as a share of the last decision's time: a decision comes at most half
+a decision later, and one decision serves all requests."""
 _SHORTEST_WAIT_S = 1e-3
-"""Event loops wait no shorter; below it only what has arrived is taken in."""
+"""Shortest wait of an event loop, in seconds; below it, only requests that have arrived are taken."""
 _TURNS = 4
-"""Turns of the event loop in which what has arrived at a socket reaches this host."""
+"""Turns of the event loop in which data at a socket reaches this host."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class _Deciding:
 class InferenceHost(Host):
     """Runs the one decider of a run."""
 
-    named_in_failures = True  # a policy that fails says whose it is, and not where it lies
+    named_in_failures = True  # a failing policy's error names its behaviour, and not its place
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         super().__init__(plan, control, edges)
         device = self.config.torch_settings.device
-        if device != "cpu":  # what is plain needs no torch
+        if device != "cpu":  # simple policies need no torch
             device, why = choose_device(device)
             self.stages.context(INFERENCE).log.info("Policies decide on %s (%s).", device, why)
         actors = len(actor_names(self.config))
         random = np.random.default_rng(derive_seed(plan.seed, INFERENCE))
         self._decider = CentralDecider(policy_maker(self.config, plan.folder, device), random, actors)
         self._actors = actors
-        self._following = asyncio.Queue[tuple[str, Inlet[Any]]](maxsize=64)  # ends to listen to; a handful per run
+        self._following = asyncio.Queue[tuple[str, Inlet[Any]]](maxsize=64)  # queue ends to read; a handful per run
         self._answers: dict[str, Outlet[Any]] = {}
         self._requested = asyncio.Event()
         self._batches = 0
@@ -123,7 +123,7 @@ class InferenceHost(Host):
                         await self._answers[actor].put(answer)
 
     async def _wait_for_others(self, patience_s: float) -> None:
-        """Let those who ask soon ask together."""
+        """Wait a moment, so that requests that come soon are decided together."""
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         if patience_s < _SHORTEST_WAIT_S:

@@ -1,8 +1,8 @@
-"""Main's part in central inference: it joins the host that decides to all actors, and hands it the policies.
+"""Main's part in central inference: joins the inference host to all actors and sends it the policies.
 
-Requests and answers pass through main, as hosts of any kinds can then be joined, and an actor can be replaced without
-the other side knowing. Actors are told of each policy once the host has it, by an update without weights: from there on
-they go through policies, assignments and versions as if they held them.
+Requests and answers pass through main, so that hosts of any kind can be joined and an actor can be replaced without the
+inference host's knowledge. Once the host has a policy, actors get an update without weights; they then handle policies,
+assignments and versions as if they held the weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.queues.specs import BehaviorSpec
 
 
 class CentralInference(RunPart):
-    """The host that decides, and what joins it to the actors."""
+    """The inference host, and the queues that join it to the actors."""
 
     receives = (PolicyKept,)
     host_name = INFERENCE
@@ -37,17 +37,17 @@ class CentralInference(RunPart):
         self._policies: dict[str, Outlet[Any]] = {}
         self._requests: dict[int, Outlet[Any]] = {}
         self._answers: dict[int, Outlet[Any]] = {}
-        """By replica: main's end of the queue to the actor that is there now."""
+        """Main's end of the queue to the current actor, by replica."""
         self._kept: dict[str, PolicyUpdate] = {}
-        """By behaviour id: word of the policy that was last kept."""
+        """Announcement of the newest policy that the host holds, by behaviour id."""
 
     async def start(self) -> None:
-        """Start the host, to which policies go from now on."""
+        """Start the host, which receives policies from now on."""
         self._host = await self.run.launcher.start(INFERENCE, INFERENCE)
         self.run.broadcaster.relay = self
 
     async def actor_started(self, slot: ActorSlot) -> None:
-        """Join an actor, maybe in the place of a dead one, whose request is answered to nobody."""
+        """Join an actor; if it replaces a dead one, the answer to that one's request is dropped."""
         assert self._host is not None, "it is there before the actors"
         actor, ends = slot.handle.plan.name, self.run.launcher.ends
         requests, answers, asked, answered = (
@@ -62,12 +62,12 @@ class CentralInference(RunPart):
         self.run.tasks.run(_carry_requests(inlet, self._requests[slot.replica]))
 
     async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
-        """An actor has agents of a behaviour id; of the first one the host is told, and sent the newest policy.
+        """Note an actor's agents of a behaviour id; for the first, tell the host and send it the newest policy.
 
         Args:
-            spec: of the behaviour id.
-            newest_for: returns the policy that was last published, if there is one; called when the queue is open, as
-                one may be published meanwhile.
+            spec: spec of the behaviour id.
+            newest_for: returns the last published policy, if any; called when the queue is open, as another may be
+                published meanwhile.
         """
         behavior_id = spec.behavior_id
         if behavior_id in self._added:
@@ -89,7 +89,7 @@ class CentralInference(RunPart):
                 outlet.put_nowait(update)
 
     def receive(self, host: HostHandle, message: PolicyKept) -> None:
-        """Pass on to the actors that the host has a policy: an update without weights."""
+        """Announce the host's policy to the actors: an update without weights."""
         no_weights = np.empty(0, np.float32)
         behavior_id = message.behavior_id
         kept = PolicyUpdate(behavior_id, message.version, no_weights, (), message.step, message.snapshot)
@@ -97,11 +97,11 @@ class CentralInference(RunPart):
         self.run.broadcaster.send_to_actors(kept)
 
     def newest_for(self, behavior_id: str) -> list[PolicyUpdate]:
-        """Return word of the policy that was last kept, for an actor that comes later."""
+        """Return the announcement of the host's newest policy, for an actor that comes later."""
         return [self._kept[behavior_id]] if behavior_id in self._kept else []
 
     def fewer_hosts(self, at_once: bool) -> None:
-        """Let the host end once the run ends and no actor is left to ask."""
+        """Let the host end once the run ends and no actor is left to send requests."""
         if self._host is None or not self.run.shutdown.begun:
             return
         if not self.run.running.unended.intersection(actor_names(self.run.plan.config)):
@@ -109,20 +109,20 @@ class CentralInference(RunPart):
 
     async def _carry_answers(self, replica: int, answers: Inlet[Any]) -> None:
         async for answer in answers:
-            with suppress(QueueClosed):  # the actor has died, and the next one asks anew
+            with suppress(QueueClosed):  # the actor has died, and the next one sends its own requests
                 await self._answers[replica].put(answer)
             del answer
-        self._answers[replica].close()  # so that the actor knows that nobody answers any more
+        self._answers[replica].close()  # so that the actor knows that no more answers come
         self._requests[replica].close()
 
 
 async def _carry_requests(requests: Inlet[Any], outlet: Outlet[Any]) -> None:
-    """Carry the requests of one actor as long as it lives: another one may follow it, so the outlet stays open."""
+    """Carry the requests of one actor while it lives; another may follow it, so the outlet stays open."""
     try:
         async for request in requests:
             await outlet.put(request)
             del request
     except QueueClosed:
-        pass  # nobody answers any more, and main hears of that otherwise
+        pass  # the inference host is gone, which main learns elsewhere
     finally:
         requests.close()

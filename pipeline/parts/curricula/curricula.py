@@ -1,6 +1,6 @@
-"""Curricula: decides which value or sampler each environment parameter has, and when the next lesson begins.
+"""Curricula: chooses each environment parameter's value or sampler, and decides when the next lesson begins.
 
-Main decides, as it alone receives the reports of all trainers. Samplers are drawn from in the actors
+Main decides, as only it receives the reports of all trainers. Actors draw from the samplers
 (`headrace.stages.environments.parameters`). Pure: no clock, no messages sent.
 """
 
@@ -35,7 +35,7 @@ SMOOTHING = 0.25
 
 @dataclass(frozen=True, slots=True)
 class MeasuredProgress:
-    """Measures of a behaviour that criteria may refer to, beside its returns."""
+    """Measures of a behaviour, other than its returns, to which criteria may refer."""
 
     step: int
     max_steps: int
@@ -44,11 +44,11 @@ class MeasuredProgress:
 
 
 class Curricula:
-    """All environment parameters of a run, with the present lesson of each curriculum.
+    """All environment parameters of a run, with the current lesson of each curriculum.
 
-    A mean return is that of the newest episodes that *began* in the present lessons: episodes under way when a lesson
-    changed do not count. When any lesson changes, all means start over, and so does their smoothing, from its first
-    value instead of zero.
+    A mean return covers the newest episodes that *began* in the current lessons: episodes in progress when a lesson
+    changed do not count. When any lesson changes, all means start over, and so does their smoothing, which begins at
+    the first value instead of zero.
 
     Args:
         parameters: the YAML's `environment_parameters`.
@@ -72,11 +72,11 @@ class Curricula:
 
     @property
     def lessons(self) -> Mapping[str, int]:
-        """The present lesson, from 0, of each parameter that has a curriculum."""
+        """The current lesson, from 0, of each parameter that has a curriculum."""
         return dict(self._lessons)
 
     def current_parameters(self, reset: bool = False) -> EnvironmentParameters:
-        """Return the message with the present values and samplers for the environments."""
+        """Return the message with the current values and samplers for the environments."""
         values = {name: course[self._lessons.get(name, 0)].value for name, course in self._courses.items()}
         return EnvironmentParameters(
             self._generation, {name: plain_value(each) for name, each in values.items()}, reset
@@ -89,7 +89,7 @@ class Curricula:
             return
         counted = report.returns if report.parameter_generation == self._generation else ()
         returns.extend(counted)
-        # A report that brings nothing new must not be judged again: it would smooth the same mean twice.
+        # A report without new episodes must not be judged again, as it would smooth the same mean twice.
         if counted or report.step > self._steps.get(report.behavior, 0):
             self._reported.add(report.behavior)
             self._steps[report.behavior] = report.step
@@ -98,7 +98,7 @@ class Curricula:
         """Begin the next lesson of each curriculum whose criteria are met, judging behaviours with new reports only.
 
         Args:
-            measures: returns a behaviour's measures, None for one without a trainer.
+            measures: returns a behaviour's measures; None for a behaviour without a trainer.
 
         Returns:
             The message for the environments, None if no lesson has changed.
@@ -133,7 +133,7 @@ class Curricula:
         }
 
     def begin_at(self, lessons: Mapping[str, int]) -> None:
-        """Begin at these lessons, from 0; other parameters with their first one."""
+        """Begin at these lessons, from 0; other parameters begin with their first."""
         for name, lesson in lessons.items():
             if name in self._lessons:
                 last = len(self._courses[name]) - 1
@@ -155,11 +155,11 @@ class Curricula:
         self._reported = set(state["news"])
 
     def describe(self) -> list[str]:
-        """Describe the present lesson of each curriculum in ML-Agents' words, which other tools look for."""
+        """Describe the current lesson of each curriculum in ML-Agents' words, which other tools look for."""
         return [self._described(name) for name in self._lessons]
 
     def _judge(self, name: str, criteria: CompletionCriteria, measured: MeasuredProgress) -> str | None:
-        """Return why a parameter's lesson is completed; None if it is not."""
+        """Return why a parameter's lesson is complete; None if it is not."""
         returns, threshold = self._returns[criteria.behavior], criteria.threshold
         if len(returns) < criteria.min_lesson_length:
             log.debug("%s goes on: %d of %d episodes", self._named(name), len(returns), criteria.min_lesson_length)

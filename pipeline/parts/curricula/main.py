@@ -1,4 +1,4 @@
-"""Curricula in main: trainers' reports go in, lessons that begin go out to the environments."""
+"""Curricula in main: trainers' reports come in, new lessons go out to the environments."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ log = logging.getLogger(__name__)
 
 
 class CurriculaPart(RunPart):
-    """Lets lessons begin; in a deterministic run while all actors stand still, so that timing changes nothing."""
+    """Begins lessons; in a deterministic run only while all actors are idle, so that timing has no effect."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._curricula = curricula_of(run.plan)
 
     async def start(self) -> None:
-        """Say at which lessons the run begins."""
+        """Log the lessons with which the run begins."""
         for text in self._curricula.describe():
             log.info("%s", text)
 
     async def actor_started(self, slot: ActorSlot) -> None:
-        """Send an actor the parameters, for which it waits before it builds its environments."""
+        """Send an actor the parameters, for which it waits before it creates its environments."""
         slot.handle.control.send(self._curricula.current_parameters())
 
     def reported(self, report: TrainerReport) -> None:
@@ -38,7 +38,7 @@ class CurriculaPart(RunPart):
             self._advance()
 
     def summarised(self, report: TrainerReport) -> None:
-        """Add the present lessons to the statistics."""
+        """Add the current lessons to the statistics."""
         for parameter, lesson in self._curricula.lessons.items():
             name = f"Environment/Lesson Number/{parameter}"
             self.run.statistics.add(report.behavior, name, float(lesson), "last")
@@ -48,17 +48,17 @@ class CurriculaPart(RunPart):
         self._advance()
 
     def progress(self) -> Mapping[str, Any]:
-        """Return the lessons and what they are judged by."""
+        """Return the lessons and the returns by which they are judged."""
         if self.run.plan.deterministic:
-            self._advance()  # before those who resume from here would
+            self._advance()  # so that a run resumed from here begins them at the same point
         return {"curricula": self._curricula.state_dict()}
 
     def lessons(self) -> Mapping[str, int]:
-        """Return the present lessons."""
+        """Return the current lessons."""
         return self._curricula.lessons
 
     def _advance(self) -> None:
-        """Begin the lessons that have become due; a recording does not change with them."""
+        """Begin due lessons; a recording ignores them."""
         plan = self.run.plan
         begun = None if plan.playing or plan.replay_edge else self._curricula.advance(self._measures)
         if begun is not None:
@@ -70,7 +70,7 @@ class CurriculaPart(RunPart):
 
 
 def curricula_of(plan: RunPlan) -> Curricula:
-    """Return the curricula of a run, at the lessons that it goes on from."""
+    """Return the curricula of a run, at the lessons from which it continues."""
     curricula = Curricula(plan.config.environment_parameters)
     if plan.resumed is not None and "curricula" in plan.resumed.progress:
         curricula.load_state_dict(plan.resumed.progress["curricula"])

@@ -1,4 +1,4 @@
-"""The evaluation host: plays published policies deterministically on environments of its own, and keeps the best."""
+"""The evaluation host: plays published policies deterministically in its own environments, and keeps the best."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from headrace.stages.policy.design import design_of
 
 NAME = "evaluation"
 LAST_SHARE = 0.75
-"""Share of `grace_s` that may be played on once no more policies come."""
+"""Share of `grace_s` for playing the last policies after the end of training."""
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class EvaluationHost(Host):
         settings, config = self.config.evaluation, self.config
         assert settings is not None, "there is no evaluation host without it"
         parameters = EpisodeParameters()
-        # Always those of the last lessons: scores mean the same all along, and the best is the best at what is wanted.
+        # Always the last lessons: scores stay comparable, and the best policy is the best at the final task.
         parameters.receive(final_parameters(config.environment_parameters))
         request = EnvironmentRequest(config, self.plan.seed, config.pipeline.hosts.actors.replicas, self.plan.folder)
         stage = EvaluationStage(
@@ -101,7 +101,7 @@ class EvaluationHost(Host):
             self._limit.reschedule(asyncio.get_running_loop().time() + self._last_s)
 
     def _report(self, result: EvaluationResult) -> bool:
-        """Report a score to main, and keep the best policy; returns False if that could not be written."""
+        """Report a score to main, and keep the best policy; return False if it could not be written."""
         kept = not result.best or self._export(result.policy, result.spec, "best")
         self.control.send(
             Evaluated(
@@ -120,9 +120,9 @@ class EvaluationHost(Host):
         )
         return kept
 
-    @preparing()  # the first import of what writes and runs `.onnx` files takes long
+    @preparing()  # the first import of the packages that write and run `.onnx` files is slow
     def _export(self, policy: PolicyUpdate, spec: BehaviorSpec, label: str) -> bool:
-        """Write a policy; a disk that refuses costs the file."""
+        """Write a policy; if the disk refuses, only the file is lost."""
         settings, source_folder = self.config.behavior_settings(spec.name), self.config.source_folder
         try:
             self.stages.folder.check()
@@ -137,7 +137,7 @@ class EvaluationHost(Host):
     # The store of snapshots. ---------------------------------------------------------------------------------------
 
     def read(self, behavior: str) -> PolicyUpdate | None:
-        """Return the policy that this behaviour's opponents have played by since its first evaluation."""
+        """Return the policy of this behaviour's opponents since its first evaluation."""
         folder = behavior_folder(self.plan.folder, behavior)
         path = folder / f"{folder.name}-opponent.pt"
         if not path.is_file():
@@ -149,7 +149,7 @@ class EvaluationHost(Host):
             return None
 
     def keep(self, policy: PolicyUpdate, spec: BehaviorSpec) -> None:
-        """Keep such a policy."""
+        """Keep a policy as an opponent's."""
         self._export(policy, spec, "opponent")
 
 
@@ -158,16 +158,16 @@ def _connected(group: EnvironmentGroup, parameters: EpisodeParameters) -> Enviro
     return group
 
 
-# Policies that wait to be evaluated, as the inlet of the evaluation stage: of each behaviour the newest one.
+# Policies that wait to be evaluated, as the inlet of the evaluation stage: each behaviour's newest.
 
 
 class WaitingPolicies:
-    """Merges the policy queues of all behaviours, which are added while it is read; the longest waiting comes first.
+    """Merges the policy queues of all behaviours, the longest waiting first; queues can be added while it is read.
 
     It ends when all queues have ended and nothing waits.
 
     Args:
-        on_end: called when the last queue has ended, maybe long before the last policy is taken.
+        on_end: called when the last queue has ended, possibly long before the last policy is taken.
     """
 
     def __init__(self, on_end: Callable[[], None] = lambda: None) -> None:
@@ -182,7 +182,7 @@ class WaitingPolicies:
         self._open += 1
         try:
             async for policy in inlet:
-                self._waiting[policy.behavior_id] = policy.copy()  # in the place of one that waits
+                self._waiting[policy.behavior_id] = policy.copy()  # replaces a waiting one
                 del policy  # its slab goes back when its last reference does
                 self._changed.set()
         finally:
@@ -204,4 +204,4 @@ class WaitingPolicies:
             await self._changed.wait()
 
     def close(self) -> None:
-        """Nothing to do: what follows is cancelled by its owner."""
+        """Do nothing: the owner cancels the readers."""

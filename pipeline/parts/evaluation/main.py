@@ -1,4 +1,4 @@
-"""Evaluation as main sees it: a host that gets each new policy, and whose end is no reason to end the training."""
+"""Evaluation in main: feeds its host each new policy; training survives the host's end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAME = "evaluation"
 
 # One host serves all behaviours, because environments are expensive; the run continues without it (docs/decisions/048).
 class Evaluation(RunPart):
-    """The evaluation of a run: starts its host with the first behaviour, feeds it, and starts it again if it dies."""
+    """The evaluation of a run: starts its host with the first behaviour, feeds it, and restarts it if it dies."""
 
     receives = (Evaluated,)
 
@@ -37,12 +37,12 @@ class Evaluation(RunPart):
         self._outlets: dict[str, Outlet[Any]] = {}
         self._newest: dict[str, PolicyUpdate] = {}
         self._done: set[str] = set()
-        """Behaviours of which no more policies come."""
+        """Behaviours that will send no further policies."""
         self._joining = asyncio.Lock()
         self._ended = self._at_once = False
         self._failure = ""
         self._lost = ""
-        """Why there is no evaluation any more."""
+        """Reason why evaluation has ended early."""
 
     @property
     def best(self) -> Mapping[str, float]:
@@ -50,7 +50,7 @@ class Evaluation(RunPart):
         return self._best
 
     def progress(self) -> dict[str, Any]:
-        """Return the best scores, and against whom they were won."""
+        """Return the best scores, and the opponents against whom they were reached."""
         settings = self.run.plan.config.evaluation
         assert settings is not None, "the part is there for its sake"
         return {"best": self._best, "best_against": settings.opponents}
@@ -60,7 +60,7 @@ class Evaluation(RunPart):
         return {"best_evaluation": self._best.get(behavior)}
 
     async def learns(self, behavior: str, slot: ActorSlot | None) -> None:
-        """Evaluate a behaviour from now on; again for one that is already."""
+        """Evaluate a behaviour from now on; repeated calls are allowed."""
         async with self._joining:
             if self._ended or self._lost or behavior in self._outlets:
                 return
@@ -72,7 +72,7 @@ class Evaluation(RunPart):
                 self._give_up(describe_error(error))
 
     def policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
-        """Send a trainer's new policy, which may replace one that waits; None behind the last one."""
+        """Send a trainer's new policy, which may replace a waiting one; None after the last."""
         if self._lost:
             return
         outlet = self._outlets.get(behavior)
@@ -94,11 +94,11 @@ class Evaluation(RunPart):
         self.run.reporter.record_evaluation(message)
 
     def host_failed(self, why: str) -> None:
-        """Note why the host is about to end."""
+        """Note why the host ends."""
         self._failure = why
 
     async def host_ended(self, host: HostHandle, status: int, how: str) -> bool:
-        """Start the host again within the restart limits, if it has ended during training; True if it was."""
+        """Restart the host within the restart limits if it has ended during training; return True if restarted."""
         reason, self._failure = self._failure or f"its process {how}", ""
         if self.run.shutdown.begun:
             self._lost = self._lost or (reason if status and not self._at_once else "")
@@ -128,7 +128,7 @@ class Evaluation(RunPart):
             self._host.control.send(Stop())
 
     def close(self) -> None:
-        """Say that policies are missing from the evaluation."""
+        """Warn that policies are missing from the evaluation."""
         if self._lost:
             log.warning("Not all policies were evaluated: evaluation had failed (%s).", self._lost.partition("\n")[0])
 
@@ -151,10 +151,10 @@ class Evaluation(RunPart):
 
 
 def _remembered(plan: RunPlan) -> dict[str, float]:
-    """Return the best scores of the run that is resumed, if they were won against the same opponents.
+    """Return the resumed run's best scores, if they were reached against the same opponents.
 
-    Before there was a choice of opponents, scores were kept by behaviour id and other ids acted at random: only where
-    there were no others do they still mean the same.
+    Versions without a choice of opponents kept scores by behaviour id, and other ids acted at random: those scores are
+    valid only if there were no other ids.
     """
     if plan.resumed is None or plan.config.evaluation is None:
         return {}

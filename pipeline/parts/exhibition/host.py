@@ -1,7 +1,7 @@
-"""The exhibition host: plays one game at its own pace for those who watch the page, and lets persons take part.
+"""The exhibition host: plays one game at its own pace for the page's viewers, and lets people take part.
 
-It sends pictures up the control channel, and what may be chosen; down come who plays, keys, and the newest policies.
-Whatever happens to it, the run does not notice.
+It sends frames and the available choices up the control channel, and receives players, keys and the newest policies.
+Its failures don't affect the run.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from headrace.stages.exhibition.projector import Shown
 
 NAME = "exhibition"
 DEMONSTRATIONS = "demonstrations"
-"""The folder of a run in which recordings of persons lie."""
+"""The folder in a run's folder for recordings of people."""
 _ANNOUNCE_S = 0.5
-"""Between two looks at whether there is something new to choose."""
+"""Seconds between two checks for new choices."""
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class ExhibitionHost(Host):
         await self.control.drain()
 
     async def _announce(self) -> None:
-        """Say what there is to choose, whenever it has changed."""
+        """Send the available choices whenever they have changed."""
         while True:
             values = self._described()
             if values != self._announced:

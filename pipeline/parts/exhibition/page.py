@@ -1,7 +1,7 @@
-"""The exhibition of a run: one game for all who watch, in a process that lives while somebody does.
+"""The exhibition of a run: one game for all viewers, in a process that runs while there are any.
 
-The page's server starts it, in its own thread, so it waits for no update of main, and main for nothing here. Pictures
-are not queued: each viewer gets the newest one when it has read the last.
+The page's server starts it in its own thread, so neither it nor main waits for the other. Frames are not queued: each
+viewer gets the newest one when it has read the last.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from headrace.stages.errors import describe_error
 log = logging.getLogger(__name__)
 
 LINGER_S = 10.0
-"""After so long without a viewer the process ends: a page may be loaded again."""
+"""Seconds without a viewer after which the process ends: a page may be reloaded."""
 HANG_S = 60.0
-"""A process that says nothing for so long is ended; it says something every second."""
+"""Seconds of silence after which the process is ended; it sends a message every second."""
 FEED_S = 0.25
-"""Between two looks at whether there are newer policies."""
+"""Seconds between two checks for newer policies."""
 END_S = 3.0
-"""Seconds for the process to end in order."""
+"""Seconds that the process has to end cleanly."""
 
 StartProcess = Callable[[asyncio.TaskGroup], Awaitable[ProcessHost]]
 
 
 # The page runs the game in its own thread, because an update may block main (docs/decisions/049).
 class Exhibition(ShownGame):
-    """The show as the page's server sees it. All calls come from the server's loop.
+    """The show, seen from the page's server. All calls come from the server's loop.
 
     Args:
         start: starts its process.
-        newest: gives the newest policies by behaviour name; they are never changed.
-        refused: why nothing can be shown; empty if it can.
+        newest: returns the newest policies by behaviour name; they are never changed.
+        refused: reason why nothing can be shown; empty if it can.
     """
 
     def __init__(self, start: StartProcess, newest: Callable[[], Mapping[str, PolicyUpdate]], refused: str) -> None:
@@ -68,7 +68,7 @@ class Exhibition(ShownGame):
         self._hung = ""
 
     def start(self) -> None:
-        """Begin the show, also again after a failure; nothing if it goes on."""
+        """Begin the show, or begin it again after a failure; do nothing if it is running."""
         if self._closed or self.status in ("refused", "starting", "on"):
             return
         self.status, self.trouble = "starting", ""
@@ -76,7 +76,7 @@ class Exhibition(ShownGame):
         self.tell()
 
     async def close(self) -> None:
-        """End the show for good, and the viewers' sockets; what is recorded is written first, unless it hangs."""
+        """End the show for good, and the viewers' sockets; its recording is written first, unless it hangs."""
         self._ending = True
         await super().close()
         if self._life is not None:
@@ -108,11 +108,11 @@ class Exhibition(ShownGame):
         if failure:
             log.error("The exhibition on the page has failed: %s\nThe run goes on.", failure)
         self.tell()
-        if self.status == "off" and self._viewers:  # somebody came while it ended
+        if self.status == "off" and self._viewers:  # a viewer came while it was ending
             self.start()
 
     async def _run(self) -> str:
-        """Start the process and stay with it; returns why it has failed, or nothing."""
+        """Start the process and serve it until its end; return why it has failed, or an empty string."""
         async with asyncio.TaskGroup() as tasks:
             host = await self._start_process(tasks)
             self._host, self._heard = host, asyncio.get_running_loop().time()
@@ -143,7 +143,7 @@ class Exhibition(ShownGame):
         return failure or self._hung
 
     async def _care(self, host: ProcessHost) -> None:
-        """Feed the process, and end it when nobody watches or it hangs."""
+        """Feed the process, and end it when it has no viewers or hangs."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(FEED_S)
@@ -173,7 +173,7 @@ class Exhibition(ShownGame):
 
 
 def exhibition_of(plan: RunPlan, coordinator: Coordinator) -> Exhibition:
-    """Return the exhibition of a run, which refuses where its environments can't be shown."""
+    """Return the exhibition of a run, which refuses to start if the environments can't be shown."""
     from headrace.stages.environments.given import why_not_elsewhere
     from headrace.stages.exhibition.making import why_not_shown
 

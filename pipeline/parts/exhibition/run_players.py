@@ -1,4 +1,4 @@
-"""Players of an exhibition: a run's newest policies, those that it has exported, and brains that do not learn."""
+"""Players of an exhibition: a run's newest and exported policies, and brains that do not learn."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from headrace.stages.exhibition.show import NEWEST
 
 _NAMED = ("best", "opponent")
 _STEP = "step "
-"""Begins the name of an exported policy that is known by its step."""
+"""Prefix of the name of an exported policy, followed by its step."""
 
 
 class RunPlayers:
-    """Those who may play for the behaviours of a run.
+    """The possible players of a run's behaviours.
 
     Args:
         config: the run's configuration.
         folder: the run's folder.
-        sent: the newest policies by behaviour name, which somebody keeps up to date. Where nothing is learned, the
-            newest one is a file.
+        sent: the newest policies by behaviour name, which the caller updates. In a run that does not learn, the newest
+            one is a file.
     """
 
     def __init__(self, config: RunConfig, folder: Path, sent: Mapping[str, PolicyUpdate]) -> None:
@@ -45,14 +45,14 @@ class RunPlayers:
         self._make = policy_maker(config, folder)
 
     def choices(self, spec: BehaviorSpec) -> list[str]:
-        """Return the names of those who may play for a behaviour id."""
+        """Return the names of a behaviour id's possible players."""
         return [NEWEST, *self._brains(spec)]
 
     def make(self, spec: BehaviorSpec, name: str) -> Player | None:
-        """Return a player; None for the newest policy of a behaviour that has none yet.
+        """Return a player; None for the newest policy of a behaviour without one yet.
 
         Raises:
-            StageError: if there is no player of this name, or it can't play.
+            StageError: if no player has this name, or it can't play.
         """
         if name == NEWEST:
             return self._newest(spec)
@@ -80,7 +80,7 @@ class RunPlayers:
         return _Follower(GreedyPlayer(policy, spec), self._sent, spec.name)
 
     def _brains(self, spec: BehaviorSpec) -> dict[str, BrainRequest]:
-        """Those that do not learn, by name; exported policies are the newest first."""
+        """Return players that do not learn, by name; exported policies come newest first."""
         config, request = self._config, BrainRequest("random", folder=self._config.source_folder, seed=SEED, spec=spec)
         request = replace(request, key=("monitor",), game=config.builtin_game)
         found = {"scripted": replace(request, use="scripted")} if config.builtin_game in SCRIPTED_PLAYERS else {}
@@ -98,7 +98,7 @@ class RunPlayers:
 
 
 class _Follower:
-    """Plays by the newest policy that was sent."""
+    """Plays with the newest policy that was sent."""
 
     def __init__(self, player: GreedyPlayer, sent: Mapping[str, PolicyUpdate], behavior: str) -> None:
         self._player = player

@@ -1,6 +1,6 @@
-"""The follower's host: a replica of a learner's trainer, which takes in what the learner does and learns with it.
+"""The follower's host: a replica of a learner's trainer, which gets the same items and learns with it.
 
-It tells nobody anything: reports, policies and checkpoints are the learner's.
+It sends no reports, policies or checkpoints: the learner does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FollowerHost(TrainerHost):
         try:
             await self._follow()
         except Exception as error:
-            if not is_loss(error):  # the learner decides who is lost
+            if not is_loss(error):  # the learner decides which replica is lost
                 raise
 
     async def _follow(self) -> None:
@@ -34,11 +34,11 @@ class FollowerHost(TrainerHost):
         size = self.config.pipeline.hosts.learners.replicas
         device, own = device_of_replica(choose_device(self.config.torch_settings.device)[0], rank, size)
         self.control.send(FollowerReady())
-        # Without a limit of its own: it ends with the learner.
+        # Without a time limit: it ends with the learner.
         replicas = await in_thread(lambda: JoinedReplicas(rank, size, connect(address, port, size), own, here))
         nowhere: Any = NoOutlet()
         if self._shards is not None:
-            for _ in range(self._shards.count):  # the learner sends rows to shards, and asks them
+            for _ in range(self._shards.count):  # only the learner sends rows to shards and requests batches
                 self._shards.outlets.put_nowait(nowhere)
         async with self._make_stage(replicas, device, NoStatistics()) as stage:
             Followers.check_agreement(replicas, stage.trainer)

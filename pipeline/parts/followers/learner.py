@@ -1,8 +1,8 @@
-"""A learner's followers: hosts with the other replicas of its trainer, which it starts, feeds and watches over.
+"""A learner's followers: hosts with the other replicas of its trainer, which it starts, feeds and supervises.
 
-A trainer depends on the order of its inlet alone. So what the learner takes in goes to all followers first, in the same
-order, and they do what it does without being told; only sums over rows are exchanged (`stages/trainer/protocol.py`).
-A follower that is lost is the loss of its learner; one that fails by an exception fails the run.
+A trainer depends only on the order of its inlet. So each item goes to all followers before the learner takes it, in the
+same order, and they do the same work unprompted; replicas exchange only sums over rows (`stages/trainer/protocol.py`).
+A lost follower counts as a lost learner; one that fails by an exception fails the run.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from headrace.stages.trainer.stage import TrainerStage
 log = logging.getLogger(__name__)
 
 CAUSE_S = 5.0
-"""Seconds in which the cause of a failure shows: the learner's own, or the end of a follower."""
+"""Seconds within which a failure's cause shows: the learner's own error, or the end of a follower."""
 END_S = 10.0
-"""Seconds in which a follower ends after its learner; then it is killed."""
+"""Seconds that a follower has to end after its learner before it is killed."""
 _PATIENCE = 0.9
-"""Share of the limit of silence after which a follower is lost: main would end the learner, and blame it, after all."""
+"""Share of the silence limit after which a follower is lost: after the whole limit, main would blame the learner."""
 
 T = TypeVar("T")
 
@@ -51,19 +51,19 @@ class _End:
     """The end of a follower."""
 
     how: str
-    """Its name and how it has ended, in words."""
+    """Its name and how it has ended."""
     failed: bool = False
-    """True if an exception has ended it, as it would end its successor."""
+    """True if an exception ended it, which would end its successor too."""
     in_order: bool = False
-    """True if it has ended because there is nothing left to do, or because the learner or another follower is gone."""
+    """True if it ended because nothing was left to do, or because the learner or another follower is gone."""
 
 
 class Followers:
     """The followers of one learner.
 
     Args:
-        plan: the learner's.
-        config: the run's.
+        plan: the learner's plan.
+        config: the run's configuration.
         device: the torch device of trainers.
     """
 
@@ -92,10 +92,10 @@ class Followers:
 
         Returns:
             Which follower is lost, and how; empty if there was nothing left to do. After a loss the learner's queues
-            are open, as if it had been killed: another one takes its place there.
+            stay open, as if it had been killed, for its replacement.
 
         Raises:
-            StageError: if a follower fails, or is lost beside a learner in main; the message names it.
+            StageError: if a follower fails, or is lost while the learner is in main; the message names it.
         """
         async with asyncio.TaskGroup() as tasks:
             patience_s, lost = 0.0, ""
@@ -119,7 +119,7 @@ class Followers:
 
         async def work() -> None:
             device, own = device_of_replica(self._device, 0, self._size)
-            for ready in all_ready:  # a follower that dies while it starts is nobody to wait for in a thread
+            for ready in all_ready:  # a follower may die while it starts, so no thread waits for it
                 await ready.wait()
             joined = await in_thread(lambda: JoinedReplicas(0, self._size, store, own, address, self._patience_s))
             await train(joined, device, self)
@@ -128,8 +128,8 @@ class Followers:
         try:
             await asyncio.wait([working, *self._watches], return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                # What ended a follower may end the learner, too, and is better told by that. A learner that has learned
-                # all that it is to learn goes on to its end without followers.
+                # The cause of a follower's end may end the learner too, whose error says more. A learner that has
+                # reached `max_steps` no longer needs followers.
                 await asyncio.wait([working], timeout=CAUSE_S if self._learns() else None)
             if working.done() and not is_loss(working.exception()):
                 await working
@@ -143,7 +143,7 @@ class Followers:
             await asyncio.wait([working])
 
     async def _start(self, rendezvous: tuple[str, int], tasks: asyncio.TaskGroup) -> list[asyncio.Event]:
-        """Start the followers; returns what is set when each is about to join."""
+        """Start the followers; return events that are set when each is about to join."""
         name = HOST_KINDS[self._kind].implementation
         factory: HostFactory = load_attribute(name, None, "host kind")(self._config, tasks)
         all_ready: list[asyncio.Event] = []
@@ -165,7 +165,7 @@ class Followers:
         return all_ready
 
     async def _name_lost(self, loss: BaseException | None) -> str:
-        """Say which follower is lost, and how.
+        """Return which follower is lost, and how.
 
         Raises:
             StageError: if it has failed.
@@ -189,23 +189,23 @@ class Followers:
     def join(
         self, stage: TrainerStage, inlet: ItemSource[Any], outlet: ItemSink[Any]
     ) -> tuple[ItemSource[Any], ItemSink[Any]]:
-        """The learner's inlet, from which all that is taken has been put to the followers, and its outlet.
+        """Return the learner's inlet, each item of which goes to the followers first, and its outlet.
 
-        The stage leaves both open, whatever ends it: `beside` and the host close them where no follower is lost.
+        The stage leaves both open, whatever ends it: `beside` and the host close them if no follower is lost.
         """
         self._stage, self._inlet = stage, inlet
         return self._share(f"learn/{self._plan.behavior}", inlet), _LeftOpen(outlet)
 
     def share_samples(self, shard: int, inlet: ItemSource[Any]) -> ItemSource[Any]:
-        """The learner's inlet from a shard of its replay buffer: the followers learn from the same batches."""
+        """Return the learner's inlet from a shard of its replay buffer: the followers learn from the same batches."""
         return self._share(f"samples/{self._plan.behavior}/{shard}", inlet)
 
     @staticmethod
     def check_agreement(replicas: Replicas, trainer: Trainer) -> None:
-        """Make sure that all replicas begin with the same state.
+        """Check that all replicas begin with the same state.
 
         Raises:
-            StageError: if this one does not.
+            StageError: if this replica does not.
         """
         import torch
 
@@ -223,11 +223,11 @@ class Followers:
         return _SharedInlet(inlet, self._outlets[queue], self._slab_bytes(), self._patience_s, self._learns)
 
     def _learns(self) -> bool:
-        """True unless all is learned that is to be learned."""
+        """True until the trainer is done."""
         return self._stage is None or not self._stage.done
 
     def _address(self) -> str:
-        """The address under which the followers reach the learner."""
+        """Return the address at which the followers reach the learner."""
         if HOST_KINDS[self._kind].on_ray:
             import ray
 
@@ -241,7 +241,7 @@ class Followers:
         return self._config.pipeline.queues.slab_bytes or default_slab_bytes()
 
     async def _end(self, patience_s: float) -> None:
-        """Let the followers end, and kill those that take longer."""
+        """Wait for the followers to end, and kill the slow ones."""
         for outlet in itertools.chain(*self._outlets.values()):
             outlet.close()
         if self._watches:
@@ -259,9 +259,9 @@ class Followers:
 
 @dataclass(frozen=True)
 class _SharedInlet:
-    """An inlet whose items go to followers, too, before they are learned from.
+    """An inlet whose items go to the followers before the learner takes them.
 
-    A batch that is too large for the way there is taken in pieces, by the learner as well: all learn in the same steps.
+    A batch too large for the queue to the followers is split for the learner too, so that all make the same updates.
     """
 
     inlet: ItemSource[Any]
@@ -275,7 +275,7 @@ class _SharedInlet:
             if isinstance(item, Barrier):  # checkpoints are the learner's
                 yield item
                 continue
-            new = isinstance(item, TrajectoryBatch)  # of which none is learned from at the end
+            new = isinstance(item, TrajectoryBatch)  # the end comes without learning from them
             for piece in pieces(item, self.slab_bytes) if new else (item,):
                 if self.learns() or not new:
                     await self._put(piece)
@@ -290,7 +290,7 @@ class _SharedInlet:
             async with asyncio.timeout(self.patience_s):
                 for follower in self.followers:
                     await follower.put(piece)
-                await asyncio.sleep(0)  # what is on its way sets out now: learning holds the event loop
+                await asyncio.sleep(0)  # send items in flight now, as learning blocks the event loop
         except (TimeoutError, QueueClosed) as error:
             raise ReplicaLostError("a replica of the learner takes in nothing any more") from error
 
@@ -306,7 +306,7 @@ class _LeftOpen:
 
 
 def device_of_replica(device: str, rank: int, size: int) -> tuple[str, str]:
-    """The torch device of a replica, and the one by which replicas are joined: a GPU of its own, or the CPU."""
+    """Return a replica's torch device, and the device that joins replicas: its own GPU, or the CPU."""
     import torch
 
     if device == "cuda" and torch.cuda.device_count() >= size:
@@ -315,14 +315,14 @@ def device_of_replica(device: str, rank: int, size: int) -> tuple[str, str]:
 
 
 def own_address(address: str, port: int) -> str:
-    """This machine's address in the network in which another one has `address`."""
+    """Return this machine's address in the network of `address`."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((address, port))  # sends nothing
         return str(sock.getsockname()[0])
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """Make a call that blocks, in a thread that nobody waits for if it is not awaited any more."""
+    """Run a blocking call in a thread that is abandoned if the await is cancelled."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -347,7 +347,7 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 
 async def _watch(host: HostHandle, ready: asyncio.Event) -> _End:
-    """Pass on what a follower says until it ends."""
+    """Forward a follower's messages until it ends."""
     name, failure, finished = host.plan.name, None, False
     async for message in host.control.receive():
         match message:
@@ -368,7 +368,7 @@ async def _watch(host: HostHandle, ready: asyncio.Event) -> _End:
 
 
 def is_loss(error: BaseException | None) -> bool:
-    """Return True if an error says no more than that some replica is lost."""
+    """Return True if an error only says that some replica is lost."""
     return isinstance(_cause(error), ReplicaLostError)
 
 

@@ -1,4 +1,4 @@
-"""Followers as main sees them: a learner that has lost one is ended, and another learner takes its place."""
+"""Followers in main: a learner that has lost a follower is ended and replaced."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from headrace.pipeline.main.run_part import RunPart
 
 
 class FollowersPart(RunPart):
-    """Ends learners that can't go on."""
+    """Ends learners that have lost a follower."""
 
     receives = (FollowerLost,)
 
     def receive(self, host: HostHandle, message: FollowerLost) -> None:
-        """End the learner, which has not said that it has failed, so that another one may take its place."""
+        """End the learner, which has not reported a failure, so that another may replace it."""
         self.run.end_host(host, f"was ended, because {message.how}")

@@ -1,1 +1,1 @@
-"""The run's own game, in which persons play on the live page."""
+"""The run's own game, in which people play on the live page."""

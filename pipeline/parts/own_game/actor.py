@@ -1,4 +1,4 @@
-"""The run's own game in its actor: joins the persons who play in it to the page, by the control channel."""
+"""The run's own game in its actor: connects the people who play to the page, over the control channel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class HostedGame(ActorPart):
-    """Makes the game, and carries what is said between it and the page."""
+    """Creates the game, and carries messages between it and the page."""
 
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)
@@ -44,18 +44,18 @@ class HostedGame(ActorPart):
         return self.request.config
 
     def make(self) -> EnvironmentGroup:
-        """Make the game; called again when it has broken.
+        """Create the game; called again after it breaks.
 
         Raises:
-            StageError: if it can't be shown, or the keys of the YAML don't fit its actions.
-            BrokenEnvironmentError: if making it failed.
+            StageError: if it can't be shown, or the YAML's keys don't fit its actions.
+            BrokenEnvironmentError: if creating it failed.
         """
         group, self._film = make_shown_group(self.request)
         self._game = game = OwnGame(group, self._film, self.seats, self._show, self._tell, time.monotonic)
         return game
 
     def receive(self, message: ControlMessage) -> None:
-        """Take what the page says; while the game waits for persons, it follows other messages too."""
+        """Handle the page's messages; while the game waits for people, handle others too."""
         match message:
             case KeysHeld():
                 self.seats.hear(message.behavior_id, message.number, message.keys)
@@ -65,7 +65,7 @@ class HostedGame(ActorPart):
         self.seats.changed.set()
 
     def _is_seat(self, spec: BehaviorSpec) -> bool:
-        settings = self._config.known_settings(spec.name)  # none: that is said elsewhere
+        settings = self._config.known_settings(spec.name)  # None is reported elsewhere
         brains = () if settings is None else brains_of_team(settings.brain, spec.team)
         return any(brain.use == PLAYER for brain in brains)
 
@@ -86,7 +86,7 @@ class HostedGame(ActorPart):
         self._announce()
 
     def _announce(self) -> None:
-        """Say what there is to play, whenever it has changed."""
+        """Send the game's state whenever it has changed."""
         assert self._game is not None, "it is played"
         assert self._film is not None, "it is shown"
         sides = [

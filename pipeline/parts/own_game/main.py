@@ -1,4 +1,4 @@
-"""The way between the page and the run's own game, in which persons play: through main, which knows its actor."""
+"""The link between the page and the run's own game, in which people play: through main, which knows its actor."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headrace.pipeline.main.run_part import Run, RunPart
 
 
 class OwnGameLink(RunPart):
-    """Passes on, in main's loop, what the page and the game say to each other; a run with persons has one actor.
+    """Carries messages between the page and the game in main's loop; a run with people has one actor.
 
     Attributes:
-        tell: called with what the game says, and with None whenever its actor is started.
+        tell: called with the game's messages, and with None whenever its actor starts.
     """
 
     receives = (ShowAnnounced, PictureTaken)
@@ -25,21 +25,21 @@ class OwnGameLink(RunPart):
         self._order: DirectShow | None = None
 
     def listen(self, tell: Callable[[ShowAnnounced | PictureTaken | None], None]) -> None:
-        """Let the page hear what the game says."""
+        """Register the page's function for the game's messages."""
         self.tell = tell
 
     def send(self, message: DirectShow | KeysHeld) -> None:
-        """Pass on what the page says."""
+        """Forward a message of the page."""
         if isinstance(message, DirectShow):
             self._order = message
         self.run.broadcaster.send_to_sources(message)
 
     def receive(self, host: HostHandle, message: ShowAnnounced | PictureTaken) -> None:
-        """Pass on what the game says."""
+        """Forward a message of the game."""
         self.tell(message)
 
     async def actor_started(self, slot: ActorSlot) -> None:
-        """An actor was started, perhaps in the place of one in which somebody plays."""
+        """Handle an actor's start; it may replace one in which somebody was playing."""
         self.tell(None)
         if self._order is not None:
             slot.handle.control.send(self._order)

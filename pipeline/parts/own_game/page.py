@@ -1,4 +1,4 @@
-"""The run's own game on the page, where persons play in it: its actor makes the pictures, and takes the keys."""
+"""The run's own game on the page, where people play it: its actor draws the frames and receives the keys."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.pipeline.parts.own_game.main import OwnGameLink
 
 
 class OwnGameShow(ShownGame):
-    """The game as the page's server sees it.
+    """The game, seen from the page's server.
 
     Args:
-        send: takes a message to main, from any thread.
-        listen: has main call what it is given with each message of the game, and None when its actor is started.
+        send: sends a message to main, from any thread.
+        listen: registers a function that main calls with each message of the game, and None when its actor starts.
     """
 
     own = True
@@ -33,14 +33,14 @@ class OwnGameShow(ShownGame):
         self._listen = listen
 
     def join(self, call: Callable[..., None]) -> None:
-        """Let the game's messages come in the loop of the page's server."""
+        """Receive the game's messages in the loop of the page's server."""
         self._listen(partial(call, self.receive))
 
     def start(self) -> None:
-        """Do nothing: it goes on with the run."""
+        """Do nothing: the game continues with the run."""
 
     def receive(self, message: PictureTaken | ShowAnnounced | None) -> None:
-        """Take what the game says; None: its actor is started, maybe in the place of one that was lost."""
+        """Handle a message of the game; None: its actor starts, possibly to replace a lost one."""
         if message is not None:
             self._see(message)
             return
@@ -52,7 +52,7 @@ class OwnGameShow(ShownGame):
 
 
 def own_game_of(plan: RunPlan, coordinator: Coordinator) -> OwnGameShow:
-    """Return the game of a run in which persons play."""
+    """Return the game of a run in which people play."""
     link: OwnGameLink = coordinator.parts.get("own_game")
     main = asyncio.get_running_loop()
     return OwnGameShow(lambda message: main.call_soon_threadsafe(link.send, message), link.listen)

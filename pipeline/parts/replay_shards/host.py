@@ -61,7 +61,7 @@ class ReplayShardHost(Host):
                     self._inlet.set_result(await self.open_inlet(message))
 
     def _restore(self) -> None:
-        """Go on with the rows of a checkpoint: this shard's, or its share where there were others."""
+        """Restore the rows of a checkpoint: this shard's, or its share if the number of shards has changed."""
         checkpoint = self.checkpoint
         trainer = part_name(TRAINER, learner_name(self.plan.behavior))
         if checkpoint is None or trainer not in checkpoint.parts:
@@ -87,7 +87,7 @@ class ReplayShardHost(Host):
             log.info("%s has %d rows of a replay buffer that was %s.", self.plan.name, len(self._shard.memory), was)
 
     def _deal(self, checkpoint: Checkpoint, shards: int) -> None:
-        """Take this shard's share of a buffer that lay in another number of shards, 0: inside the learner."""
+        """Restore this shard's share of a buffer that was in another number of shards; 0: in the learner."""
         memory, plan = self._shard.memory, self.plan
         names = saved_shards(checkpoint.parts, plan.behavior)
         for number in range(max(shards, 1)):
@@ -117,6 +117,6 @@ class ReplayShardHost(Host):
         self.stages.save_part(stage, number, state)
 
     def _file(self, folder: Path, shard: int | None = None) -> Path:
-        """The file of a shard; of the learner's own buffer if there is none."""
+        """Return the file of a shard, or of the learner's own buffer."""
         number = "" if shard is None else f"-{shard}"
         return folder / f"replay-{quote(self.plan.behavior, safe='')}{number}.bin"

@@ -1,4 +1,4 @@
-"""The ends of queues to and from the shards of a replay buffer; a follower has its learner in the shards' place."""
+"""The ends of queues to and from the shards of a replay buffer; for a follower, its learner replaces the shards."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ShardEdges:
-    """Carries what a trainer sends to its shards, and their answers.
+    """Carries a trainer's messages to its shards, and their answers.
 
     Args:
-        count: of the shards; main opens their queues in order.
+        count: number of shards; main opens their queues in order.
     """
 
     def __init__(self, count: int) -> None:
@@ -36,11 +36,11 @@ class ShardEdges:
     async def joined(
         self, replay: ShardedReplay, share: Callable[[int, ItemSource[Any]], ItemSource[Any]] | None = None
     ) -> AsyncIterator[None]:
-        """Carry; at the end what was sent has left, and the host closes the queues.
+        """Carry messages; at the end all have left, and the host closes the queues.
 
         Args:
             replay: the trainer's side.
-            share: makes the queue from a shard one whose items others get first.
+            share: wraps the queue from a shard so that others get its items first.
         """
         self._replay = replay
         async with asyncio.TaskGroup() as tasks:
@@ -66,7 +66,7 @@ async def _send(replay: ShardedReplay, shard: int, outlet: ItemSink[Any]) -> Non
             if open_:
                 await outlet.put(item)
         except QueueClosed:
-            open_ = False  # the trainer learns of it by what does not come back
+            open_ = False  # the trainer notices the missing answers
         finally:
             queue.task_done()
         del item

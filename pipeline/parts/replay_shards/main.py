@@ -1,4 +1,4 @@
-"""Shards of replay buffers as main sees them: their hosts, and the queues by which they are joined to a learner."""
+"""Shards of replay buffers in main: their hosts, and the queues that join them to a learner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ReplayShards(RunPart):
     """Starts the shards of each learner."""
 
     async def learner_started(self, state: BehaviorState, learner: HostHandle) -> list[Runner]:
-        """Start the hosts of a behaviour's replay buffer; returns what carries rows to them, and batches back."""
+        """Start the hosts of a behaviour's replay buffer; return runners that carry rows to them, and batches back."""
         runners, behavior, launcher = [], state.behavior, self.run.launcher
         for shard, name in enumerate(shard_names(self.run.plan.config, behavior)):
             host = await launcher.start(

@@ -1,4 +1,4 @@
-"""Scores on the actor's side: what its environments play is counted, and reported to main."""
+"""Scores on the actor's side: counts the episodes of its environments and reports them to main."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class ActorScores(ActorPart):
             host.plan.replica,
             host.config.pipeline.hosts.actors.replicas,
             partial(_competes, host.config),
-            host.report,  # at once: the run ends with the last actor's
+            host.report,  # immediately, as the run ends with the last actor's score
         )
 
     def before_report(self) -> None:
-        """Send the score of what was played since the last one."""
+        """Send the score of all episodes since the last report."""
         self.host.control.send(Scored(self._scores.drain(), self._scores.complete))
 
 
 def _competes(config: RunConfig, name: str) -> bool:
-    """Return True for the name of a behaviour with self-play; of one without any settings, others complain."""
+    """Return True for the name of a behaviour with self-play; another check reports a missing behaviour."""
     settings = config.known_settings(name)
     return settings is not None and settings.self_play is not None

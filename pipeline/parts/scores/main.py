@@ -1,4 +1,4 @@
-"""The scores of a run with `--inference`: gathered from its actors, printed as a table and written to its folder."""
+"""The scores of a run with `--inference`: collected from its actors, printed as a table, written to its folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.surroundings import shown
 log = logging.getLogger(__name__)
 
 FILE = "inference.json"
-"""In the folder of the run's logs."""
+"""File name in the folder of the run's logs."""
 
 
 class ScoreBoard(RunPart):
@@ -35,11 +35,11 @@ class ScoreBoard(RunPart):
         self._config = config = run.plan.config
         self._wanted = config.inference.wanted
         self._missing = {*actor_names(config)}
-        """Actors of which episodes that count have not ended."""
+        """Actors with counted episodes that have not ended."""
         self._sums: dict[str, dict[str, ScoreSums]] = {}
 
     def receive(self, host: HostHandle, message: Scored) -> None:
-        """Take an actor's score; the run ends once all episodes that count have."""
+        """Add an actor's score; the run ends once all counted episodes have."""
         actor = host.plan.name
         sums = self._sums.setdefault(actor, {})
         for behavior_id, (returns, lengths, results) in message.played.items():
@@ -52,7 +52,7 @@ class ScoreBoard(RunPart):
             self.run.shutdown.finish()
 
     def actor_replaced(self, name: str) -> None:
-        """Forget what an actor has played whose replacement plays its share again."""
+        """Discard the score of an actor whose replacement plays its share again."""
         if self._wanted is not None:
             self._sums.pop(name, None)
             self._missing.add(name)
@@ -66,7 +66,7 @@ class ScoreBoard(RunPart):
     def _scores(self) -> dict[str, Score]:
         """Return the scores by behaviour id; those without an episode are left out.
 
-        A rating is the trained policy's, so a behaviour id that brains decide for has none.
+        A rating belongs to the trained policy, so a behaviour id played by brains has none.
         """
         together: dict[str, ScoreSums] = {}
         for sums in self._sums.values():
@@ -89,7 +89,7 @@ class ScoreBoard(RunPart):
         return scores
 
     def _publish(self, scores: Mapping[str, Score]) -> None:
-        """Log the scores as a table, and write them to the folder's logs; a disk that refuses costs the file."""
+        """Log the scores as a table and write them to the folder's logs; if the disk refuses, only the file is lost."""
         if not self._sums:
             return
         if not scores:
@@ -127,12 +127,12 @@ class ScoreBoard(RunPart):
         return settings is not None and settings.network_settings.deterministic
 
     def _settings(self, name: str) -> BehaviorSettings | None:
-        """Return a behaviour's settings; None for one without any, of which the run has complained."""
+        """Return a behaviour's settings; None for one without any, which the run has reported."""
         return self._config.known_settings(name)
 
 
 def _plain(score: Score) -> dict[str, Any]:
-    """Return a score as JSON has it: without games or a rating where there are none."""
+    """Return a score as JSON data, without games or a rating if there are none."""
     plain = asdict(score)
     left_out = ("won", "drawn", "lost") * (not score.games) + ("rating",) * (score.rating is None)
     return {name: value for name, value in plain.items() if name not in left_out}
