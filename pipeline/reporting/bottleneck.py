@@ -1,4 +1,4 @@
-"""What holds a run up, in words: read from the shares of `time_shares`, by the live page, the terminal and pictures."""
+"""A run's bottleneck in words, from the shares of `time_shares`; for the live page, the terminal and pictures."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from headrace.pipeline.reporting.time_shares import (
 )
 
 LEAST_BUSY = 0.5
-"""Share of the time that a part has to work to hold others up."""
+"""Minimum share of time that a part works to be a bottleneck."""
 MARGIN = 0.2
-"""By how much more it has to work than any other part: less is a balance."""
+"""Minimum lead over every other part's share; less counts as balanced."""
 OF_LEARNERS = "learner-"
-"""Names of learners' hosts begin with it (`headrace.pipeline.common.graph.learner_name`)."""
+"""Prefix of the names of learners' hosts (`headrace.pipeline.common.graph.learner_name`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """What holds a run up, or that nothing does by itself."""
+    """The bottleneck of a run, or the finding that there is none."""
 
     text: str
     """A few sentences, with the number behind each claim."""
     host: str = ""
-    """Name of the host, `actors` for all of them; empty if nothing holds the run up by itself."""
+    """Name of the host, or `actors` for all of them; empty if there is no single bottleneck."""
     stage: str = ""
     busy: float = 0.0
-    """Share of the time in which it works."""
+    """Share of time in which it works."""
     wait: float = 0.0
-    """Share of the time in which those who wait for it do so."""
+    """Share of time in which others wait for it."""
     behavior: str = ""
-    """Whose trajectories or policies it holds up; empty: those of all."""
+    """The behaviour whose trajectories or policies it delays; empty: all."""
 
 
 def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | None = None) -> Bottleneck | None:
-    """Return what holds a run up; None if that is not known (yet).
+    """Return a run's bottleneck; None if it is not known (yet).
 
-    Of parts that wait for each other the busiest one sets the pace, so the part that works for most of the time is the
-    cause, if it clearly works more than all others.
+    Among parts that wait for each other, the busiest sets the pace. So the bottleneck is the part that works most of
+    the time, if it clearly works more than all others.
 
     Args:
         numbers: as `TimeShares.numbers` returns them, or their means over a run.
-        blocks: the settings of each behaviour, as they are written down: what would help is among them.
+        blocks: the settings of each behaviour as plain data, for suggestions.
     """
     return _Reading(numbers, blocks or {}).cause()
 
@@ -62,11 +62,11 @@ def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | No
 def held_up_by(
     *runs: Mapping[str, Mapping[str, Sequence[float]]], blocks: Mapping[str, Any] | None = None
 ) -> Bottleneck | None:
-    """Return what held some runs up, by the means of their curves.
+    """Return the bottleneck of some runs, from the means of their curves.
 
     Args:
-        runs: of each the curves of the category `Pipeline`, by name; each curve with its `values`.
-        blocks: as of `find_bottleneck`.
+        runs: for each, the curves of the category `Pipeline` by name, each with its `values`.
+        blocks: as for `find_bottleneck`.
     """
     found: dict[str, list[float]] = {}
     for name, curve in ((name, curve) for curves in runs for name, curve in curves.items()):
@@ -81,14 +81,14 @@ _INSIDE = ((ACTORS, ENVIRONMENT), (ACTORS, POLICIES))
 
 
 def _place(name: str) -> Place:
-    """Host and stage of a statistic's name; names of behaviours, and so of learners, may have slashes."""
+    """Split a statistic's name into host and stage; names of behaviours, and so of learners, may have slashes."""
     rest = name.partition("/")[2]
     host, _, stage = rest.rpartition("/") if rest.startswith(OF_LEARNERS) else rest.partition("/")
     return host, stage
 
 
 class _Reading:
-    """What the numbers of a run say."""
+    """Interprets the numbers of a run."""
 
     def __init__(self, numbers: Mapping[str, float], blocks: Mapping[str, Any]) -> None:
         self.numbers, self.blocks = numbers, blocks
@@ -101,7 +101,7 @@ class _Reading:
         self.learners = f"{who} {_percent(self.learning)} busy"
         inside = (*_INSIDE, *(learners if (LEARNERS, TRAINER) in self.places else ()))
         of_main = [place for place in self.places if place[0] == MAIN and place[1]]
-        if (MAIN, "") in self.places:  # a stage that is slow says more than that main is busy
+        if (MAIN, "") in self.places:  # a slow stage says more than a busy main
             slow = max((self.places[place] for place in of_main), default=0.0) >= LEAST_BUSY
             inside += ((MAIN, ""),) if slow else (*of_main,)
         self.parts = {place: share for place, share in self.places.items() if place not in inside}
@@ -111,7 +111,7 @@ class _Reading:
             return None
         (cause, busy), (_, second) = sorted([*self.parts.items(), (("", ""), 0.0)], key=lambda each: -each[1])[:2]
         of_actors = (f"{BUSY}/{ACTORS}", f"{WAIT}/policies", f"{WAIT}/decisions", f"{WAIT}/room")
-        if max(busy, sum(self.numbers.get(name, 0.0) for name in of_actors)) < LEAST_BUSY:  # it is held, or ends
+        if max(busy, sum(self.numbers.get(name, 0.0) for name in of_actors)) < LEAST_BUSY:  # it is blocked or ending
             return None
         if busy < LEAST_BUSY or busy - second < MARGIN:
             return Bottleneck(self._balance(busy + second))
@@ -126,7 +126,7 @@ class _Reading:
             policies = numbers.get(f"{WAIT}/policies", 0.0)
             wait = numbers.get(f"{WAIT}/policy {behavior}", policies) + numbers.get(f"{WAIT}/room", 0.0)
         text = f"{_percent(busy)} busy; actors wait {_percent(wait)} of the time for it."
-        if f"{BUSY}/{ACTORS}" not in numbers:  # a recording has their place
+        if f"{BUSY}/{ACTORS}" not in numbers:  # a recording replaces them
             text = f"{_percent(busy)} busy."
         if host == LEARNERS:
             text = f"Learners in one event loop: {text} `learners.kind: process`, or more `processes`, would help."
@@ -188,7 +188,7 @@ _HELP = {
 }
 """By stage."""
 _LESS = {"num_epoch": "Fewer epochs (`num_epoch`)", "steps_per_update": "A higher `steps_per_update`"}
-"""What makes updates less work, by the hyperparameter that a trainer has for it."""
+"""Suggestions for cheaper updates, by the hyperparameter that a trainer has for it."""
 
 
 def _percent(share: float) -> str:

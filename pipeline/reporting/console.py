@@ -20,7 +20,7 @@ from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, S
 log = logging.getLogger(__name__)
 
 DETAIL = "detail"
-"""Attribute of a record that is for the log's file: `extra={DETAIL: True}`."""
+"""Attribute of a record that is only for the log's file: `extra={DETAIL: True}`."""
 PLAIN_FORMAT = "[%(levelname)s] %(message)s"
 DEBUG_FORMAT = "%(asctime)s %(levelname)s [%(filename)s:%(lineno)d] %(message)s"
 
@@ -33,10 +33,10 @@ IS_TRAINING = "Is Training"
 
 
 class ConsoleHandler(logging.Handler):
-    """Writes log lines to a stream, by default to the present `sys.stdout`.
+    """Writes log lines to a stream, by default to the current `sys.stdout`.
 
-    `logging.StreamHandler` keeps the stream that it was made with, and would write over a live display that replaces
-    `sys.stdout` to keep lines above itself.
+    `logging.StreamHandler` keeps its original stream, and would overwrite a live display that replaces `sys.stdout` to
+    keep lines above itself.
     """
 
     def __init__(self, stream: TextIO | None = None, name: str = "The output") -> None:
@@ -54,23 +54,23 @@ class ConsoleHandler(logging.Handler):
         except OSError as error:
             if not self._failed:
                 self._failed = True
-                with suppress(OSError, AttributeError):  # there may be no other place to say it
+                with suppress(OSError, AttributeError):  # there may be no other place to report it
                     own_stream("stderr").write(
                         f"[WARNING] {self._called} can't be written: {error.strerror}. Training goes on.\n"
                     )
-        except Exception:  # as every handler of the standard library does: a log line never ends the program
+        except Exception:  # like every handler of the standard library: a log line never ends the program
             self.handleError(record)
 
     def close_stream(self) -> None:
-        """Close the stream that it was given; nothing is written any more."""
+        """Close the given stream; later lines are dropped."""
         self.close()
         if self._stream is not None:
-            with suppress(OSError):  # said before, or of what is on its way
+            with suppress(OSError):  # reported before, or about data in flight
                 self._stream.close()
 
 
 class LevelledLines(EveryRecord):
-    """Begins each line of a warning or error with its level; others, such as the hyperparameters, are one block."""
+    """Prefixes each line of a warning or error with its level; other records, such as hyperparameters, stay as is."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
@@ -79,27 +79,27 @@ class LevelledLines(EveryRecord):
 
 
 def configure_logging(debug: bool = False, stream: TextIO | None = None, details: bool = True) -> ConsoleHandler:
-    """Let the loggers of our packages, and no others, write lines.
+    """Let only the loggers of our packages write lines.
 
     A second call replaces the first. For commands only: a program that calls `run()` configures logging itself.
 
     Args:
         debug: also write per-batch messages, each with its time and place in the code.
-        stream: where to write; standard output by default.
-        details: also write what is marked as a detail, which is for the log's file.
+        stream: stream to write to; standard output by default.
+        details: also write records marked as details, which are meant for the log's file.
     """
     handler = ConsoleHandler(stream)
     if not (details or debug):
         handler.addFilter(lambda record: not hasattr(record, DETAIL))
     handler.setFormatter(LevelledLines(DEBUG_FORMAT if debug else PLAIN_FORMAT, "%Y-%m-%d %H:%M:%S"))
-    if logging.lastResort is not None:  # by which the warnings of other libraries are written
+    if logging.lastResort is not None:  # it writes the warnings of other libraries
         logging.lastResort.setFormatter(LevelledLines(PLAIN_FORMAT))
     logger = logging.getLogger(OURS)
     for earlier in [old for old in logger.handlers if isinstance(old, ConsoleHandler)]:
         logger.removeHandler(earlier)
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if debug else logging.INFO)
-    logger.propagate = False  # a root handler of some library would write every line twice
+    logger.propagate = False  # some library's root handler would write every line twice
     return handler
 
 
@@ -110,7 +110,7 @@ def summary_line(category: str, summaries: Mapping[str, Summary], step: int, ela
         category: the behaviour's name.
         summaries: of the period. `Environment/Cumulative Reward` is present if an episode ended, `Is Training`
             if the behaviour may not be training, `Self-play/ELO` if a rating was recorded. For `bc`, which has no
-            episodes of its own, the likelihood of held-out data takes the place of the reward.
+            own episodes, the likelihood of held-out data replaces the reward.
         step: nominal step of the summary.
         elapsed: seconds since the process started.
     """
@@ -125,7 +125,7 @@ def summary_line(category: str, summaries: Mapping[str, Summary], step: int, ela
         )
     else:
         parts.append(f"Mean Reward: {reward.mean:.3f}")
-        # ML-Agents shows the group's reward in place of the spread, not beside it.
+        # ML-Agents shows the group's reward instead of the spread.
         parts.append(
             f"Mean Group Reward: {group_reward.mean:.3f}" if group_reward else f"Std of Reward: {reward.std:.3f}"
         )
@@ -172,7 +172,7 @@ _FORMAT = "%(asctime)s [%(levelname)s] %(message)s"
 
 @contextmanager
 def logged_to(folder: Path, append: bool) -> Iterator[None]:
-    """Write what our loggers pass on within into `run_logs/run.log`; a disk that refuses costs the log alone.
+    """Write our loggers' records of this context to `run_logs/run.log`; if the disk refuses, only the log is lost.
 
     Args:
         folder: `results/<run-id>`.
@@ -200,15 +200,15 @@ def logged_to(folder: Path, append: bool) -> Iterator[None]:
 
 
 _files: list[logging.Handler] = []
-"""Files of runs that listen now; there may be several, in threads."""
+"""Open log files of runs; there may be several, in threads."""
 _files_lock = threading.Lock()
 _undoing = ExitStack()
-"""Undoes what lets the first of them hear, behind the last."""
+"""Restores the loggers' levels when the last of them closes."""
 
 
 @contextmanager
 def _heard_by(handler: logging.Handler, logger: logging.Logger) -> Iterator[None]:
-    """Let a file hear what runs have to say, whatever level a caller from Python has."""
+    """Send runs' records to a file, whatever level a Python caller has set."""
     with _files_lock:
         if not _files:
             _let_pass(logger, _undoing)
@@ -226,7 +226,7 @@ def _heard_by(handler: logging.Handler, logger: logging.Logger) -> Iterator[None
 
 
 def _let_pass(logger: logging.Logger, undoing: ExitStack) -> None:
-    """Lower a logger's level to INFO; handlers that are there hear no more than before."""
+    """Lower a logger's level to INFO; existing handlers get no more records than before."""
     wanted = logger.getEffectiveLevel()
     if wanted <= logging.INFO:
         return
@@ -237,7 +237,7 @@ def _let_pass(logger: logging.Logger, undoing: ExitStack) -> None:
         here: logging.Logger | None = logging.getLogger(record.name)
         while here is not None and here is not logger and not here.level:
             here = here.parent
-        return here is not logger  # the caller has set the level of a part of ours
+        return here is not logger  # the caller has set the level of one of our subloggers
 
     for handler in (*logger.handlers, *logging.getLogger().handlers):
         handler.addFilter(as_before)

@@ -1,4 +1,4 @@
-"""Summaries as tables: one CSV file for each behaviour, and one for the pipeline."""
+"""Summaries as tables: one CSV file per behaviour, and one for the pipeline."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ class CsvWriter(StatisticsWriter):
 
     The columns are `step`, `time` (seconds since 1970) and the statistics, each as the one number that TensorBoard
     shows; a cell is empty where a statistic had no value. A row is passed to the operating system when `write` returns.
-    A statistic that appears for the first time makes the file be written anew, with one column more.
+    When a new statistic appears, the file is rewritten with another column.
 
     Args:
         run_folder: `results/<run-id>`.
-        resume: keep the rows that are there, up to the step from which the resumed run writes. Otherwise they are
-            deleted.
+        resume: keep existing rows up to the step from which the resumed run writes; otherwise they are deleted.
         wall_clock: seconds since 1970.
     """
 
@@ -62,7 +61,7 @@ class CsvWriter(StatisticsWriter):
             append(path, _table(known, [row], header=False))
 
     def rewind(self, category: str, step: int) -> None:
-        """Remove the rows beyond a step: what follows goes on from there."""
+        """Remove the rows beyond a step, from which the run continues."""
         self._cut(category, step)
 
     def _path(self, category: str) -> Path:
@@ -79,7 +78,7 @@ class CsvWriter(StatisticsWriter):
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a file; one that a crash has cut short is left out."""
+    """Read the rows of a file, except one that a crash has truncated."""
     text = path.read_text(encoding="utf-8")
     whole = io.StringIO(text[: text.rfind("\n") + 1], newline="")
     return [row for row in csv.DictReader(whole) if row["step"].lstrip("-").isdecimal() and None not in row.values()]
@@ -95,17 +94,17 @@ def _table(columns: Sequence[str], rows: Iterable[Mapping[str, str]], header: bo
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
-    while data:  # a disk that fills up takes a part first
+    while data:  # a disk that fills up accepts a part first
         data = data[file.write(data) :]
 
 
 def append(path: Path, data: bytes) -> None:
-    """Append to a file; if the disk refuses, leave it as it was, so that it ends with a whole row."""
+    """Append to a file; if the disk refuses, restore it, so that it ends with a complete row."""
     with once_released(lambda: path.open("ab", buffering=0)) as file:
         end = file.seek(0, os.SEEK_END)
         try:
             _write_all(file, data)
         except OSError:
-            with contextlib.suppress(OSError):  # a broken row is left out by whoever reads on
+            with contextlib.suppress(OSError):  # readers skip a broken row
                 file.truncate(end)
             raise

@@ -1,4 +1,4 @@
-"""Training episodes one by one, as the `Monitor` of Stable-Baselines3 writes them: `<Behavior>/monitor.csv`."""
+"""A table of single training episodes, like that of Stable-Baselines3's `Monitor`: `<Behavior>/monitor.csv`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _HEADER = "r,l,t,episode"
 
 
 class EpisodeTable:
-    """A table of a behaviour's training episodes, a row each: return, length, seconds since it began, number.
+    """A table of a behaviour's training episodes, one per row: return, length, seconds since it began, number.
 
-    A run that goes on from a checkpoint first removes the rows of episodes that it does not know of.
+    A run that resumes from a checkpoint first removes the rows of later episodes.
 
     Args:
         behavior: the behaviour name.
-        run_folder: returns where the run's folder is now.
+        run_folder: returns the current path of the run's folder.
         wall_clock: seconds since 1970.
     """
 
@@ -43,9 +43,9 @@ class EpisodeTable:
         """Write the episodes that have just ended.
 
         Args:
-            count: how many have ended in all.
-            returns: of each of these.
-            lengths: of each, as in `Environment/Episode Length`.
+            count: total number of ended episodes.
+            returns: return of each new one.
+            lengths: length of each, as in `Environment/Episode Length`.
         """
         path = behavior_folder(self._run_folder(), self._behavior) / FILE
         with self._guard.writing(path, "its episodes are lost"):
@@ -58,7 +58,7 @@ class EpisodeTable:
             append(path, "".join(lines).encode())
 
     def _begin(self, path: Path, first: int) -> float:
-        """Begin the table, or go on with the one that is there, before an episode; returns when it was begun."""
+        """Begin the table, or continue an existing one before an episode; return when it was begun."""
         began, rows = self._made, list[str]()
         if first > 1 and path.is_file():
             try:
@@ -74,10 +74,10 @@ class EpisodeTable:
 
 
 def _read(path: Path, first: int) -> tuple[float, list[str]]:
-    """Return when a table was begun, and its rows before an episode; a row that a crash has cut short is left out.
+    """Return when a table was begun, and its rows before an episode, except one that a crash has truncated.
 
     Raises:
-        ValueError: if it is no table of ours.
+        ValueError: if the table is not one of Headrace's.
     """
     text = path.read_text(encoding="utf-8")
     head, header, *rows = text[: text.rfind("\n") + 1].splitlines()

@@ -1,4 +1,4 @@
-"""The curves of a run from its start, in bounded space; also read from its event files, live page or not."""
+"""The curves of a run from its start, in bounded memory, from live summaries or its event files."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Sum
 from headrace.pipeline.run_folder.names import behavior_folder
 
 MOST_POINTS = 1024
-"""Of a curve. One that has as many is halved."""
+"""Maximum points of a curve, which is then halved."""
 MOST_CURVES = 2000
-"""Of a run: names may hold numbers of their own."""
+"""Maximum curves of a run, as names may contain numbers."""
 MOST_MARKS = 1000
-"""Of a category; the oldest give way."""
+"""Maximum marks of a category; the oldest are dropped."""
 MARKS = "Marks/"
-"""How the tags of marks begin in event files."""
+"""Prefix of marks' tags in event files."""
 LESSON = "Environment/Lesson Number/"
 Point = tuple[int, float, float]
 """Step, seconds since 1970, value."""
 
 
 class Mark(NamedTuple):
-    """Something that happened at a moment of the curves."""
+    """An event at a point of the curves."""
 
     step: int
     at: float
@@ -58,12 +58,12 @@ class Curve:
             self.stride *= 2
 
     def rewind(self, step: int) -> None:
-        """Forget all behind a step."""
+        """Remove all points beyond a step."""
         self.points = [point for point in self.points if point[0] <= step]
         self._open = [point for point in self._open if point[0] <= step]
 
     def plain(self) -> dict[str, list[float]]:
-        """The curve as columns; the newest point is of what has come so far."""
+        """Return the curve as columns; the newest point may be of fewer summaries."""
         points = [*self.points, *([_mean(self._open)] if self._open else [])]
         return {
             "steps": [step for step, _, _ in points],
@@ -73,7 +73,7 @@ class Curve:
 
 
 class History:
-    """All curves of a run, by category (a behaviour, or `Pipeline`) and name. For several threads."""
+    """All curves of a run, by category (a behaviour, or `Pipeline`) and name. Thread-safe."""
 
     def __init__(self) -> None:
         self._curves: dict[str, dict[str, Curve]] = {}
@@ -84,10 +84,10 @@ class History:
         self._fresh_marks: list[tuple[str, Mark]] = []
         self._lessons: dict[tuple[str, str], float] = {}
         self.revision = 0
-        """Grows with all but additions: who has seen an older one has to read all again."""
+        """Version, which grows with every change but additions: a reader with an older one has to reread everything."""
 
     def add(self, category: str, name: str, point: Point) -> None:
-        """Add a point; a name too many is left out."""
+        """Add a point; names beyond the limit are ignored."""
         with self._lock:
             named = self._curves.setdefault(category, {})
             if name not in named:
@@ -108,7 +108,7 @@ class History:
                 self._lessons[category, name] = lesson
 
     def mark(self, category: str, mark: Mark) -> None:
-        """Add a mark; the oldest one too many is forgotten."""
+        """Add a mark; beyond the limit, the oldest is dropped."""
         with self._lock:
             self._add_mark(category, mark)
 
@@ -120,7 +120,7 @@ class History:
         del self._fresh_marks[:-MOST_MARKS]
 
     def rewind(self, category: str, step: int, at: float) -> None:
-        """Forget what a category has behind a step, at which it was restarted."""
+        """Remove a category's points beyond the step from which it was restarted."""
         with self._lock:
             self.revision += 1
             for curve in self._curves.get(category, {}).values():
@@ -164,7 +164,7 @@ class HistoryWriter(StatisticsWriter):
 
     Args:
         history: the history.
-        resumed: True if it holds what an earlier part of the run has written, perhaps beyond the resumed checkpoint.
+        resumed: True if it holds an earlier part of the run, perhaps beyond the resumed checkpoint.
         wall_clock: seconds since 1970.
     """
 
@@ -201,20 +201,20 @@ def _mean(points: list[Point]) -> Point:
 
 _LENGTH = struct.Struct("<Q")
 _HEAD, _TAIL = 12, 4
-"""Bytes of a record before its content (a length and its checksum) and behind it (the content's checksum)."""
+"""Bytes of a record before its content (a length and its checksum) and after it (the content's checksum)."""
 _MOST_BYTES = 64 * 2**20
-"""Of a record; more says that the file is damaged."""
+"""Maximum bytes of a record; more means that the file is damaged."""
 _RESTART = 1
-"""`SessionLog.START`: what was written before, from this step on, does not count."""
+"""`SessionLog.START`: invalidates earlier events from this step on."""
 
 
 def read_events(run_folder: Path, behaviors: Iterable[str], history: History) -> None:
-    """Add to a history what a run's event files hold; damaged ones up to the damage.
+    """Add a run's event files to a history; damaged files up to the damage.
 
     Args:
         run_folder: `results/<run-id>`.
-        behaviors: names of the run's behaviours, some of which their folders can't have.
-        history: where the points go.
+        behaviors: names of the run's behaviours, which may differ from their folders' names.
+        history: receives the points.
     """
     names = {behavior_folder(run_folder, name).name: name for name in behaviors}
     for path in sorted(run_folder.glob("*/events.out.tfevents.*")):

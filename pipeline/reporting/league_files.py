@@ -1,4 +1,4 @@
-"""`league.json` and `league.png` in a behaviour's folder: how a league went, of self-play or of several learners."""
+"""`league.json` and `league.png` in a behaviour's folder: a league's results, in self-play or of several learners."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPORT, PICTURE = "league.json", "league.png"
 
 
 def write_leagues(reports: Mapping[str, Mapping[str, Any]], run_folder: Path, pictures: bool = True) -> None:
-    """Write `league.json` of each behaviour, and `league.png` where it has snapshots or members."""
+    """Write `league.json` of each behaviour, and `league.png` if it has snapshots or members."""
     for behavior, report in reports.items():
         folder = behavior_folder(run_folder, behavior)
         try:
@@ -25,12 +25,12 @@ def write_leagues(reports: Mapping[str, Mapping[str, Any]], run_folder: Path, pi
             write_atomic(folder / REPORT, json.dumps(report, indent=1).encode())
             if pictures:
                 _draw(report, folder)
-        except OSError as error:  # a run is no worse for a report that could not be written
+        except OSError as error:  # a run does not fail because a report can't be written
             log.warning("the league of %s could not be written: %s", behavior, error)
 
 
 def draw_leagues(run_folder: Path, notes: Callable[[str], Sequence[str]] = lambda behavior: ()) -> list[Path]:
-    """Draw `league.png` beside each `league.json` of a run; returns the pictures.
+    """Draw `league.png` next to each `league.json` of a run; return the pictures.
 
     Args:
         run_folder: the run's folder.

@@ -15,20 +15,20 @@ from typing import Any
 from headrace.pipeline.reporting.statistics import HIDDEN, Summary
 from headrace.pipeline.reporting.writers import tracked_id
 
-# Work of a statistics writer that may take long, behind the run's back: in a thread, in order, within bounds.
+# Background work of a statistics writer: in a thread, in order, with a bounded queue.
 
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 1000
-"""Jobs that may wait; further ones are dropped."""
+"""Maximum number of waiting jobs; further ones are dropped."""
 
 
 class BackgroundJobs:
-    """Jobs that a thread does one after the other. The first that raises is the last: `put` raises its error.
+    """Jobs that a thread runs one after the other. It stops at the first that raises, whose error `put` raises.
 
     Args:
-        name: who it works for, in messages.
-        patience_s: how long `close` waits for what is left.
+        name: the writer's name in messages.
+        patience_s: seconds that `close` waits for remaining jobs.
     """
 
     def __init__(self, name: str, patience_s: float = 30.0) -> None:
@@ -41,10 +41,10 @@ class BackgroundJobs:
         self._thread.start()
 
     def put(self, job: Callable[[], None]) -> None:
-        """Leave a job.
+        """Add a job.
 
         Raises:
-            BaseException: what an earlier job has raised.
+            BaseException: the error of an earlier job.
         """
         self._raise()
         if self._jobs.qsize() < MOST_WAITING:
@@ -56,10 +56,10 @@ class BackgroundJobs:
         self._dropped += 1
 
     def close(self) -> None:
-        """Wait for what is left, for a while, and say what was not written.
+        """Wait some time for remaining jobs, and report those that were not done.
 
         Raises:
-            BaseException: what a job has raised.
+            BaseException: the error of a job.
         """
         self._jobs.put(None)
         self._thread.join(self._patience_s)
@@ -79,7 +79,7 @@ class BackgroundJobs:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except BaseException as error:  # for whoever leaves the next one
+            except BaseException as error:  # for the next `put`
                 self._error = error
                 return
 
@@ -87,21 +87,21 @@ class BackgroundJobs:
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 _MOST_CHARACTERS = 500
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""MLflow's own defaults let a run wait minutes for a server that is not there."""
+"""Limits of retries: by MLflow's defaults, a run would wait minutes for a missing server."""
 
 
 class MlflowWriter:
     """A `StatisticsWriter`: one run of MLflow, named after the run, with the metrics `<behaviour>/<statistic>`.
 
-    A thread speaks to the server, so a slow one delays nothing. A resumed run goes on in the same run of MLflow;
-    where it repeats steps that were logged before, both points are kept.
+    A thread talks to the server, so a slow one delays nothing. A resumed run continues the same MLflow run; if it
+    repeats steps that were logged before, both points are kept.
 
     Args:
         run_folder: `results/<run-id>`.
-        resume: go on in the run of MLflow that this run had.
-        experiment: its experiment, which is made if there is none of this name.
-        tracking_uri: the server or database; by default what the environment variable MLFLOW_TRACKING_URI says, else
-            the file `mlflow.db` beside the run's folder.
+        resume: continue the MLflow run that this run had.
+        experiment: its experiment, which is created if missing.
+        tracking_uri: the server or database; by default the environment variable MLFLOW_TRACKING_URI, else the file
+            `mlflow.db` next to the run's folder.
         tags: further tags of the run.
     """
 
@@ -135,7 +135,7 @@ class MlflowWriter:
         self._closed = False
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
-        """Leave one summary to the thread."""
+        """Queue one summary for the thread."""
         from mlflow.entities import Metric
 
         now_ms = int(time.time() * 1000)
@@ -147,7 +147,7 @@ class MlflowWriter:
         self._jobs.put(lambda: self._client.log_batch(self._run, metrics=metrics))
 
     def add_property(self, category: str, name: str, value: object) -> None:
-        """Leave the hyperparameters to the thread, as params; those of a resumed run are there already."""
+        """Queue the hyperparameters for the thread, as params; a resumed run has them already."""
         if self._resumed:
             return
         from mlflow.entities import Param
@@ -158,7 +158,7 @@ class MlflowWriter:
             self._jobs.put(lambda part=part: self._client.log_batch(self._run, params=part))  # type: ignore[misc]
 
     def close(self) -> None:
-        """Write what is left, and end the run of MLflow."""
+        """Write remaining summaries, and end the MLflow run."""
         if not self._closed:
             self._closed = True
             self._jobs.put(lambda: self._client.set_terminated(self._run))

@@ -1,4 +1,4 @@
-"""Pictures of runs: reward, rating and losses over the steps, of one run or of several, drawn with matplotlib."""
+"""Plots of runs: reward, rating and losses over the steps, for one run or several, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from headrace.stages.errors import describe_error
 log = logging.getLogger(__name__)
 
 PICTURE = "curves.png"
-"""In a run's folder."""
+"""File name in a run's folder."""
 FEWEST_POINTS = 5
-"""Of a curve that is worth a picture at the end of a run."""
+"""Minimum points of a curve for a plot at the end of a run."""
 
 _FIRST = (REWARD, GROUP_REWARD, HELD_OUT, "Evaluation/Cumulative Reward", ELO, "Environment/Episode Length")
 _PANELS_A_ROW, _PANEL_INCHES = 3, (4.2, 2.9)
@@ -41,11 +41,11 @@ Curves = Mapping[str, Mapping[str, Mapping[str, list[float]]]]
 
 @dataclass(frozen=True)
 class PlottedRun:
-    """What a picture needs of a run."""
+    """A run's data for a plot."""
 
     name: str
     settings: Mapping[str, Any]
-    """Its configuration without what tells it from another run of the same."""
+    """Its configuration without the keys in which runs of one configuration differ."""
     curves: Curves
 
 
@@ -57,7 +57,7 @@ def read_run(folder: Path) -> PlottedRun:
 
 
 def shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without what tells a run from another one of the same, such as its seed."""
+    """Return a configuration without keys in which runs of one configuration differ, such as the seed."""
     shared = dict(settings)
     for key in _OWN_TO_EACH_RUN:
         section, _, inner = key.partition(".")
@@ -69,7 +69,7 @@ def shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def grouped(each_settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Return the places of runs of one configuration together, by the shared settings of all; unknown ones alone."""
+    """Group the indices of runs of one configuration; a run of unknown configuration stands alone."""
     groups: list[list[int]] = []
     for place, settings in enumerate(each_settings):
         for group in groups:
@@ -82,7 +82,7 @@ def grouped(each_settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def draw_runs(runs: Sequence[PlottedRun]) -> bytes | None:
-    """Draw runs into a PNG: a row of panels, or more, for each behaviour; None if they have no curves.
+    """Draw runs into a PNG, with one or more rows of panels per behaviour; return None if they have no curves.
 
     Runs of one configuration, which differ in their seeds, are drawn as their mean and standard deviation, over the
     steps that all of them have.
@@ -105,7 +105,7 @@ def draw_runs(runs: Sequence[PlottedRun]) -> bytes | None:
         axis.grid(alpha=0.3)
         axis.ticklabel_format(axis="x", style="sci", scilimits=(-3, 5))
         axis.tick_params(labelsize=8)
-    for axis in list(axes):  # places without a panel
+    for axis in list(axes):  # cells without a panel
         axis.remove()
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False, fontsize=9)
@@ -116,7 +116,7 @@ def draw_runs(runs: Sequence[PlottedRun]) -> bytes | None:
 
 
 def _footer(groups: Mapping[str, Sequence[PlottedRun]], letters: int) -> list[str]:
-    """Say what held each group of runs up; of the first few groups."""
+    """Describe the bottleneck of the first few groups of runs."""
     lines = []
     for label, members in [*groups.items()][:_MOST_FOOTERS]:
         blocks = members[0].settings.get("behaviors")
@@ -127,7 +127,7 @@ def _footer(groups: Mapping[str, Sequence[PlottedRun]], letters: int) -> list[st
 
 
 def write_run_picture(folder: Path) -> None:
-    """Draw a run that ends into its folder, if matplotlib is there and there is something to see; never fail."""
+    """Draw a finished run into its folder, if matplotlib is installed and there are curves; never fail."""
     try:
         if find_spec("matplotlib") is None:
             return
@@ -136,7 +136,7 @@ def write_run_picture(folder: Path) -> None:
         picture = draw_runs([run]) if longest >= FEWEST_POINTS else None
         if picture is not None:
             write_atomic(folder / PICTURE, picture)
-    except Exception as error:  # a run is no worse for a picture that could not be drawn
+    except Exception as error:  # a run does not fail because a plot can't be drawn
         log.warning("the curves of %s could not be drawn: %s", folder, describe_error(error))
 
 
@@ -145,7 +145,7 @@ def _behaviors(run: PlottedRun) -> Iterable[tuple[str, Mapping[str, Mapping[str,
 
 
 def _panels(runs: Iterable[PlottedRun]) -> dict[str, list[str]]:
-    """The statistics with a panel, by behaviour, in their order."""
+    """Return the statistics with a panel, by behaviour, in their order."""
     there: dict[str, set[str]] = {}
     for run in runs:
         for behavior, curves in _behaviors(run):
@@ -161,7 +161,7 @@ def _title(name: str) -> str:
 
 
 def _grouped(runs: Sequence[PlottedRun]) -> dict[str, list[PlottedRun]]:
-    """Runs of one configuration together, by a label."""
+    """Group runs of one configuration under a label."""
     groups = [[runs[place] for place in places] for places in grouped([run.settings for run in runs])]
     return {", ".join(run.name for run in group) + ": mean ± SD" * (len(group) > 1): group for group in groups}
 
@@ -178,7 +178,7 @@ def _draw_group(axis: Any, curves: Sequence[Mapping[str, list[float]] | None], l
 
 
 def _over_common_steps(curves: Sequence[Mapping[str, list[float]]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The values of several curves at the same steps: all that any has, within what all have; [S] and [curves, S]."""
+    """Return several curves at common steps: all steps of any, within the range of all; [S] and [curves, S]."""
     first, last = max(curve["steps"][0] for curve in curves), min(curve["steps"][-1] for curve in curves)
     steps = np.unique(np.concatenate([np.asarray(curve["steps"], float) for curve in curves]))
     steps = steps[(steps >= first) & (steps <= last)]

@@ -1,6 +1,6 @@
-"""The live table of a run at a terminal: what is learned first, then the speed, and the queues that hold it up.
+"""The live table of a run at a terminal: learning progress first, then speed and the queues that limit it.
 
-Main passes a `ProgressSnapshot` when `due()`; log lines (`console`) appear above the table. Nothing is shown without a
+Main passes a `ProgressSnapshot` when `due()`; log lines (`console`) appear above the table. There is no table without a
 terminal.
 """
 
@@ -27,13 +27,13 @@ from headrace.pipeline.reporting.bottleneck import Bottleneck
 SHORTEST_INTERVAL_S = 0.25
 LONGEST_INTERVAL_S = 2.0
 COST_SHARE = 0.01
-"""Share of the time that rendering may take: a table with many rows is shown less often."""
+"""Maximum share of time for rendering: a table with many rows is shown less often."""
 HOLDS_UP = 0.1
-"""Share of the time that producers have to wait at a queue for its row to appear."""
+"""Minimum share of time that producers wait at a queue for its row to appear."""
 LARGE = 1e9
-"""Numbers from it on are written with an exponent."""
+"""Numbers from this value on are written with an exponent."""
 ROW_STAYS_S = 5.0
-"""Seconds that the row stays when they wait no more, so that the table does not flicker."""
+"""Seconds that the row stays after the waits end, so that the table does not flicker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class BehaviorProgress:
     steps: int
     max_steps: int
     steps_per_s: float
-    """Recent speed, not since the start."""
+    """Recent speed, not the average since the start."""
     mean_reward: float | None = None
     elo: float | None = None
     policy_lag: float | None = None
@@ -57,7 +57,7 @@ class BehaviorProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until `max_steps` at the present speed, None at speed 0."""
+        """Seconds until `max_steps` at the current speed, None at speed 0."""
         left = max(0, self.max_steps - self.steps)
         if not left:
             return 0.0
@@ -90,11 +90,11 @@ class ProgressSnapshot:
     behaviors: tuple[BehaviorProgress, ...] = ()
     queues: tuple[QueueProgress, ...] = ()
     bottleneck: Bottleneck | None = None
-    """What holds it up; None if that is not known (yet)."""
+    """The bottleneck; None if it is not known (yet)."""
     shares: Mapping[str, float] = field(default_factory=dict)
-    """By statistic, how much of the time each part works or waits."""
+    """Share of time in which each part works or waits, by statistic."""
     paused: bool = False
-    """Somebody holds the run: speeds and the time left say nothing."""
+    """True while a user holds the run, which makes speeds and the remaining time meaningless."""
 
     @property
     def seconds_left(self) -> float | None:
@@ -108,9 +108,9 @@ class Progress:
     """Shows snapshots, at most four a second and at most one percent of the time; a context manager.
 
     Args:
-        enabled: False shows nothing, like a console that is no terminal.
-        clock: seconds, from any start.
-        console: where to show them; a console of its own on standard output by default.
+        enabled: False shows nothing, like a console that is not a terminal.
+        clock: returns seconds from any origin.
+        console: console to show them on; by default a new one on standard output.
         detailed: show all queues and the policy lag.
     """
 
@@ -132,18 +132,18 @@ class Progress:
         self._enabled = enabled and self._console.is_terminal
 
     def due(self) -> bool:
-        """Return True if `update` would show a snapshot now; to be asked before making one."""
+        """Return True if `update` would show a snapshot now; call it before making one."""
         return self._live is not None and self._clock() >= self._next
 
     def update(self, snapshot: ProgressSnapshot) -> None:
-        """Show a snapshot unless one was just shown; the last one is shown at the end in any case."""
+        """Show a snapshot unless one was just shown; the last one is always shown at the end."""
         self._latest = snapshot
         if self.due():
             self._show(snapshot)
 
     def __enter__(self) -> Progress:
         if self._enabled:
-            # No refreshing by a thread, which would take the interpreter from the event loop at any moment.
+            # No refreshing by a thread, which would take the GIL from the event loop at any moment.
             # Standard output and error are redirected so that lines appear above the table.
             self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
             with self._while_there():
@@ -162,14 +162,14 @@ class Progress:
 
     @contextmanager
     def _while_there(self) -> Iterator[None]:
-        """Show nothing any more as soon as the terminal is gone: closed, or left behind by a connection."""
+        """Stop showing once the terminal is gone: closed, or cut off by a lost connection."""
         try:
             yield
         except OSError:
             live, self._live = self._live, None
             with suppress(OSError):
                 if live is not None:
-                    live.stop()  # it gives standard output and error back first
+                    live.stop()  # it restores standard output and error first
 
     def _show(self, snapshot: ProgressSnapshot) -> None:
         started = self._clock()
@@ -188,9 +188,9 @@ class Progress:
         self._live.update(text, refresh=refresh)
 
     def _erase_what_was_wrapped(self) -> None:
-        """After the terminal became narrower, erase the lines that its wrapping has added to the table.
+        """After the terminal became narrower, erase the lines that wrapping has added to the table.
 
-        Rich goes up by as many lines as it has written, and would leave the first ones as a ghost.
+        Rich moves up by the number of lines that it has written, and would leave the first ones as a ghost.
         """
         width, lengths = self._drawn
         now = self._console.width
@@ -199,7 +199,7 @@ class Progress:
             self._console.control(*[Control((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))] * added)
 
     def _queues_of(self, snapshot: ProgressSnapshot) -> Sequence[QueueProgress]:
-        """The queues with a row: all, or those that hold up whoever puts into them, or did a moment ago."""
+        """Return the queues with a row: all, or those whose producers wait, or did a moment ago."""
         if self._detailed:
             return snapshot.queues
         now = self._clock()
@@ -208,7 +208,7 @@ class Progress:
 
 
 def render(snapshot: ProgressSnapshot, detailed: bool, queues: Sequence[QueueProgress], width: int = 10**6) -> Text:
-    """Render a snapshot: a line with the times, a table of behaviours and one of some queues; long names give way.
+    """Render a snapshot: a line with the times, a table of behaviours and one of queues; long names are shortened.
 
     The columns are laid out here: `rich.table.Table` takes 4 ms for ten rows, this takes 0.2 ms.
     """
@@ -263,7 +263,7 @@ def _queue_cells(queue: QueueProgress) -> tuple[str, ...]:
 
 
 SHORTEST_NAME = 10
-"""Columns that a name keeps, even where the numbers do not fit beside it."""
+"""Minimum width of a name, even if the numbers then do not fit."""
 
 
 def _append_table(text: Text, rows: list[tuple[str, ...]], width: int) -> None:
@@ -278,7 +278,7 @@ def _append_table(text: Text, rows: list[tuple[str, ...]], width: int) -> None:
 
 
 def _shortened(name: str, width: int) -> str:
-    """Leave out the middle of a name that is too long: many differ in their last characters alone."""
+    """Cut the middle of a long name: many names differ only in their last characters."""
     if cell_len(name) <= width:
         return name
     end = name[-1:]

@@ -1,4 +1,4 @@
-"""The reporter of main: writes a summary at every `summary_freq` and at the end, and updates the live table.
+"""Main's reporter: writes a summary at every `summary_freq` and at the end, and updates the live table.
 
 It merges the statistics of all hosts.
 """
@@ -32,13 +32,13 @@ class Reporter:
         writers: receive the summaries.
         progress: the live table.
         elapsed_before_s: seconds that the run took before it was resumed.
-        training: False where policies are only played.
+        training: False if policies are only played.
         console: also log a line per summary, as ML-Agents does.
         clock: seconds.
-        waits: leave the writers' files as they are until `go_on`.
+        waits: leave the writers' files unchanged until `go_on`.
 
     Attributes:
-        paused: somebody holds the run.
+        paused: True while a user holds the run.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Reporter:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds that the run has taken, those before a resume included."""
+        """Seconds that the run has taken, including those before a resume."""
         return self._clock() - self._began_s
 
     def add_writer(self, writer: StatisticsWriter) -> None:
@@ -91,7 +91,7 @@ class Reporter:
             writer.add_property(name, "hyperparameters", hyperparameters)
 
         def begin() -> None:
-            if step and self._training:  # the stopped run may have written a last summary of steps that are lost
+            if step and self._training:  # the stopped run may have written a last summary of lost steps
                 self._tell_writers("rewind", name, step)
             for writer in self._writers:
                 writer.add_property(name, "hyperparameters", hyperparameters)
@@ -102,25 +102,25 @@ class Reporter:
             self._waiting.append(begin)
 
     def go_on(self) -> None:
-        """Let the writers write: the run has gone on from its checkpoint."""
+        """Let the writers write, as the run has resumed from its checkpoint."""
         waiting, self._waiting = self._waiting or [], None
         for begin in waiting:
             begin()
 
     def rewind(self, name: str, step: int) -> None:
-        """Take a behaviour back to an earlier step, from which its trainer goes on."""
+        """Take a behaviour back to an earlier step, from which its trainer continues."""
         self._behaviors[name].rewind(step)
-        self._collector.summaries(name)  # dropped: they are of steps that are lost
+        self._collector.summaries(name)  # dropped, as they are of lost steps
         for category in (name, PIPELINE):
             self._tell_writers("rewind", category, step)
 
     def mark(self, name: str, step: int, kind: str, text: str) -> None:
-        """Mark a moment of a behaviour's curves, for the writers that have a place for it.
+        """Mark a point of a behaviour's curves, for the writers that support marks.
 
         Args:
             name: the behaviour.
             step: its step.
-            kind: as of `headrace.pipeline.reporting.history.Mark`.
+            kind: as for `headrace.pipeline.reporting.history.Mark`.
             text: what happened.
         """
         if self._waiting is None:
@@ -131,7 +131,7 @@ class Reporter:
     def add_statistics(
         self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str, span_s: float = 0.0
     ) -> None:
-        """Add a host's statistics and queue counts of so many seconds by its clock."""
+        """Add a host's statistics and queue counts for that many seconds by its clock."""
         self._collector.merge(self._rates.without_counts(statistics, host, span_s))
         for counts in queues:
             key = f"{counts['name']} ({host})"
@@ -140,7 +140,7 @@ class Reporter:
     def record_report(self, report: TrainerReport) -> None:
         """Record a trainer's progress, and write the summary that is due with it.
 
-        Where it goes beyond several at once the last of them is written: the others would have nothing to say.
+        If several summaries are due together, only the last is written: the others would be empty.
         """
         behavior = self._behaviors[report.behavior]
         behavior.record(report)
@@ -185,7 +185,7 @@ class Reporter:
             self._progress.update(self.snapshot())
 
     def snapshot(self) -> ProgressSnapshot:
-        """Return the present progress of the run."""
+        """Return the current progress of the run."""
         return ProgressSnapshot(
             self.elapsed_s,
             tuple(behavior.progress for behavior in self._behaviors.values()),
@@ -196,15 +196,15 @@ class Reporter:
         )
 
     def host_ended(self, name: str) -> None:
-        """A host does no more: what it told counts for no share or rate of what is to come."""
+        """Remove an ended host, so that its reports do not count in later shares and rates."""
         self.shares.ended(name)
         self._rates.ended(name)
 
     def finish(self) -> None:
-        """Write a last summary of each behaviour that has told of steps since its last one.
+        """Write a last summary of each behaviour with steps since its last one.
 
-        None where a summary has reached `max_steps` already: of the few steps that are taken beyond them it would be a
-        point of noise at the end of every curve.
+        A behaviour whose summary has reached `max_steps` gets none: the few steps beyond would only add a noisy point
+        to every curve.
         """
         for behavior in self._behaviors.values() if self._waiting is None else ():
             steps = behavior.progress.steps
@@ -217,18 +217,18 @@ class Reporter:
             writer.close()
 
     def leave(self) -> None:
-        """Write no more: the writers' folder is lost."""
+        """Stop writing, as the writers' folder is lost."""
         self.close()
         self._writers = []
 
     def _tell_writers(self, method: str, category: str, *arguments: object) -> None:
         for writer in self._writers:
-            call = getattr(writer, method, None)  # users' writers need none
+            call = getattr(writer, method, None)  # users' writers need no folder
             if call is not None:
                 call(category, *arguments)
 
     def _write_at(self, behavior: str, values: Mapping[str, float], step: int) -> None:
-        """Write values that belong to a step of their own, not to a summary."""
+        """Write values that belong to their own step, not to a summary."""
         summaries = {name: Summary("last", value, value, 0.0, 1, value) for name, value in values.items()}
         for writer in self._writers:
             writer.write(behavior, summaries, step)
@@ -256,7 +256,7 @@ class Reporter:
 
 
 class _StageRates:
-    """Agent steps per second of each stage, computed from the steps that its loop counts, by the clock of its host."""
+    """Agent steps per second of each stage, from the steps that its loop counts, by its host's clock."""
 
     COUNTS = "Steps/"
     RATES = "Steps per Second/"
@@ -268,7 +268,7 @@ class _StageRates:
         """By host."""
 
     def without_counts(self, statistics: Mapping[str, Any], host: str, span_s: float) -> Mapping[str, Any]:
-        """Take the counts out of a host's statistics."""
+        """Extract the counts from a host's statistics."""
         told = statistics.get(PIPELINE, {})
         counts = {name: record["sum"] for name, record in told.items() if name.startswith(self.COUNTS)}
         self._add(host, counts, span_s)
@@ -276,7 +276,7 @@ class _StageRates:
         return {**statistics, PIPELINE: others} if counts else statistics
 
     def replace_counts(self, summaries: Mapping[str, Summary], span_s: float) -> dict[str, Summary]:
-        """Return main's summaries of so many seconds, with a rate for each count of all hosts, over 1 s at least."""
+        """Return main's summaries of a period in seconds, with a rate for each count of all hosts over at least 1 s."""
         counts = {name: s.sum for name, s in summaries.items() if name.startswith(self.COUNTS)}
         self._add("", counts, span_s)
         for host, span in self._spans.items():
@@ -294,7 +294,7 @@ class _StageRates:
         return {**others, **rated}
 
     def ended(self, host: str) -> None:
-        """A host has ended."""
+        """Remove a host that has ended."""
         for table in (self._steps, self._spans, self._rates):
             table.pop(host, None)
 
@@ -304,7 +304,7 @@ class _StageRates:
 
 
 class _BehaviorWatch:
-    """Watches one behaviour's progress and speed, by the clock of its trainer."""
+    """Tracks one behaviour's progress and speed, by its trainer's clock."""
 
     SHORTEST_S = 1.0
 
@@ -322,9 +322,9 @@ class _BehaviorWatch:
         self._mark: TrainerReport | None = None
 
     def record(self, report: TrainerReport) -> None:
-        """Note a report. A speed is that of whole updates: collecting alone is fast, learning alone brings no step."""
+        """Note a report. Speeds are of whole updates: collecting alone is fast, and learning alone brings no steps."""
         speed = self.progress.steps_per_s
-        since = self._updated if report.version else self._mark  # before the first update, of what there is
+        since = self._updated if report.version else self._mark  # before the first update, over the time so far
         if since is None or since.at > report.at:
             self._updated = self._mark = report
         elif report.at - since.at >= self.SHORTEST_S and (report.version > since.version or not report.version):
@@ -346,13 +346,13 @@ class _BehaviorWatch:
 
 
 class _QueueWatch:
-    """Watches one end of a queue: its depth, and the share of time that producers and consumers waited.
+    """Tracks one end of a queue: its depth, and the share of time that producers and consumers waited.
 
-    Times are those of the host that counts: messages of many seconds may reach main at once.
+    Times are by the clock of the counting host: messages of many seconds may reach main together.
     """
 
     SHORTEST_S = 0.5
-    """A host counts once a second, and also when a summary is due: over less time a rate would be an accident."""
+    """Minimum seconds for a rate. A host counts once a second, and also when a summary is due."""
 
     def __init__(self, name: str, counts: Mapping[str, Any]) -> None:
         self._name = name
@@ -366,9 +366,9 @@ class _QueueWatch:
         if span >= self.SHORTEST_S:
             self._rate = max(0.0, *(counts[side] - before[side] for side in ("items_in", "items_out"))) / span
             waits = ((counts[side] - before[side]) / span for side in ("put_wait_s", "get_wait_s"))
-            put, get = (min(1.0, max(0.0, share)) for share in waits)  # a host that came anew counts from 0
+            put, get = (min(1.0, max(0.0, share)) for share in waits)  # a restarted host counts from 0
             self._shares = put, get
-        if not 0 <= span < self.SHORTEST_S:  # behind it: by the clock of another machine, where its host came anew
+        if not 0 <= span < self.SHORTEST_S:  # earlier, by another machine's clock, if its host was restarted there
             self._since = counts
 
     def report(self, collector: StatisticsCollector) -> None:

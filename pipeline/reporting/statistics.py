@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 log = logging.getLogger(__name__)
 
 PIPELINE = "Pipeline"
-"""The category of statistics of no behaviour: queues, stages, hosts."""
+"""The category of statistics that belong to no behaviour: queues, stages, hosts."""
 
 HIDDEN = ("Is Training", "Step")
-"""Statistics that are no curves: for the console and the live page only, as with ML-Agents."""
+"""Statistics without curves: for the console and the live page only, as in ML-Agents."""
 
 HOWS = ("mean", "sum", "last", "histogram")
 RESERVOIR_SIZE = 1024
-"""Values kept of one histogram: enough for its shape; mean, sum, spread and count are exact."""
+"""Number of values kept of a histogram: enough for its shape; mean, sum, spread and count are exact."""
 
 FEW_VALUES = 8
-"""Values that are sooner added one by one than as an array."""
+"""Number of values up to which adding them one by one is faster than as an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Summary:
     count: int
     """Number of values, at least 1."""
     last: float
-    """The last value; among several hosts, that of the host whose report arrived last."""
+    """The last value; with several hosts, that of the host whose report arrived last."""
     values: tuple[float, ...] = ()
     """For a histogram: all values, or a fair sample of `RESERVOIR_SIZE` of them."""
 
@@ -60,7 +60,7 @@ class Summary:
 
 
 class StatisticsWriter(Protocol):
-    """Receives summaries; implement it to send them somewhere else. Who derives from it inherits what does nothing."""
+    """Receives summaries; implement it to send them elsewhere. Inherited methods do nothing."""
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Write the summaries of one period.
@@ -72,16 +72,16 @@ class StatisticsWriter(Protocol):
         """
 
     def add_property(self, category: str, name: str, value: object) -> None:
-        """Write a property that is stated once, such as a behaviour's `hyperparameters` (a nested dict)."""
+        """Write a one-time property, such as a behaviour's `hyperparameters` (a nested dict)."""
         return
 
     def close(self) -> None:
-        """Write out what is buffered and release files. Allowed more than once."""
+        """Flush buffers and release files. Allowed more than once."""
         return
 
 
 class _Accumulator:
-    """One statistic since the last summary, in constant space."""
+    """One statistic since the last summary, in constant memory."""
 
     __slots__ = ("count", "how", "last", "m2", "mean", "total", "values")
 
@@ -158,7 +158,7 @@ class _Accumulator:
 def _merged_sample(
     ours: list[float], our_count: int, theirs: list[float], their_count: int, rng: random.Random
 ) -> list[float]:
-    """Make one fair sample of two: as many from each as drawing from all values would have given."""
+    """Merge two samples into a fair one: as many from each as drawing from all values would have given."""
     if len(ours) + len(theirs) <= RESERVOIR_SIZE:
         return [*ours, *theirs]
     take, left, other = 0, our_count, their_count
@@ -171,10 +171,10 @@ def _merged_sample(
 
 
 class StatisticsCollector:
-    """Collects values per category and name until they are summarised or sent; for one thread.
+    """Collects values per category and name until they are summarised or sent. Not thread-safe.
 
-    Values other than finite numbers are left out; the first of each statistic is named in a warning. Space is bounded
-    by the number of different names, whatever the number of values.
+    It skips values other than finite numbers, and warns of the first of each statistic. Memory is bounded by the number
+    of different names, whatever the number of values.
 
     Args:
         seed: seed of the draws that decide which values of a long histogram are kept.
@@ -255,7 +255,7 @@ class StatisticsCollector:
         return accumulator
 
     def _warn_mixed(self, category: str, name: str, how: str, first: str) -> None:
-        """Warn, and keep the first way: a number shown oddly is no reason to end a training."""
+        """Warn and keep the first way, because an odd curve is no reason to end the training."""
         if (category, name) not in self._mixed:
             self._mixed.add((category, name))
             text = (

@@ -1,8 +1,8 @@
 """Summaries as TensorBoard events, with ML-Agents' folders and tags.
 
 It uses TensorBoard's record format and message types, but its own file: TensorBoard's `EventFileWriter` imports
-TensorFlow, seconds and hundreds of megabytes, wherever that is installed; and it keeps a thread per file to write
-later what is flushed here at once.
+TensorFlow if installed, which costs seconds and hundreds of megabytes, and keeps a thread per file to write later what
+this one flushes immediately.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class TensorboardWriter:
 
     Args:
         run_folder: `results/<run-id>`.
-        resume: keep the event files that are there, and mark in them from which step on a resumed run has written
-            anew. Otherwise they are deleted, as curves of two runs would mix.
+        resume: keep existing event files, and mark in them the step from which a resumed run writes. Otherwise they are
+            deleted, as curves of two runs would mix.
     """
 
     def __init__(self, run_folder: Path, resume: bool) -> None:
@@ -67,26 +67,26 @@ class TensorboardWriter:
         file.flush()
 
     def add_property(self, category: str, name: str, value: object) -> None:
-        """Write the hyperparameters as a text, under the tag that ML-Agents' files have."""
+        """Write the hyperparameters as a text, under ML-Agents' tag."""
         if name == "hyperparameters":
             file = self._file(category)
             file.add_text("Hyperparameters/text_summary", hyperparameters_text(value))
             file.flush()
 
     def mark(self, category: str, step: int, kind: str, text: str) -> None:
-        """Write a mark as a text, `Marks/<kind>`, from which the live page has it again."""
+        """Write a mark as a text, `Marks/<kind>`, from which the live page reads it back."""
         file = self._file(category)
         file.add_text(f"{MARKS}{kind}", text, step)
         file.flush()
 
     def rewind(self, category: str, step: int) -> None:
-        """Make TensorBoard ignore what was written beyond this step: what follows goes on from there."""
+        """Make TensorBoard ignore events beyond this step, from which the run continues."""
         file = self._file(category)
         file.add_restart(step + 1)
         file.flush()
 
     def close(self) -> None:
-        """Close the files; a later write begins new ones."""
+        """Close the files; a later write opens new ones."""
         for file in self._files.values():
             file.close()
         self._files = {}
@@ -128,7 +128,7 @@ class _EventFile:
             self.flush()
         except OSError:
             self.close()
-            self.path.unlink()  # the next try begins another one
+            self.path.unlink()  # the next try opens another one
             raise
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
@@ -157,22 +157,22 @@ class _EventFile:
         self._add_value(step, tag=tag, metadata=metadata, tensor=tensor)
 
     def add_restart(self, step: int) -> None:
-        """Make TensorBoard ignore what earlier files have at this step and beyond."""
+        """Make TensorBoard ignore earlier files' events from this step on."""
         self._add(step=step, session_log={"status": self._start})
         self.resumed = True
 
     def flush(self) -> None:
-        """Write the records that wait; if the disk refuses, drop them, so that the file ends with a whole record."""
+        """Write the waiting records; if the disk refuses, drop them, so that the file ends with a complete record."""
         data = memoryview(self._waiting.getvalue())
         self._waiting.seek(0)
         self._waiting.truncate()
         try:
             rest = data
-            while rest:  # a disk that fills up takes a part first
+            while rest:  # a disk that fills up accepts a part first
                 rest = rest[self._file.write(rest) :]
         except OSError:
             self._file.seek(self._end)
-            with contextlib.suppress(OSError):  # what is written next covers the broken record
+            with contextlib.suppress(OSError):  # the next write overwrites the broken record
                 self._file.truncate()
             raise
         self._end += len(data)

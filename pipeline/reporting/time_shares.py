@@ -1,8 +1,8 @@
-"""Where the time of a run goes: the share of it in which each stage worked or waited, by the clocks of its hosts.
+"""How a run spends its time: the share in which each stage worked or waited, by its host's clock.
 
-Hosts tell seconds by kind of work (`headrace.stages.activity`) once a second. Shares are of the last whole updates of
-the busiest learner, of ten seconds and more: parts of an update would show collecting or learning alone. They are
-statistics of the category `Pipeline`; `bottleneck` says in words what they mean.
+Hosts report seconds by kind of work (`headrace.stages.activity`) once a second. Shares cover the busiest learner's last
+whole updates, at least ten seconds: a part of an update would show only collecting or only learning. They are
+statistics of the category `Pipeline`; `bottleneck` explains them in words.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from headrace.stages.activity import (
 )
 
 WINDOW_S = 10.0
-"""Seconds that shares are of at least, once there are so many."""
+"""Minimum seconds that shares cover, once that many have passed."""
 MOST_MARKS = 1200
-"""Reports of a host that are kept: twenty minutes, in which an update may take ten."""
+"""Number of a host's reports that are kept: twenty minutes, as an update may take ten."""
 LATE_S = 2.0
-"""Seconds after which a host that reports once a second is held by what it does: its event loop does not run."""
+"""Seconds without a report after which a host's event loop counts as blocked, as hosts report once a second."""
 _EXACT_S = 1e-6
-"""More than sums of seconds are wrong by."""
+"""Tolerance of sums of seconds."""
 ONE_OF_THEM = 0.8
-"""Share of what several learners do in one event loop from which on one of them is what it is busy with."""
+"""Minimum share of the work of learners in one event loop for which one of them counts as what keeps it busy."""
 MAIN, ACTORS, LEARNERS, INFERENCE = "main", "actors", "learners", "inference"
 TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
     "trainer",
@@ -45,7 +45,7 @@ TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
     "policy_publisher",
 )
 BUSY, WAIT, DURATION = "Busy", "Wait", "Duration"
-"""Kinds of these statistics. What stands behind the slash is a host and a stage, what is waited for, or what lasts."""
+"""Kinds of these statistics. After the slash comes a host and stage, the thing waited for, or the thing that lasts."""
 
 Work = Mapping[str, tuple[float, int]]
 """Seconds and count by kind of work."""
@@ -53,7 +53,7 @@ Work = Mapping[str, tuple[float, int]]
 
 @dataclass
 class _Host:
-    """What one host has told, added up; index 0 is its start."""
+    """One host's reports, summed up; index 0 is its start."""
 
     role: str
     behavior: str
@@ -76,9 +76,9 @@ class _Host:
                 del told[: MOST_MARKS // 2]
 
     def cycles(self) -> tuple[float, float]:
-        """Return the seconds of its last whole updates, of ten seconds and more, and those since: 0 before the first.
+        """Return the seconds of its last whole updates, at least ten, and the seconds since; 0 before the first.
 
-        Whole updates are those between two reports behind an update.
+        Whole updates lie between two reports that follow an update.
         """
         if not self.updates[-1]:
             return 0.0, 0.0
@@ -88,12 +88,12 @@ class _Host:
         return self.spans[end] - self.spans[begin], self.spans[-1] - self.spans[end]
 
     def over(self, window_s: float, since_s: float = 0.0, held_s: float = 0.0) -> _Window:
-        """Return what it did in so many seconds, so long ago.
+        """Return its work in a window of the past.
 
         Args:
-            window_s: their number.
-            since_s: seconds that have passed since.
-            held_s: seconds of which it has not told yet.
+            window_s: length of the window in seconds.
+            since_s: seconds since its end.
+            held_s: seconds that it has not reported yet.
         """
         end = bisect_right(self.spans, self.spans[-1] - max(0.0, since_s - held_s) + _EXACT_S) - 1
         late_s = max(0.0, held_s - since_s)
@@ -108,7 +108,7 @@ class _Host:
 
 @dataclass(frozen=True)
 class _Window:
-    """What a host did in some seconds."""
+    """A host's work in a window."""
 
     span_s: float
     seconds: Mapping[str, float]
@@ -118,7 +118,7 @@ class _Window:
         return self.seconds.get(kind, 0.0) / self.span_s if self.span_s > 0 else 0.0
 
     def busy(self, stage: str) -> float:
-        """Share of the time in which a stage worked, and did not wait for room."""
+        """Return the share of time in which a stage worked and did not wait for room."""
         return max(0.0, self.share(f"{WORKING}/{stage}") - self.share(f"{BLOCKED}/{stage}"))
 
     def stages(self) -> list[str]:
@@ -126,10 +126,10 @@ class _Window:
 
 
 class TimeShares:
-    """Gathers what hosts tell.
+    """Collects the hosts' reports.
 
     Args:
-        clock: seconds, in main.
+        clock: main's clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -137,28 +137,28 @@ class TimeShares:
         self._hosts: dict[str, _Host] = {}
 
     def add(self, name: str, work: Work, span_s: float, role: str = MAIN, behavior: str = "", loop: str = MAIN) -> None:
-        """Add what a host has done.
+        """Add a host's report.
 
         Args:
-            name: the host's.
-            work: by kind, as `Timings.drain` returns it.
-            span_s: seconds in which it was done, by the host's clock.
-            role: the host's.
-            behavior: whose learner it is.
-            loop: names its event loop; `main` for main's.
+            name: the host's name.
+            work: work by kind, as `Timings.drain` returns it.
+            span_s: seconds that the report covers, by the host's clock.
+            role: the host's role.
+            behavior: a learner's behaviour.
+            loop: name of its event loop; `main` for main's.
         """
         host = self._hosts.setdefault(name, _Host(role, behavior, loop))
         host.add(work, span_s)
         host.heard_s = self._clock()
 
     def ended(self, name: str) -> None:
-        """A host has nothing left to do."""
+        """Remove a host that has ended."""
         self._hosts.pop(name, None)
 
     def numbers(self) -> dict[str, float]:
-        """Return the statistics by name; none before a learner has learned, unless actors wait most of the time.
+        """Return the statistics by name; empty before the first update, unless actors wait most of the time.
 
-        They may wait for room, or for a first update that takes long.
+        They may wait for room, or for a slow first update.
         """
         learners = [host for host in self._hosts.values() if host.role == "learner"]
         learned, window_s, since_s = self._window(learners)
@@ -182,7 +182,7 @@ class TimeShares:
         return found | self._of_loops(found)
 
     def _of_loops(self, found: Mapping[str, float]) -> dict[str, float]:
-        """The busiest event loop of several learners, if it is busy with more than one of them."""
+        """Return the busiest event loop of several learners, if more than one of them keeps it busy."""
         loops: dict[str, list[float]] = {}
         for name, host in self._hosts.items():
             if host.role == "learner":
@@ -192,16 +192,16 @@ class TimeShares:
         return {f"{BUSY}/{LEARNERS}/{TRAINER}": min(1.0, sum(busiest))} if shared else {}
 
     def _window(self, learners: Sequence[_Host]) -> tuple[bool, float, float]:
-        """Return if any learner has learned; the seconds of the busiest one's last updates, and those since."""
+        """Return if any learner has learned, the seconds of the busiest one's last updates, and the seconds since."""
         cycles = [(host, *host.cycles()) for host in learners if host.updates[-1]]
         if not cycles:
             return False, WINDOW_S, 0.0
         busiest, cycle_s, since_s = max(cycles, key=lambda each: each[0].over(*each[1:]).busy(TRAINER))
         since_s += self._held_s(busiest)
-        return True, cycle_s, 0.0 if since_s > cycle_s else since_s  # no update for so long is something else
+        return True, cycle_s, 0.0 if since_s > cycle_s else since_s  # no update for that long has another cause
 
     def _of_actors(self, window_s: float, since_s: float) -> dict[str, float]:
-        """The actors' statistics, on average over them."""
+        """Return the actors' statistics, averaged over the actors."""
         actors = [host for host in self._hosts.values() if host.role == "actor"]
         found: dict[str, float] = {}
         for host in actors:
@@ -210,7 +210,7 @@ class TimeShares:
         return found
 
     def _held_s(self, host: _Host) -> float:
-        """Seconds for which a host's event loop has been held: it waits for nothing, or it would have reported."""
+        """Return the seconds for which a host's event loop has been blocked: otherwise it would have reported."""
         late = self._clock() - host.heard_s
         main = self._hosts.get(MAIN)
         alone = sum(other.loop == host.loop for other in self._hosts.values()) == 1
@@ -225,7 +225,7 @@ def _of_actor(window: _Window, in_main: bool) -> dict[str, float]:
     stages = {stage: window.busy(stage) for stage in window.stages() if stage != "actor"}
     away = sum(window.share(kind) for kind in (RESTING, ASKING, f"{BLOCKED}/actor")) + sum(stages.values())
     whole = window.share(f"{WORKING}/actor") - away
-    busy = stepping + acting if in_main else max(whole, stepping + acting)  # others run in main's loop meanwhile
+    busy = stepping + acting if in_main else max(whole, stepping + acting)  # other hosts run in main's loop meanwhile
     found = {
         f"{BUSY}/{ACTORS}": busy,
         f"{BUSY}/{ACTORS}/{ENVIRONMENT}": stepping,
@@ -243,7 +243,7 @@ def _of_actor(window: _Window, in_main: bool) -> dict[str, float]:
 
 
 def _of_main(window: _Window, behaviors: Sequence[str]) -> dict[str, float]:
-    """Each behaviour has stages of its own in main, by its name behind theirs; they share one event loop."""
+    """Sum main's stages over behaviours, whose names follow the stages'; they share one event loop."""
     found = {f"{BUSY}/{MAIN}/{PUBLISHER}": window.share(PUBLISHING)}
     for stage in window.stages():
         short = next((stage.removesuffix(f"-{name}") for name in behaviors if stage.endswith(f"-{name}")), stage)
@@ -260,7 +260,7 @@ def _of_learner(name: str, window: _Window) -> dict[str, float]:
 
 
 def _durations(behavior: str, whole: _Window, wait: float) -> dict[str, float]:
-    """Seconds of an update, and of those in which actors do not wait for it, from whole updates."""
+    """Return the seconds of an update, and those in which actors do not wait for it, from whole updates."""
     updates = whole.counts.get(LEARNING, 0)
     if not updates:
         return {}

@@ -32,7 +32,7 @@ _PLACES = {
     STEPPING: (*_MAIN_LOOP, "env_step", "workers", "worker_root", "UnityEnvironment.step"),
     LEARNING: (*_MAIN_LOOP, "trainer_advance", "_update_policy"),
 }
-"""Where ML-Agents' tree has the work that hosts report."""
+"""Places in ML-Agents' tree for the work that hosts report."""
 
 
 class _TimerNode:
@@ -43,11 +43,11 @@ class _TimerNode:
         self.total = 0.0
         self.count = 0
         self.is_parallel = False
-        """True if it ran in other processes, so that it may add up to more than what it stands in."""
+        """True if it ran in other processes, so that its sum may exceed its parent's."""
         self.children: dict[str, _TimerNode] = {}
 
     def child(self, name: str) -> _TimerNode:
-        """Return the node of a block of code in this one."""
+        """Return the child node of a block of code."""
         if name not in self.children:
             self.children[name] = _TimerNode(self.root)
         return self.children[name]
@@ -68,15 +68,15 @@ class _TimerNode:
 
 
 _current: ContextVar[_TimerNode | None] = ContextVar("headrace_timer", default=None)
-"""The innermost timer running in this task: a common stack would mix up tasks that interleave."""
+"""The innermost timer running in this task; a shared stack would mix up interleaved tasks."""
 
 
 class Timers:
     """Times of named blocks of code, and gauges.
 
     Args:
-        clock: seconds, from any start.
-        wall_clock: seconds since 1970.
+        clock: returns seconds from any origin.
+        wall_clock: returns seconds since 1970.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Timers:
 
     @contextmanager
     def timer(self, name: str) -> Iterator[None]:
-        """Time the body of a `with` statement, as a child of the timer that it runs in."""
+        """Time the body of a `with` statement, as a child of the running timer."""
         parent = _current.get()
         if parent is None or parent.root is not self._root:
             parent = self._root
@@ -120,7 +120,7 @@ class Timers:
     def add_work(self, work: Mapping[str, tuple[float, int]]) -> None:
         """Add work of another host: seconds and count, by the names of `headrace.stages.activity`."""
         for kind, (seconds, count) in work.items():
-            if kind not in _PLACES:  # what ML-Agents' tree has no place for
+            if kind not in _PLACES:  # ML-Agents' tree has no place for it
                 continue
             node = self._root
             for name in _PLACES[kind]:
@@ -129,7 +129,7 @@ class Timers:
                     node.is_parallel = True
                     node.total += seconds
             node.count += count
-            if kind in (STEPPING, LEARNING):  # as many as there are steps and updates
+            if kind in (STEPPING, LEARNING):  # as many calls as steps and updates
                 self._count_loop(_PLACES[kind], count)
 
     def _count_loop(self, place: Sequence[str], count: int) -> None:
@@ -139,7 +139,7 @@ class Timers:
             node.count = 1 if name == _MAIN_LOOP[0] else node.count + count
 
     def set_gauge(self, name: str, value: float) -> None:
-        """Record a value; the file has the last, the smallest, the largest and their number."""
+        """Record a value; the file has the last, minimum, maximum and count."""
         if not math.isfinite(value):  # a sum may overflow, which JSON can't represent
             return
         gauge = self._gauges.setdefault(name, {"value": value, "min": value, "max": value, "count": 0})
@@ -159,7 +159,7 @@ class Timers:
         return {"name": "root", "gauges": self._gauges, "metadata": metadata, **self._root.as_dict()}
 
     def write(self, path: Path, *, files: FileOperations = REAL) -> None:
-        """Write `timers.json`, atomically; meant for every checkpoint and for the end."""
+        """Write `timers.json` atomically; for every checkpoint and for the end."""
         write_atomic(path, json.dumps(self.as_dict(), indent=4, allow_nan=False).encode(), files=files)
 
 
@@ -177,7 +177,7 @@ class GaugeWriter(StatisticsWriter):
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Set the gauges of one summary."""
         for name, summary in summaries.items():
-            # Where ML-Agents keeps the last value alone, mean and sum are that value.
+            # ML-Agents keeps only the last value, so mean and sum are that value.
             only = summary.how == "last"
             self._timers.set_gauge(gauge_name(category, name, "mean"), summary.last if only else summary.mean)
             self._timers.set_gauge(gauge_name(category, name, "sum"), summary.last if only else summary.sum)

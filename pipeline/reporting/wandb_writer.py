@@ -17,19 +17,19 @@ _INIT_S, _FINISH_S = 30.0, 60.0
 class WandbWriter:
     """A `StatisticsWriter`: one run of W&B, named after the run; a section of charts for each behaviour.
 
-    Statistics are named `<behaviour>/<statistic>`, over `<behaviour>/step`. wandb has a process of its own, which
-    writes and uploads, so no call waits for a network but the first and the last. A resumed run goes on in the same run
-    of W&B; where it repeats steps that were logged before, both curves are shown.
+    Statistics are named `<behaviour>/<statistic>`, over `<behaviour>/step`. wandb writes and uploads in its own
+    process, so only the first and the last call wait for the network. A resumed run continues the same W&B run; if it
+    repeats steps that were logged before, both curves are shown.
 
     Args:
         run_folder: `results/<run-id>`; wandb's files go to its `wandb/`.
-        resume: go on in the run of W&B that this run had.
+        resume: continue the W&B run that this run had.
         project, entity, group, tags, notes: as for `wandb.init`.
-        mode: `online`, `offline` (upload later, by `wandb sync`) or `disabled`; by default what the environment
-            variable WANDB_MODE says, else online.
+        mode: `online`, `offline` (upload later with `wandb sync`) or `disabled`; by default the environment variable
+            WANDB_MODE, else online.
 
     Raises:
-        StageError: if it should be online and nobody has logged in.
+        StageError: if it should be online and no user has logged in.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class WandbWriter:
         self._defined: set[str] = set()
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
-        """Leave one summary to wandb's process."""
+        """Pass one summary to wandb's process."""
         x = f"{category}/step"
         if category not in self._defined:
             self._defined.add(category)
@@ -82,5 +82,5 @@ class WandbWriter:
         self._run.config.update({category: {name: value}}, allow_val_change=True)
 
     def close(self) -> None:
-        """Upload what is left, for a minute at most; `wandb sync` uploads the rest."""
+        """Upload the remaining data, for at most a minute; `wandb sync` uploads the rest."""
         self._run.finish()

@@ -1,4 +1,4 @@
-"""The statistics writers of a run: the built-in ones, and those that the YAML lists, which can't harm the run."""
+"""The statistics writers of a run: the built-in ones, and those listed in the YAML, whose errors can't end the run."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _METHODS = ("write", "add_property", "close")
 
 
 def open_writers(config: RunConfig, run_folder: Path, timers: Timers, resume: bool) -> list[StatisticsWriter]:
-    """Make all writers of a training run: TensorBoard's, the gauges of `timers.json`, those that the YAML lists.
+    """Create all writers of a training run: TensorBoard's, the gauges of `timers.json`, and those listed in the YAML.
 
     Args:
         config: the run's configuration.
         run_folder: `results/<run-id>`.
         timers: hold the gauges.
-        resume: keep the event files that are there.
+        resume: keep existing event files.
 
     Raises:
-        RunError: as `make_writers`.
+        RunError: see `make_writers`.
     """
     tensorboard = GuardedWriter(
         TensorboardWriter(run_folder, resume), f"{run_folder}/*/events.out.tfevents.*", patient=True
@@ -43,15 +43,15 @@ def open_writers(config: RunConfig, run_folder: Path, timers: Timers, resume: bo
 
 
 def make_writers(config: RunConfig, run_folder: Path, resume: bool = False) -> list[StatisticsWriter]:
-    """Make the writers that the YAML lists.
+    """Create the writers listed in the YAML.
 
     Args:
         config: the run's configuration.
         run_folder: `results/<run-id>`, for writers with that parameter.
-        resume: the run goes on from a checkpoint, for writers with that parameter.
+        resume: True if the run resumes from a checkpoint, for writers with that parameter.
 
     Raises:
-        RunError: if one can't be imported, is no writer, does not accept its arguments or raises.
+        RunError: if one can't be imported, is not a writer, does not accept its arguments or raises.
     """
     writers: list[StatisticsWriter] = []
     for index, settings in enumerate(config.pipeline.statistics_writers):
@@ -66,7 +66,7 @@ def make_writers(config: RunConfig, run_folder: Path, resume: bool = False) -> l
 
 
 def check_writers(config: RunConfig) -> list[LoadError]:
-    """Return the errors of the listed writers that can be found without making them."""
+    """Return the errors of the listed writers that are detectable without creating them."""
     mistakes = []
     for index in range(len(config.pipeline.statistics_writers)):
         try:
@@ -77,12 +77,12 @@ def check_writers(config: RunConfig) -> list[LoadError]:
 
 
 class GuardedWriter:
-    """A writer whose errors end no run: one that raises gets no more calls.
+    """Wraps a writer so that its errors don't end the run: after an error it gets no further calls.
 
     Args:
         writer: the writer.
         name: its name in messages.
-        patient: go on after errors of the disk, which may have room again later.
+        patient: True to keep calling it after disk errors, as the disk may have room again later.
     """
 
     def __init__(self, writer: StatisticsWriter, name: str, patient: bool = False) -> None:
@@ -108,7 +108,7 @@ class GuardedWriter:
         self._call_if_there("mark", category, step, kind, text)
 
     def close(self) -> None:
-        """Close the writer, also after it raised."""
+        """Close the writer, even after it raised."""
         try:
             with self._guard("what it had not written yet is lost"):
                 self._writer.close()
@@ -167,7 +167,7 @@ def _find(config: RunConfig, index: int, run_folder: Path, resume: bool) -> tupl
 
 
 def _find_named(where: str, name: str) -> type[Any] | None:
-    """Import the class of a writer of the table; None if the name is none of these."""
+    """Import the class of a writer in the table; None for any other name."""
     kind = STATISTICS_WRITERS.get(name)
     if kind is None:
         return None
@@ -178,13 +178,13 @@ def _find_named(where: str, name: str) -> type[Any] | None:
 
 
 def tracked_id(run_folder: Path, service: str, resume: bool, make: Callable[[], str]) -> tuple[str, bool]:
-    """Return the id that a run has at a service, and whether the run had it before.
+    """Return a run's id at a service, and whether the run had it before.
 
     Args:
         run_folder: `results/<run-id>`; the id is in its `<service>_run_id.txt`.
         service: the service's name.
-        resume: take the kept id, if there is one.
-        make: makes a new one.
+        resume: use the stored id, if there is one.
+        make: returns a new id.
     """
     kept = run_folder / f"{service}_run_id.txt"
     if resume and kept.is_file() and (known := kept.read_text(encoding="utf-8").strip()):

@@ -1,4 +1,4 @@
-"""The actor host: environments, policies, agent processor, custom stages behind them, and the way to the trainers."""
+"""The actor host: environments, policies, agent processor, custom stages after it, and the route to the trainers."""
 
 from __future__ import annotations
 
@@ -60,31 +60,31 @@ from headrace.stages.trainer.pacing import longest_piece
 from headrace.surroundings import absolute
 
 BRAINS = "brains"
-"""Of the seed of their random numbers."""
+"""Seed path of the environments' random numbers."""
 AGENT_ID_RANGE = 2**40
-"""Agent ids of one actor's environments; replica r has those from r × this on."""
+"""Number of agent ids per actor; replica r has those from r × this on."""
 
 
 class ActorPart:
-    """The actor's side of one part of a run (`pipeline/common/run_parts.py`). What it does not override does nothing.
+    """The actor's side of one part of a run (`pipeline/common/run_parts.py`). Methods not overridden do nothing.
 
     Args:
         host: the actor host.
-        request: for its environments.
+        request: the request for its environments.
 
     Attributes:
         oracle: decides in place of policies in the actor.
-        audience: sees all that is played.
+        audience: sees every step that is played.
         make_group: makes the environments.
         make_policy: makes the acting policies.
-        make_mappings: makes what knows who plays each game, as `PolicyMappings` is made.
+        make_mappings: makes the object that assigns players to games, with the arguments of `PolicyMappings`.
         person: makes the brain of a person who plays.
     """
 
     outlets: ClassVar[tuple[str, ...]] = ()
-    """The kinds of queues from the actor that are the part's; a queue's kind is its name before the first slash."""
+    """Kinds of the part's queues from the actor; a queue's kind is its name before the first slash."""
     inlets: ClassVar[tuple[str, ...]] = ()
-    """The kinds of queues to the actor that are the part's."""
+    """Kinds of the part's queues to the actor."""
     oracle: DecisionClient | None = None
     audience: Audience | None = None
     make_group: Callable[[], EnvironmentGroup] | None = None
@@ -97,25 +97,25 @@ class ActorPart:
         self.request = request
 
     def receive(self, message: ControlMessage) -> None:
-        """Receive a message of main, after the actor."""
+        """Receive a message of main after the actor has."""
 
     def open_outlet(self, outlet: Outlet[Any]) -> None:
-        """Take the producing end of one of `outlets`."""
+        """Use the producing end of one of `outlets`."""
 
     def follow(self, inlet: Inlet[Any]) -> Coroutine[Any, Any, None]:
         """Listen to one of `inlets` until it ends."""
         raise NotImplementedError
 
     def before_report(self) -> None:
-        """The host is about to report to main."""
+        """Act just before the host reports to main."""
 
 
 class ActorHost(Host):
     """Runs one actor.
 
     Args:
-        plan, control, edges: those of every host.
-        make_policy: makes the acting policies; None: those of the trainers' designs, or what is played.
+        plan, control, edges: as for every host.
+        make_policy: makes the acting policies; None: the trainers' designs, or the played policies.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ActorHost(Host):
         config = self.config
         self._router = Router()
         self._tap = OutletTap(plan, config, self.stages.timings) if recorded_here(config, AGENT_PROCESSOR) else None
-        # What listens to ends, a handful per run; made into coroutines late, as a host that ends may take none of them.
+        # Readers of queue ends, a handful per run; made into coroutines late, as an ending host may start none of them.
         self._followed = asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]](maxsize=64)
         self._parameters_set = asyncio.Event()
         if not config.environment_parameters:
@@ -165,11 +165,11 @@ class ActorHost(Host):
         )
 
     def _of_parts(self, name: str) -> Any:
-        """Return what the first part that has it makes of something; None if none does."""
+        """Return the result of the first part that provides a function; None if none does."""
         return next((found for part in self._parts if (found := getattr(part, name)) is not None), None)
 
     def _maker(self, request: EnvironmentRequest) -> Callable[[], EnvironmentGroup]:
-        """Return what makes the environments."""
+        """Return the factory of the environments."""
         settings, inference = self.config.inference, self.config.checkpoint_settings.inference
         make: Callable[[], EnvironmentGroup] | None = self._of_parts("make_group")
         if make is not None:
@@ -181,7 +181,7 @@ class ActorHost(Host):
         return partial(make_group, request)
 
     def report(self) -> None:
-        """Send what parts have to say, and what every host sends."""
+        """Send the parts' reports, and every host's."""
         for part in self._parts:
             part.before_report()
         super().report()
@@ -276,7 +276,7 @@ def _restarts(limits: EnvSettings) -> RestartBudget:
 
 
 def self_play_of(config: RunConfig) -> Callable[[str], bool]:
-    """Return what is true of behaviours that play by assignments; none does where nothing is learned."""
+    """Return a predicate for behaviours that play by assignments; always False in a run that does not learn."""
     if config.checkpoint_settings.inference:
         return no_behavior
     return lambda name: config.behavior_settings(name).self_play is not None

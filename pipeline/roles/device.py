@@ -1,4 +1,4 @@
-"""The torch device that trainers compute on, if it is there, and how they compute the products of wide layers on it."""
+"""The torch device of trainers, if available, and how they compute the products of wide layers on it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from headrace.pipeline.common.errors import RunError
 from headrace.stages.policy.design import BF16, TORCHS_OWN, ProductSettings
 
 SHOWN = ("ppo", "sac")
-"""Trainers that were shown to learn as much with rounded products, of layers of `SHOWN_FROM` units or more."""
+"""Trainers that were shown to learn equally well with rounded products, in layers of `SHOWN_FROM` units or more."""
 SHOWN_FROM = 256
 
 
 def choose_device(configured: str | None) -> tuple[str, str]:
-    """The torch device: the configured one, else `cuda` if there is one, else `cpu`; and why it is that one.
+    """Return the torch device, with the reason: the configured one, else `cuda` if there is one, else `cpu`.
 
     Raises:
-        RunError: if torch can't compute on the configured one; the message says what it has.
+        RunError: if torch can't compute on the configured one; the message lists the available ones.
     """
     import torch
 
@@ -28,7 +28,7 @@ def choose_device(configured: str | None) -> tuple[str, str]:
         return "cpu", "torch finds no CUDA device"
     try:
         torch.zeros(1, device=configured)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # all three are what torch raises, by the kind
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # whichever the device makes torch raise
         reason = str(error).splitlines()[0]
         raise RunError(
             f"torch_settings.device: torch can't compute on {configured!r}: {reason}; expected one of "
@@ -38,25 +38,25 @@ def choose_device(configured: str | None) -> tuple[str, str]:
 
 
 class Rounding(NamedTuple):
-    """What a trainer rounds to bfloat16."""
+    """The products that a trainer rounds to bfloat16."""
 
     settings: ProductSettings
     words: str
-    """Says it, with the reason."""
+    """The choice and its reason, in words."""
     slow: bool = False
-    """Whether the device computes it more slowly than float32."""
+    """True if the device computes it more slowly than float32."""
 
 
 def products_of(config: RunConfig, settings: BehaviorSettings, device: str) -> ProductSettings:
-    """How a trainer with these settings computes its products on a device."""
+    """Return how a trainer with these settings computes its products on a device."""
     rounding = choose_rounding(config.torch_settings.precision, device, settings.trainer_type).settings
-    given = settings.hyperparameters  # IMPALA counts its batches in unrolls
+    given = settings.hyperparameters  # IMPALA counts batches in unrolls
     rows = getattr(given, "batch_rows", getattr(given, "batch_size", rounding.rows))
     return replace(rounding, provider=choose_provider(config, device), rows=rows)
 
 
 def choose_rounding(configured: str, device: str, trainer: str) -> Rounding:
-    """Choose which products of a trainer are computed in bfloat16 on a device.
+    """Choose the products that a trainer computes in bfloat16 on a device.
 
     Args:
         configured: `torch_settings.precision`.
@@ -79,8 +79,8 @@ def choose_rounding(configured: str, device: str, trainer: str) -> Rounding:
 
 
 def choose_provider(config: RunConfig, device: str) -> str:
-    """Choose who multiplies float32 matrices of wide layers: see `ProductSettings.provider`."""
-    # Sums differ between providers in their last digits, and a replay is to give what was recorded.
+    """Choose the library that multiplies float32 matrices of wide layers: see `ProductSettings.provider`."""
+    # Providers' sums differ in their last digits, and a replay has to reproduce the recording.
     exact = config.pipeline.deterministic or config.record is not None or config.replay is not None
     configured = config.torch_settings.products
     return "torch" if device != "cpu" or (configured == "auto" and exact) else configured

@@ -1,4 +1,4 @@
-"""The learner host: one trainer, its inlet (from the actors, or a recording), its checkpoints and exports."""
+"""The learner host: one trainer, its inlet (from actors or a recording), its checkpoints and exports."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from headrace.stages.trainer.stage import TrainerStage
 from headrace.stages.trainer.torch_defaults import torch_defaults
 
 SOON_S = 2e-3
-"""Within this time arrivals are reported that actors may wait for."""
+"""Seconds within which arrivals are reported, as actors may wait for them."""
 
 
 class LearnerHost(TrainerHost):
@@ -61,7 +61,7 @@ class LearnerHost(TrainerHost):
         self._stage: TrainerStage | None = None
         self._reported_step = 0
         self._exported: tuple[int, int] | None = None
-        """Step and version of the policy that was exported last."""
+        """Step and version of the last exported policy."""
         self._asked_to_save: int | None = None
         self._stopped = asyncio.Event()
         self._onnx = OnnxExporter(self.stages.context(TRAINER).log)
@@ -88,7 +88,7 @@ class LearnerHost(TrainerHost):
         lost = await learner_side("followers")(self.plan, self.config, device).beside(self._train)
         if lost:
             self.control.send(FollowerLost(lost))
-            await asyncio.Event().wait()  # main ends it, and its queues stay as they are for its successor
+            await asyncio.Event().wait()  # main ends it, and its queues stay for its successor
 
     async def _train(self, replicas: Replicas, device: str, followers: Any = None) -> None:
         loop = asyncio.get_running_loop()
@@ -103,15 +103,15 @@ class LearnerHost(TrainerHost):
             try:
                 await self._run_stage(stage, followers)
             finally:
-                self._stage = None  # from the midst of an update nothing is saved
+                self._stage = None  # a state in the middle of an update must not be saved
 
     def _episode_table(self) -> EpisodeSink | None:
-        """Return what takes each episode; None if nobody asks for it."""
+        """Return the receiver of each episode; None if the configuration has none."""
         wanted = self.config.pipeline.monitor_csv
         return EpisodeTable(self.plan.behavior, lambda: self.stages.folder.path).add if wanted else None
 
     def _tell_of_changes(self, stage: TrainerStage) -> None:
-        """Say which value is in force of each hyperparameter that was set while the run went on."""
+        """Log the effective value of each hyperparameter that was set during the run."""
         say, configured = self.stages.context(TRAINER).log.info, self._settings.declared_hyperparameters
         for name, value in stage.changed.items():
             words = "%s goes on with %s %g, to which it was set while the run went on. The YAML's %g has no effect."
@@ -159,7 +159,7 @@ class LearnerHost(TrainerHost):
         if self.config.replay is not None and stage.late_rows:
             words = "%s was done at step %d: %d recorded steps came later, and were not learned from."
             context.log.info(words, plan.behavior, stage.step, stage.late_rows)
-        await self._stopped.wait()  # the stream may have broken off before the last barrier: main then asks for a save
+        await self._stopped.wait()  # the stream may have ended before the last barrier: main then requests a save
 
     async def _listen(self) -> None:
         async for message in self.control.receive():
@@ -206,7 +206,7 @@ class LearnerHost(TrainerHost):
         trainer = self._stage.trainer
         try:
             self.stages.folder.check()
-            # Report and export go first, so that main knows of both when the checkpoint is whole.
+            # Report and export go first, so that main has both when the checkpoint is complete.
             self._stage.report_now()
             self._export()
             folder = unfinished_folder(self.stages.folder.path / "checkpoints", number)
@@ -224,7 +224,7 @@ class LearnerHost(TrainerHost):
         assert self._stage is not None, "exports are made once there is a trainer"
         plan, trainer = self.plan, self._stage.trainer
         newest = self._stage.step, self._stage.version
-        if newest == self._exported:  # at an earlier checkpoint; its turn to learn has not come since, or the run ends
+        if newest == self._exported:  # at an earlier checkpoint: it has not learned since, or the run ends
             return
         learner = trainer.warm_state()
         policy = replace(trainer.policy(), step=newest[0], version=newest[1])
@@ -240,7 +240,7 @@ class LearnerHost(TrainerHost):
                 learner=learner,
                 source_folder=self.config.source_folder,
             )
-        if path is None:  # the checkpoint is what counts, and main, if it is the last policy
+        if path is None:  # the checkpoint matters more; main decides about the last policy
             self.control.send(ExportFailed(plan.behavior, f"{folder}: {refused[0]}"))
             return
         self._exported = newest
@@ -254,7 +254,7 @@ class LearnerHost(TrainerHost):
             self.control.send(ExportFailed(plan.behavior, f"{path.with_suffix('.onnx')}: {self._onnx.refused}"))
 
     def _report(self, report: TrainerReport) -> None:
-        """Pass on the trainer's report; where a summary becomes due with it, the statistics go before it."""
+        """Send the trainer's report; if a summary becomes due with it, send the statistics first."""
         summary_freq = self._settings.summary_freq
         if report.step // summary_freq > self._reported_step // summary_freq:
             self.report()
@@ -275,7 +275,7 @@ _MEASURES = {
     "Policy/Value": "V",
     "Policy/Log Probability": "LogPi",
 }
-"""Statistics with `Min`, `Mean` and `Max` behind their names, and the names of their epochs."""
+"""Statistics that get the suffixes `Min`, `Mean` and `Max`, with their names per epoch."""
 _RETURNS = "Environment/Cumulative Reward"
 
 
@@ -288,7 +288,7 @@ class _Spread:
 
 
 class EpochStatistics:
-    """Passes statistics on, and keeps the spread of some of them until their epoch is over.
+    """Forwards statistics, and tracks the spread of some of them over an epoch.
 
     Args:
         statistics: receives all of them.
@@ -320,7 +320,7 @@ class EpochStatistics:
                     self._keep("EpRet", kind, value)
 
     def advance(self, step: int) -> None:
-        """Note the trainer's step; the epoch that it ends is reported. What a resumed run has missed of one is not."""
+        """Note the trainer's step, and report the epoch that it ends; a resumed run lacks an epoch's earlier part."""
         epoch = step // self._every
         if self._epoch is not None and epoch > self._epoch:
             if self._spreads:

@@ -1,4 +1,4 @@
-"""The ways out of an actor and into a trainer: routes, recordings, and which steps go on."""
+"""The outlets of an actor and the inlet of a trainer: routing, recording, and filtering of steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AGENT_PROCESSOR = "agent_processor"
 
 
 def recorded_here(config: RunConfig, edge: str, behavior: str | None = None) -> bool:
-    """Return True if an edge is recorded, and there the behaviour, if one is given."""
+    """Return True if an edge is recorded, for the given behaviour if any."""
     record = config.record
     if record is None or edge not in record.edges:
         return False
@@ -48,19 +48,19 @@ class OutletTap:
         self._sink: ItemSink[Any]
 
     def expect(self, spec: BehaviorSpec) -> None:
-        """Note a spec that the header will need, or tell a file whose header is written already."""
+        """Note a spec for the header, or pass it to a file whose header is already written."""
         self._specs.append(spec)
         if self._recorder is not None:
             later = _header(self._plan, AGENT_PROCESSOR, [spec], self._config, self._squashed([spec]), {})
             self._recorder.announce(later)
 
     def before(self, sink: ItemSink[Any]) -> OutletTap:
-        """Record what goes to `sink`."""
+        """Record the items that go to `sink`."""
         self._sink = sink
         return self
 
     async def put(self, item: TrajectoryBatch | Barrier) -> None:
-        """Record an item and pass it on."""
+        """Record an item and forward it."""
         if isinstance(item, Barrier) or recorded_here(self._config, AGENT_PROCESSOR, item.behavior):
             if self._recorder is None:
                 self._recorder = GuardedRecorder(self._make_recorder)
@@ -87,7 +87,7 @@ class OutletTap:
 
 
 class InletTap:
-    """A trainer's inlet, recorded in the very order in which the trainer takes from it."""
+    """A trainer's inlet, recorded in exactly the order in which the trainer takes items."""
 
     def __init__(
         self, inlet: ItemSource[Any], plan: HostPlan, config: RunConfig, spec: BehaviorSpec, timings: Timings
@@ -96,7 +96,7 @@ class InletTap:
         self._timings = timings
         actor = teacher_of(config, plan.behavior) or plan.behavior
         squashed = [spec.name] if squashes_actions(config, actor) else []
-        # The seed that was used, where the configuration may have left it to chance: a replay takes it from here.
+        # The seed in use, as the configuration may leave it random: a replay takes it from here.
         env_settings = {**plan.config["env_settings"], "seed": plan.seed}
         plain = {**plan.config, "env_settings": env_settings}
         self._recorder = GuardedRecorder(
@@ -141,18 +141,18 @@ def _header(
 
 
 def _added_columns(plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> tuple[Column, ...]:
-    """Return the columns that policies add to a behaviour's decisions: to a student's, its teacher's policies."""
+    """Return the columns that policies add to a behaviour's decisions; for an imitator, its teacher's policies."""
     actor = teacher_of(config, spec.name) or spec.name
-    if config.behavior_settings(actor).demonstrations is not None:  # nobody of ours acted
+    if config.behavior_settings(actor).demonstrations is not None:  # none of our policies acted
         return ()
-    # An .onnx model that is played adds none.
+    # A played .onnx model adds none.
     if config.checkpoint_settings.inference and is_onnx(policy_file(config, plan.folder, actor)):
         return ()
     return design_of(spec, config.behavior_settings(actor), config.source_folder).added_columns
 
 
 class Router:
-    """Sends trajectories to their behaviour's outlet, and barriers to all; waits for outlets that are yet to open."""
+    """Sends trajectories to their behaviour's outlet and barriers to all; waits for outlets that will open."""
 
     def __init__(self) -> None:
         self._outlets: dict[str, Outlet[Any]] = {}
@@ -160,7 +160,7 @@ class Router:
         self._opened = asyncio.Event()
 
     def expect(self, behavior: str) -> None:
-        """There will be an outlet for this behaviour name."""
+        """Announce an outlet for this behaviour name."""
         self._expected.add(behavior)
 
     def open(self, behavior: str, outlet: Outlet[Any]) -> None:
@@ -173,7 +173,7 @@ class Router:
         """Wait until the item has a place in its outlet.
 
         Raises:
-            StageError: if nobody has announced its behaviour, so that no outlet would ever open.
+            StageError: if its behaviour was not announced, so that no outlet would ever open.
         """
         names = [item.behavior] if isinstance(item, TrajectoryBatch) else sorted(self._expected)
         if isinstance(item, TrajectoryBatch) and item.behavior not in self._expected:
@@ -186,21 +186,21 @@ class Router:
             await self._outlets[name].put(item)
 
     def close(self) -> None:
-        """Leave the outlets open: they end with their host, once it has said how it ends."""
+        """Leave the outlets open: they close with their host, once it has reported how it ends."""
 
 
-# The way of steps that brains have decided, which are learned from by nobody: past users' stages, unless broadcast.
+# The route of brains' steps, from which no trainer learns: past users' stages, unless broadcast.
 
 
 class BrainSteps:
-    """The outlet of the agent processor: brains' steps that are not broadcast do not pass recorder and stages.
+    """The outlet of the agent processor, where brains' steps that are not broadcast skip recorder and stages.
 
-    Those of a behaviour that never learns go straight to main, which counts them; of one that learns in other games
-    they are dropped.
+    Steps of a behaviour that never learns go straight to main, which counts them; those of one that learns in other
+    games are dropped.
 
     Args:
-        sink: where all else goes.
-        router: the way out of the actor.
+        sink: receives everything else.
+        router: the actor's outlet.
         config: the run's configuration.
     """
 
@@ -224,18 +224,18 @@ class BrainSteps:
 
 
 class LearnedStepsOnly:
-    """The last outlet of an actor, or of a recording: of a behaviour that learns only its steps for learning go on.
+    """The last outlet of an actor or recording, which forwards only a learning behaviour's steps for learning.
 
-    Others are those of games in which brains decide, and of a recording those of opponents in self-play. With self-play
-    the ghost stage takes these out.
+    It drops steps of games in which brains decide and, in a recording, those of self-play opponents. In a run with
+    self-play, the ghost stage removes these.
 
     Args:
         sink: the router.
         config: the run's configuration.
 
     Attributes:
-        rows: steps that came, by behaviour.
-        left_out: those of them that did not go on.
+        rows: received steps, by behaviour.
+        left_out: dropped steps, by behaviour.
     """
 
     def __init__(self, sink: ItemSink[Any], config: RunConfig) -> None:

@@ -1,7 +1,7 @@
-"""The replay host: a recording, or demonstrations, in an actor's place.
+"""The replay host: a recording or demonstrations in an actor's place.
 
-What was recorded behind the agent processor goes the whole way again: custom stages of the actor host, main's stages,
-trainer. What was recorded at a trainer's inlet goes straight to the trainer: it has that way behind it.
+A recording of the agent processor's output takes the whole route again: custom stages of the actor host, main's stages,
+trainer. A recording of a trainer's inlet has passed them already and goes straight to the trainer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ReplayHost(Host):
         super().__init__(plan, control, edges)
         self._source = _make_source(self, self._announce)
         self._router = Router()
-        # Main sends one checkpoint at a time, and one stop.
+        # Main sends one checkpoint at a time, and a single stop.
         self._commands: asyncio.Queue[int | None] = asyncio.Queue(8)
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -111,7 +111,7 @@ async def _carry(queue: AgentManagerQueue[Any], outlet: ItemSink[Any]) -> None:
 
 
 class _Held:
-    """An outlet that lets nothing pass while the run is held."""
+    """An outlet that blocks while the run is paused."""
 
     def __init__(self, outlet: ItemSink[Any], flowing: asyncio.Event) -> None:
         self._outlet = outlet
@@ -126,7 +126,7 @@ class _Held:
 
 
 def _make_source(host: Host, announce: Callable[[BehaviorSpec], None]) -> ReplaySource | DemonstrationSource:
-    """A recording, if there is one to replay; else demonstrations, for behaviours that learn from nothing else."""
+    """Open the recording to replay, or else demonstrations for behaviours that learn only from them."""
     config = host.config
     if config.replay is not None:
         return ReplaySource(config.replay.streams, host.plan.replay_edge, speed=config.replay.speed, announce=announce)
@@ -135,7 +135,7 @@ def _make_source(host: Host, announce: Callable[[BehaviorSpec], None]) -> Replay
 
 
 async def _unrecorded_specs(host: Host) -> dict[str, BehaviorSpec]:
-    """The specs that the environment announces, if there are demonstrations that say nothing of theirs; else none."""
+    """Return the environment's specs if some demonstrations lack one; else none."""
     config = host.config
     paths = offline_demonstrations(config)
     if not any(needs_spec(path, name, config.source_folder) for name, path in paths.items()):
@@ -146,7 +146,7 @@ async def _unrecorded_specs(host: Host) -> dict[str, BehaviorSpec]:
 def _steps_before(host: Host, behaviors: Iterable[str]) -> dict[str, int]:
     """Return the steps that the trainers of a resumed run have received, from their own parts of the checkpoint.
 
-    The manifest's steps will not do: of several trainers, those that save first report further ones before it is made.
+    The manifest's steps won't do: of several trainers, those that save first report further steps before it is written.
     """
     if host.checkpoint is None:
         return {}

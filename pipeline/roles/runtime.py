@@ -1,6 +1,6 @@
-"""The common part of hosts: plan, control channel, ends of queues, statistics; and how a host runs and ends.
+"""The common part of all hosts: plan, control channel, queue ends and statistics; how a host runs and ends.
 
-A host's own work lies in the module of its role (`common/run_parts.py`), where it runs in `pipeline/hosts/`.
+The module of a host's role has its work (`common/run_parts.py`); `pipeline/hosts/` has the places where hosts run.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from headrace.queues.errors import QueueClosed
 from headrace.stages.activity import PREPARES
 
 REPORT_EVERY_S = 1.0
-"""Seconds between two reports of a host: statistics, and a sign of life."""
+"""Seconds between two reports of a host, with statistics and a sign of life."""
 
 
 class Host(ABC):
     """One host, whatever its role.
 
     Args:
-        plan: the host.
+        plan: the host's plan.
         control: its end of the control channel.
         edges: opens queue ends.
 
     Attributes:
         config: the run's configuration.
-        statistics: gathered here, and sent to main now and then.
-        checkpoint: the checkpoint that it resumes from; None in a fresh run.
+        statistics: collected here, and sent to main regularly.
+        checkpoint: the checkpoint from which it resumes; None in a fresh run.
         stages: contexts, hooks and parts of checkpoints of its stages.
     """
 
     named_in_failures: ClassVar[bool] = False
-    """True if main is told of a failure with the host's name before it, as nothing else in it says which it was."""
+    """True if reports of failures begin with the host's name, because nothing else in them identifies the host."""
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         self.plan = plan
@@ -74,14 +74,14 @@ class Host(ABC):
 
     @abstractmethod
     async def _work(self) -> None:
-        """Return when the host has nothing left to do."""
+        """Do the host's work; return when nothing is left to do."""
 
     @abstractmethod
     async def _listen(self) -> None:
-        """Handle control messages until main closes the channel; then the host ends, whatever it was doing."""
+        """Handle control messages until main closes the channel, which ends the host whatever it is doing."""
 
     async def run(self) -> bool:
-        """Run to the end, and report to main how it ended; True if it ended well."""
+        """Run to the end and report the outcome to main; return True for success."""
         keep_state()
         PREPARES.set(self._tell_of_preparing)
         try:
@@ -95,14 +95,14 @@ class Host(ABC):
         else:
             self.report()
         finally:
-            # After a failure was told: a host whose streams have ended, and that then dies, can't be replaced.
+            # After the failure was reported: a host that dies after its streams have ended can't be replaced.
             for outlet in self._outlets:
                 outlet.close()
         self.control.send(HostFinished())
         return True
 
     def _tell_of_preparing(self, begins: bool) -> None:
-        put_back()  # environments have just been made, and ours may be imported next
+        put_back()  # environments were just created, and our modules may be imported next
         self.control.send(Preparing(begins))
 
     def report(self) -> None:
@@ -144,7 +144,7 @@ async def _beside(host: str, work: Coroutine[Any, Any, None], *background: Corou
 
 
 def plain_statistics(statistics: QueueStatistics) -> dict[str, Any]:
-    """A queue's counts as plain data, with the time at which they were so (`at`, in seconds by this host's clock)."""
+    """Return a queue's counts as plain data, with their time (`at`, in seconds by this host's clock)."""
     return {name: getattr(statistics, name) for name in QueueStatistics.__slots__} | {
         "at": asyncio.get_running_loop().time()
     }

@@ -1,4 +1,4 @@
-"""Numbers that actors and learners both work out of the configuration: agents, and rows that travel at a time."""
+"""Numbers that actors and learners both derive from the configuration: agents, and rows per message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def kind_of_trainer(config: RunConfig, behavior: str) -> TrainerKind:
     """Return the static properties of a behaviour's trainer.
 
     Raises:
-        LoadError: if it is one of the user's own and can't be imported.
+        LoadError: if a user's trainer can't be imported.
     """
     return trainer_kind(config.behavior_settings(behavior).trainer_type, config.source_folder, ("behaviors", behavior))
 
@@ -22,15 +22,15 @@ def squashes_actions(config: RunConfig, behavior: str) -> bool:
 
 
 def agents_of(config: RunConfig) -> int:
-    """Count the agents that act at a time, as far as the configuration shows: environments × actors."""
+    """Count the agents that act at a time, as far as the configuration tells: environments × actors."""
     environments = config.environment.num_envs if config.environment is not None else config.env_settings.num_envs
     return environments * config.pipeline.hosts.actors.replicas
 
 
 def rows_per_batch(config: RunConfig) -> int:
-    """Rows that the agent processor gathers before it emits: a quarter of what the actor contributes to an update.
+    """Return the rows that the agent processor collects before it emits: a quarter of the actor's share of an update.
 
-    Fewer would cost more messages than they are worth; more would let the trainer wait for the last ones.
+    Fewer would cost too many messages; with more, the trainer would wait for the last ones.
     """
     agents = agents_of(config)
     sizes = [

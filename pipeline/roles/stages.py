@@ -1,4 +1,4 @@
-"""Stages within a host, or within main: their contexts, hooks, parts of checkpoints, and chains of them."""
+"""Stages in a host or in main: their contexts, hooks, checkpoint parts, and chains."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.stage import Stage, StageContext
 
 LOCAL_BOUND = 2
-"""Batches between two stages of one host: one being made while one is worked on."""
+"""Bound of batches between two stages of one host: one is produced while another is processed."""
 
 Runner = Coroutine[Any, Any, None]
 
@@ -38,14 +38,14 @@ class StageHost:
     Args:
         host: name of the host, or of main.
         run_folder: `results/<run-id>`.
-        seed: the run's.
-        replica: the host's; None if there can be only one of it.
-        statistics: receives what the stages report.
-        checkpoint: the checkpoint that they go on from, if any.
-        send: receives what main has to know.
+        seed: the run's seed.
+        replica: the host's replica number; None if there can be only one.
+        statistics: receives the stages' reports.
+        checkpoint: the checkpoint from which they resume, if any.
+        send: receives messages for main.
 
     Attributes:
-        folder: where the parts are written.
+        folder: the folder for the parts.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class StageHost:
         self._activities: list[Activity] = []
 
     def silent_s(self) -> float:
-        """For how long the most silent of its stages has been at something of which nothing comes."""
+        """Seconds since the most silent of its stages last made progress."""
         now = time.monotonic()
         return max((activity.silent_s(now) for activity in self._activities), default=0.0)
 
     def most_silent(self) -> Activity | None:
-        """The most silent of its stages; None if all get on."""
+        """The most silent of its stages; None if all make progress."""
         return most_silent(self._activities, time.monotonic())
 
     def context(self, stage: str) -> StageContext:
-        """Make the context of a stage."""
+        """Create the context of a stage."""
         activity = Activity()
         self._activities.append(activity)
         return StageContext(
@@ -95,7 +95,7 @@ class StageHost:
         )
 
     def hooks(self, stage: str) -> StageHooks:
-        """Make what the loop of a stage reports to."""
+        """Create the hooks of a stage's loop."""
 
         def return_credits(behavior: str, source: int, amount: int) -> None:
             key = (self.part_name(stage), behavior, source)
@@ -109,7 +109,7 @@ class StageHost:
         return part_name(stage, self._host)
 
     def saved_state(self, stage: str) -> Mapping[str, Any] | None:
-        """Read the state that a stage goes on from; None in a fresh run."""
+        """Read the state from which a stage resumes; None in a fresh run."""
         if self.checkpoint is None:
             return None
         state: Mapping[str, Any] | None = self.checkpoint.read(self.part_name(stage))
@@ -120,9 +120,9 @@ class StageHost:
         return self._saved.get(self.part_name(stage), -1) >= number
 
     def save_part(self, stage: str, number: int, state: Mapping[str, Any] | None) -> None:
-        """Write a stage's part of a checkpoint, and report it; a disk that refuses does not end the training.
+        """Write a stage's part of a checkpoint and report it; an error of the disk does not end the training.
 
-        A part is written once: main may have made the checkpoint real when a barrier comes late.
+        A part is written only once: main may already have committed the checkpoint when a late barrier comes.
         """
         if self.has_saved(stage, number):
             return
@@ -144,12 +144,12 @@ class PlacedStage:
     behaviors: frozenset[str] | None = None
     """The behaviour names that it handles; None: all."""
     hooks: StageHooks | None = None
-    """Of a stage whose state is part of something larger, which is saved and restored elsewhere."""
+    """True if its state belongs to a larger one that is saved and restored elsewhere."""
 
 
 @dataclass(frozen=True)
 class _Messages:
-    """A sink that refuses what is no message, so that the stage that yielded it is named, and not the next one."""
+    """A sink that refuses anything but messages, so that the error names the stage that yielded it, not the next."""
 
     sink: ItemSink[Any]
 
@@ -165,7 +165,7 @@ class _Messages:
 def chain(
     stages: Sequence[PlacedStage], host: StageHost, inlet: ItemSource[Any], outlet: ItemSink[Any]
 ) -> list[Runner]:
-    """Make the runners of these stages, in order, joined by bounded queues; at least one stage."""
+    """Create the runners of at least one stage, in order, joined by bounded queues."""
     runners = []
     source = inlet
     for placed in stages:
@@ -185,10 +185,10 @@ def chain(
 
 
 def build_stage(placement: StagePlacement, config: RunConfig) -> Stage[Any, Any]:
-    """Make a custom stage.
+    """Create a custom stage.
 
     Raises:
-        LoadError: if it can't be imported, is no Stage, does not take its arguments or raises.
+        LoadError: if it can't be imported, is not a Stage, does not accept its arguments or raises.
     """
     stage_class, arguments = _find(placement, config)
     with blaming(*_key(placement, config)):
@@ -197,10 +197,10 @@ def build_stage(placement: StagePlacement, config: RunConfig) -> Stage[Any, Any]
 
 
 def build_stages(placements: Sequence[StagePlacement], config: RunConfig) -> list[PlacedStage]:
-    """Make the custom stages of an actor's host, in order.
+    """Create the custom stages of an actor's host, in order.
 
     Raises:
-        LoadError: as `build_stage`.
+        LoadError: see `build_stage`.
     """
     return [
         PlacedStage(each.name, build_stage(each, config), None if each.behaviors is None else frozenset(each.behaviors))
@@ -209,7 +209,7 @@ def build_stages(placements: Sequence[StagePlacement], config: RunConfig) -> lis
 
 
 def check_stages(config: RunConfig) -> list[LoadError]:
-    """Find the mistakes for which placed stages can't be made, as far as that is known without making them."""
+    """Find mistakes in placed stages that are detectable without creating them."""
     mistakes = []
     for placement in config.pipeline.stages:
         try:

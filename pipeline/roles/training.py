@@ -1,4 +1,4 @@
-"""The common part of the hosts that train: a trainer, made as the YAML says, which goes on from where the run does."""
+"""The common part of hosts that train: a trainer, built by the YAML and restored to the run's state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class TrainerHost(Host):
-    """Has one trainer, and an inlet for its experience."""
+    """A host with one trainer and an inlet for its experience."""
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         super().__init__(plan, control, edges)
@@ -54,7 +54,7 @@ class TrainerHost(Host):
         self._spec = BehaviorSpec.from_plain(dict(plan.spec))
         self._settings = self.config.behavior_settings(plan.behavior)
         self._given_up: dict[str, float] = {}
-        """Hyperparameters of the checkpoint that the command has overruled."""
+        """Hyperparameters of the checkpoint that the command overrides."""
         self._goal_rewards = _goal_rewards(self.config, self._settings)
         shards = len(shard_names(self.config, plan.behavior))
         self._shards: Any = learner_side("replay_shards")(shards) if shards else None
@@ -70,7 +70,7 @@ class TrainerHost(Host):
         port: TrainerPort | None = None,
         share: Callable[[int, ItemSource[Any]], ItemSource[Any]] | None = None,
     ) -> AsyncIterator[TrainerStage]:
-        """Make the stage with its trainer, which goes on from where the run does, and is joined to its shards."""
+        """Create the stage with its trainer, restored to the run's state and connected to its shards."""
         async with AsyncExitStack() as opened:
             if self._goal_rewards is not None:
                 opened.callback(self._goal_rewards.close)
@@ -78,14 +78,14 @@ class TrainerHost(Host):
             replay: ShardedReplay | None = getattr(stage.trainer, "replay", None)
             if replay is not None:
                 await opened.enter_async_context(self._shards.joined(replay, share))
-                await replay.opened()  # its size decides how a resumed run goes on
+                await replay.opened()  # its size affects how a resumed run continues
             self._restore(stage)
             yield stage
 
     def _new_stage(
         self, replicas: Replicas, device: str, statistics: Statistics, port: TrainerPort | None
     ) -> TrainerStage:
-        """Make the stage with its trainer, which is to be restored."""
+        """Create the stage with its trainer, before it is restored."""
         behavior, settings = self.plan.behavior, self._settings
         extrinsic = settings.reward_signals.extrinsic
         trainer = self._make_trainer(replicas, device, statistics)
@@ -114,7 +114,7 @@ class TrainerHost(Host):
             behavior=plan.behavior,
             settings=self._settings,
             spec=self._spec,
-            # Of the behaviour alone, not of the host: a replay of its inlet gives the same weights again.
+            # From the behaviour alone, not the host, so that a replay of its inlet reproduces the weights.
             seed=derive_seed(plan.seed, TRAINER, plan.behavior),
             device=device,
             autograd=self.config.torch_settings.gradients == "autograd",
@@ -131,7 +131,7 @@ class TrainerHost(Host):
         return make_trainer(context)
 
     def _restore(self, stage: TrainerStage) -> None:
-        """Resume from a checkpoint, ours or ML-Agents', if there is one; else start from what the YAML names."""
+        """Resume from a checkpoint, ours or ML-Agents', if there is one; else start from the YAML's initial policy."""
         part = part_name(TRAINER, learner_name(self.plan.behavior))
         state = self.checkpoint.read(part) if self.checkpoint is not None else None
         resume = self.config.checkpoint_settings.resume
@@ -160,7 +160,7 @@ class TrainerHost(Host):
         stage.number_above(self.plan.lost_version)
 
     def _without_explicit(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Leave out hyperparameters that were set while the run went on, and that the command now sets."""
+        """Drop hyperparameters that were set during the run if the command now sets them."""
         assert self.checkpoint is not None, "the state was read from it"
         explicit = self.plan.explicit if self.checkpoint.number == self.plan.resumed_at else ()
         kept = dict(state.get("hyperparameters", {}))
@@ -172,25 +172,25 @@ class TrainerHost(Host):
 
 
 def _goal_rewards(config: RunConfig, settings: BehaviorSettings) -> GoalRewards | None:
-    """Return the environment's rewards of goals for a trainer that asks for them; None if there are none to be had."""
+    """Return the environment's goal rewards for a trainer that needs them; None if there are none."""
     h, make = settings.hyperparameters, config.environment_kind.goal_rewards
     asked = h.get("hindsight") if isinstance(h, Mapping) else getattr(h, "hindsight", None)
     if asked is None or make is None or config.environment is None:
         return None
-    from headrace.stages.environments.factory import EnvironmentRequest  # which other learners need not import
+    from headrace.stages.environments.factory import EnvironmentRequest  # other learners need not import it
 
     rewards: GoalRewards = load_entry(make)(EnvironmentRequest(config))
     return rewards
 
 
 def _agents(config: RunConfig) -> int:
-    """Count the agents that act at a time, or did in the run that is replayed, whatever the YAML's environments are."""
+    """Count the agents that act at a time, or that did in a replayed run, whatever the YAML's environments are."""
     recorded = recorded_agents(config.replay.streams) if config.replay is not None else None
     return recorded or agents_of(config)
 
 
 def _stage_class(sharded: bool) -> type[TrainerStage]:
-    """Return the class of the stage; SAC's is imported where it is needed alone."""
+    """Return the class of the stage; SAC's is imported only if needed."""
     if not sharded:
         return TrainerStage
     from headrace.stages.trainer.sac.sharded_stage import ShardedTrainerStage
@@ -198,25 +198,25 @@ def _stage_class(sharded: bool) -> type[TrainerStage]:
     return ShardedTrainerStage
 
 
-# The threads that a learner computes with, as the YAML and the machine have it.
+# The number of a learner's threads, by the YAML and the machine.
 
 
 def thread_choice(
     config: RunConfig, behavior: str, device: str, log: logging.Logger, trainer: Trainer
 ) -> ThreadChoice | None:
-    """Return what sets a learner's threads; None where it computes with as many as its process is set to.
+    """Return the tuner of a learner's threads; None if it uses its process's number.
 
     Args:
-        config: the run's.
+        config: the run's configuration.
         behavior: the behaviour that it learns.
-        device: the torch device that it learns on.
-        log: is told what was chosen, and by which durations.
-        trainer: of the behaviour.
+        device: the torch device on which it learns.
+        log: receives the choice and the measured durations.
+        trainer: the behaviour's trainer.
     """
     learners = config.pipeline.hosts.learners
     if learners.threads != "auto":
         return ThreadChoice([learners.threads], trainer.use_threads)
-    # Sums depend on the number of threads in their last digits, and a replay is to give what was recorded.
+    # The last digits of sums depend on the number of threads, and a replay has to reproduce the recording.
     exact = config.pipeline.deterministic or config.record is not None or config.replay is not None
     if exact or learners.kind != "process" or learners.replicas > 1 or not device.startswith("cpu"):
         return None
@@ -232,9 +232,9 @@ def thread_choice(
 
 
 def cores_left_for(config: RunConfig, shared: bool = False) -> int:
-    """Return how many cores a learner may use that neither actors nor other learners need.
+    """Return the number of cores for a learner that neither actors nor other learners need.
 
-    With `shared` it may try a second one although an actor has it, which mostly waits for an off-policy trainer.
+    With `shared` it may try a second core that an actor has, as the actor mostly waits for an off-policy trainer.
     """
     hosts = config.pipeline.hosts
     actors = 0 if HOST_KINDS[hosts.actors.kind].on_ray else len(actor_names(config))

@@ -1,4 +1,4 @@
-"""The folder of an earlier run, put aside for a new one of its name."""
+"""Archives the folder of an earlier run to make room for a new one of its name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def archive(path: Path, files: FileOperations) -> None:
     guard = hold(path)
     try:
         if sys.platform == "win32":
-            guard.release()  # an open file keeps its folder from being renamed there
+            guard.release()  # there, an open file keeps its folder from being renamed
         number = 1
         while (aside := path.with_name(f"{path.name}-archived-{number}")).exists():
             number += 1
@@ -32,11 +32,11 @@ def archive(path: Path, files: FileOperations) -> None:
     finally:
         guard.release()
     files.sync_folder(path.parent)
-    files.remove(aside / LOCK)  # left by a process that was killed
+    files.remove(aside / LOCK)  # left behind by a killed process
 
 
 def _moves(file: Path, files: FileOperations) -> bool:
-    """True if the system lets a file be renamed, here to what it is called: nobody has it open then."""
+    """Return True if a file can be renamed, here to its own name: then no program has it open."""
     try:
         files.perform("replace", os.replace, file, file)
     except OSError:

@@ -1,13 +1,13 @@
-"""Atomic files: present whole or not at all, whatever stops the process or the machine.
+"""Atomic files: complete or absent, whatever stops the process or the machine.
 
-`write_atomic` writes beside the target, makes that durable, renames, and makes the renaming durable. Every
+`write_atomic` writes next to the target, syncs the file, renames it, and syncs the folder. Every
 operation that changes the disk goes through a `FileOperations`, one primitive at a time, so that a test can
 let each of them fail, or end the process there.
 
 These functions block (an fsync may take tens of milliseconds): on an event loop, call them in
 `asyncio.to_thread`.
 
-A `FileGuard` is for files that a run can do without: a disk that refuses one costs that file, not the training.
+A `FileGuard` is for files that a run can do without: if the disk refuses one, only that file is lost.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ from headrace.queues.held_files import once_released
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_SYNCS_FOLDERS = hasattr(os, "O_DIRECTORY")  # Windows has no such thing; its renames are journalled by the file system
+_SYNCS_FOLDERS = hasattr(os, "O_DIRECTORY")  # Windows can't sync folders; its file system journals renames
 _TEMPORARY = re.compile(r"\..+\.\d+-\d+\.partial")
 _counter = itertools.count()
 
 
 class FileOperations:
-    """The file operations that atomic writing is composed of.
+    """The file operations of which atomic writing consists.
 
     The first group are primitives: each does one thing to the disk, through `perform`. The second group is
-    composed of them. A test overrides `perform` alone and sees every primitive by name, in order. What is refused as
-    another program has the file open is tried again for some seconds (`queues.held_files`).
+    composed of them. A test overrides only `perform` and sees every primitive by name, in order. If another program
+    has the file open, the operation is retried for some seconds (`queues.held_files`).
     """
 
     pause: Callable[[float], object] = staticmethod(time.sleep)
-    """Waits for some seconds."""
+    """Sleeps for a number of seconds."""
 
     def perform(self, operation: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Do one primitive; `operation` is its name, for tests that let a certain one fail."""
+        """Perform one primitive; `operation` is its name, for tests that make a certain one fail."""
         return function(*args, **kwargs)
 
     def _patiently(self, operation: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return once_released(lambda: self.perform(operation, function, *args, **kwargs), self.pause)
 
     def open(self, path: Path) -> int:
-        """Create an empty file, or empty an existing one, and return its descriptor."""
+        """Create an empty file, or truncate an existing one, and return its descriptor."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
         return self._patiently("open", os.open, path, flags, 0o666)
 
     def write(self, descriptor: int, data: bytes | memoryview) -> int:
-        """Write some of `data` and return how many bytes that was."""
+        """Write some of `data` and return the number of bytes written."""
         return self.perform("write", os.write, descriptor, data)
 
     def fsync(self, descriptor: int) -> None:
-        """Make what was written to an open file, or what happened in an open folder, durable."""
+        """Make the content of an open file, or the changes in an open folder, durable."""
         self.perform("fsync", os.fsync, descriptor)
 
     def close(self, descriptor: int) -> None:
@@ -69,7 +69,7 @@ class FileOperations:
         self.perform("close", os.close, descriptor)
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename a file or folder; an existing file of the new name is replaced in the same instant."""
+        """Rename a file or folder, atomically replacing an existing file of the new name."""
         self._patiently("replace", os.replace, source, target)
 
     def unlink(self, path: Path) -> None:
@@ -77,11 +77,11 @@ class FileOperations:
         self._patiently("unlink", os.unlink, path)
 
     def link(self, source: Path, target: Path) -> None:
-        """Give a file, which nobody changes any more, a second name; where the file system has no such, copy it."""
+        """Hard-link a file that no longer changes; copy it if the file system has no links."""
         try:
             self.perform("link", os.link, source, target)
         except OSError as error:
-            # EINVAL is what Windows says of file systems without links: FAT, shares of other machines.
+            # EINVAL is Windows' error on file systems without links: FAT, shares of other machines.
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EINVAL):
                 raise
             self.write_file(target, source.read_bytes())
@@ -99,35 +99,35 @@ class FileOperations:
         self._patiently("rmdir", os.rmdir, path)
 
     def listdir(self, path: Path) -> list[str]:
-        """Return the names in a folder, sorted, so that a failure happens at the same place each time."""
+        """Return the names in a folder, sorted, so that a failure is reproducible."""
         return sorted(self.perform("listdir", os.listdir, path))
 
     def write_file(self, path: Path, data: bytes | bytearray | memoryview) -> None:
-        """Write a whole file and make its content durable (its name only after `sync_folder`)."""
+        """Write a file and make its content durable (its name only after `sync_folder`)."""
         descriptor = self.open(path)
         try:
             rest = memoryview(data).cast("B")
-            while rest:  # a large write may be cut short: Linux stops at 2 GiB
+            while rest:  # a large write may be partial: Linux stops at 2 GiB
                 rest = rest[self.write(descriptor, rest) :]
             self.fsync(descriptor)
         finally:
             self.close(descriptor)
 
     def make_folder(self, path: Path) -> None:
-        """Create a folder and those above it, as far as they are missing, durably."""
+        """Create a folder and its missing parents, durably."""
         if not path.is_dir():
             self.make_folder(path.parent)
-            with contextlib.suppress(FileExistsError):  # another process has just made it
+            with contextlib.suppress(FileExistsError):  # another process has just created it
                 self.mkdir(path)
             self.sync_folder(path.parent)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.unlink(path)
 
     def remove_tree(self, folder: Path) -> None:
-        """Remove a folder, if it is there, with everything in it. Links are removed, not followed."""
+        """Remove a folder, if it exists, with everything in it. Links are removed, not followed."""
         if not folder.is_dir():
             return
         for name in self.listdir(folder):
@@ -139,14 +139,14 @@ class FileOperations:
         self.rmdir(folder)
 
     def sync_folder(self, folder: Path) -> None:
-        """Make what was created, renamed and removed in a folder durable, where the platform can."""
+        """Make creations, renames and removals in a folder durable, if the platform can."""
         if not _SYNCS_FOLDERS:
             return
         descriptor = self.perform("open_folder", os.open, folder, os.O_RDONLY)
         try:
             self.fsync(descriptor)
         except OSError as error:
-            # Some network file systems can't sync folders; there is no better way.
+            # Some network file systems can't sync folders, and offer nothing better.
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
                 raise
         finally:
@@ -157,10 +157,10 @@ REAL = FileOperations()
 
 
 def write_atomic(path: Path, data: bytes | bytearray | memoryview, *, files: FileOperations = REAL) -> None:
-    """Write the file `path` so that a crash at any moment leaves either the old content or the new, whole.
+    """Write the file `path` so that a crash at any moment leaves either the complete old content or the new.
 
-    On return the new file is durable. On failure the old one is still there and nothing is left behind; only a
-    process that ends midway leaves a temporary file, for `clean_temporary`.
+    On return the new file is durable. On failure the old one is unchanged and nothing is left behind; only a process
+    that ends midway leaves a temporary file, for `clean_temporary`.
 
     Raises:
         OSError: if the folder is missing, the disk full, …
@@ -177,9 +177,9 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview, *, files: Fil
 
 
 def clean_temporary(folder: Path, *, files: FileOperations = REAL) -> list[Path]:
-    """Remove, and return, the temporary files of interrupted `write_atomic` calls in a folder (not below it).
+    """Remove the temporary files of interrupted `write_atomic` calls in a folder, not below it, and return them.
 
-    Only for a folder that no running process writes to: temporary files in use look alike.
+    Only for a folder that no running process writes to, as temporary files in use look the same.
     """
     left = [folder / name for name in files.listdir(folder) if _TEMPORARY.fullmatch(name)]
     for path in left:
@@ -197,15 +197,15 @@ def free_name(path: Path) -> Path:
 
 
 QUIET_S = 60.0
-"""Seconds without an error after which a file counts as written again: a disk that is almost full takes some writes."""
+"""Seconds without an error after which a file counts as writable again: an almost full disk accepts some writes."""
 
 
 class FileGuard:
-    """Turns errors of the disk into warnings, one for each file until it can be written again.
+    """Turns disk errors into warnings, one for each file until it can be written again.
 
     Args:
         log: receives the warnings.
-        clock: seconds, from any start.
+        clock: returns seconds from any origin.
     """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
@@ -215,10 +215,10 @@ class FileGuard:
 
     @contextlib.contextmanager
     def writing(self, file: object, lost: str) -> Iterator[list[str]]:
-        """Guard the statements that write a file; those after one that fails are skipped, and the list gets the reason.
+        """Guard statements that write a file; those after a failure are skipped, and the list gets the reason.
 
         Args:
-            file: its path, or what it is called.
+            file: its path or name.
             lost: what is lost as long as it can't be written; completes "Until the disk takes it again, …".
         """
         name, now_s = str(file), self._clock()

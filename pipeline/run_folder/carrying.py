@@ -1,7 +1,7 @@
-"""A run in one file: a zip of its configuration, its newest checkpoint and its policies, with a checksum of each.
+"""A run as one file: a zip of its configuration, its newest checkpoint and its policies, with checksums.
 
-`headrace.json` lists the files; the archive holds no others. Nothing in it is compressed, so it takes no more room than
-it says.
+`headrace.json` lists the files; the archive holds no others. Nothing in it is compressed, so it can't expand beyond its
+stated size.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _DAMAGED = (
     *(OSError, zipfile.BadZipFile, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError),
     *(OverflowError, struct.error, zlib.error),
 )
-"""What `zipfile` raises for damaged archives, and a listing of another form; ValueError is ours, too."""
+"""Errors of `zipfile` for damaged archives and of a malformed listing; ValueError is also ours."""
 
 
 _OF_LEAGUES = ("*/league.json", "*/league/pool.json", "*/league/*.policy")
 
 
 def carry(run_folder: Path, path: str | os.PathLike[str]) -> Path:
-    """Write a run into one file, which is whole or not there; returns its path.
+    """Write a run to one file, atomically; return its path.
 
     Args:
         run_folder: `results/<run-id>`.
-        path: of the file; `.zip` is added where it has no suffix. One that is there is replaced.
+        path: of the file; `.zip` is added if it has no suffix. An existing file is replaced.
 
     Raises:
         RunFolderError: if the run has no checkpoint, or its newest one is damaged.
@@ -68,15 +68,15 @@ def carry(run_folder: Path, path: str | os.PathLike[str]) -> Path:
 
 
 def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], run_id: str | None) -> Path:
-    """Make a run's folder of such a file; returns it.
+    """Unpack a saved run into a folder; return the folder.
 
     Args:
         path: of the file; `.zip` may be left out.
-        results_dir: where the folder is made.
+        results_dir: parent of the new folder.
         run_id: its name; None: the run's own.
 
     Raises:
-        RunFolderError: if there is a folder of that name, or the file is damaged or none of ours.
+        RunFolderError: if the folder exists, or the file is damaged or not a saved run.
     """
     source = absolute(path)
     source = source if source.is_file() else _with_suffix(source)
@@ -102,7 +102,7 @@ def _with_suffix(path: Path) -> Path:
 
 
 def _files(run_folder: Path) -> dict[str, Path]:
-    """Return what makes a run that can be resumed and played, by its name in the archive."""
+    """Return the files that resuming and playing a run need, by name in the archive."""
     try:
         checkpoint = newest_checkpoint(run_folder / "checkpoints")
         if checkpoint is None:

@@ -1,12 +1,13 @@
-"""A checkpoint on disk: parts written by their hosts, and the manifest that makes them real.
+"""A checkpoint on disk: the parts that hosts write, and the manifest that commits them.
 
     results/<run-id>/checkpoints/000007/<stage name>.part      one per stage with state
     results/<run-id>/checkpoints/000007/manifest.json          lists the parts, with a checksum of its own
     results/<run-id>/checkpoints/000008.unfinished/            parts of one that is being made
     results/<run-id>/checkpoints/manifest.json                 copy of the newest checkpoint's manifest
 
-When all parts are durable, main writes the manifest beside them and drops `.unfinished` from the folder's name, in one
-rename: so a folder with a plain number was whole once, and whatever it lacks is damage. `resuming` chooses among them.
+When all parts are durable, main writes the manifest next to them and drops `.unfinished` from the folder's name in one
+rename. So a folder with a plain number was complete once, and a missing file means damage. `resuming` chooses among
+them.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ _KINDS = "biuf"
 
 
 class CheckpointError(Exception):
-    """A checkpoint can't be used; the message names the file and what is wrong with it."""
+    """A checkpoint is unusable; the message names the file and what is wrong with it."""
 
 
 class CheckpointFormatError(CheckpointError):
-    """A checkpoint is of another version of the format; it is not damaged."""
+    """A checkpoint has another version of the format, but is not damaged."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint on disk."""
+    """A complete checkpoint on disk."""
 
     number: int
     folder: Path
@@ -66,7 +67,7 @@ class Checkpoint:
     progress: Mapping[str, Any]
     """Main's own state: elapsed seconds, seed, lessons, best evaluations."""
     manifest: Path = Path(MANIFEST)
-    """The file that all this was read from."""
+    """The manifest's file."""
 
     def read(self, name: str) -> Any:
         """Return the state in a part; None if the checkpoint has no such part.
@@ -87,7 +88,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.folder / part.file}: {error}") from error
 
     def check(self) -> None:
-        """Check that every part is there and undamaged, before anything is started from it.
+        """Check that every part exists and is undamaged, before anything starts from it.
 
         Raises:
             CheckpointError: naming the first file that is missing or damaged.
@@ -109,7 +110,7 @@ class Checkpoint:
 
 
 def part_file(name: str) -> str:
-    """Return the file name of a stage's part; stage names may hold characters that file names must not."""
+    """Return the file name of a stage's part; stage names may contain characters that file names can't."""
     return portable("".join(c if c.isalnum() or c in "-_." else f"%{ord(c):x}" for c in name) + PART_SUFFIX)
 
 
@@ -130,12 +131,12 @@ def write_part(checkpoints: Path, number: int, name: str, state: Any, files: Fil
 
 
 def checkpoint_folder(checkpoints: Path, number: int) -> Path:
-    """Return the folder of checkpoint `number`, which is there once the checkpoint is whole."""
+    """Return the folder of checkpoint `number`, which exists once the checkpoint is complete."""
     return checkpoints / f"{number:06d}"
 
 
 def unfinished_folder(checkpoints: Path, number: int) -> Path:
-    """Return the folder in which the parts of checkpoint `number` are gathered."""
+    """Return the folder that collects the parts of checkpoint `number`."""
     return checkpoints / f"{number:06d}{_UNFINISHED}"
 
 
@@ -148,10 +149,10 @@ def write_manifest(
     files: FileOperations = REAL,
     keep: int = 2,
 ) -> None:
-    """Make checkpoint `number` real, then remove all but the newest `keep`.
+    """Commit checkpoint `number`, then remove all but the newest `keep`.
 
     Raises:
-        OSError: if the disk refuses; the checkpoints before are then still whole.
+        OSError: if the disk refuses; earlier checkpoints are then still complete.
     """
     content = {
         "format": FORMAT,
@@ -162,7 +163,7 @@ def write_manifest(
         "progress": dict(progress),
         "parts": {p.name: {"file": p.file, "size": p.size, "crc32": p.crc32} for p in parts},
     }
-    content[_CHECKSUM] = checksum_of(json.loads(json.dumps(content)))  # of what a reader sees: keys are texts there
+    content[_CHECKSUM] = checksum_of(json.loads(json.dumps(content)))  # as read back, keys are strings
     data = json.dumps(content, indent=2).encode()
     unfinished = unfinished_folder(checkpoints, number)
     files.make_folder(unfinished)
@@ -170,7 +171,7 @@ def write_manifest(
     files.sync_folder(unfinished)
     files.replace(unfinished, checkpoint_folder(checkpoints, number))
     files.sync_folder(checkpoints)
-    try:  # the checkpoint is real whatever happens here; the next one does it again
+    try:  # the checkpoint is committed whatever happens here; the next one tries again
         write_atomic(checkpoints / MANIFEST, data, files=files)
     except OSError as error:
         log.warning("%s could not be renewed; checkpoint %d is whole all the same: %s", MANIFEST, number, error)
@@ -181,10 +182,10 @@ def write_manifest(
 
 
 def newest_checkpoint(checkpoints: Path) -> Checkpoint | None:
-    """Return the newest checkpoint with a sound manifest, None if none was ever whole. Parts are not checked.
+    """Return the newest checkpoint with a valid manifest, None if none was ever complete. Parts are not checked.
 
     Raises:
-        CheckpointError: if there are checkpoints, and none of their manifests can be read.
+        CheckpointError: if there are checkpoints, but none of their manifests is readable.
     """
     defects = []
     for found in each_checkpoint(checkpoints):
@@ -197,10 +198,10 @@ def newest_checkpoint(checkpoints: Path) -> Checkpoint | None:
 
 
 def each_checkpoint(checkpoints: Path) -> Iterator[Checkpoint | CheckpointError]:
-    """Yield the checkpoints in a folder, newest first; for one whose manifest can't be used, what is wrong with it.
+    """Yield the checkpoints in a folder, newest first; for an unusable manifest, its error.
 
     Raises:
-        CheckpointFormatError: if one is of another version of the format.
+        CheckpointFormatError: if one has another version of the format.
     """
     copied = _copied_manifest(checkpoints)
     numbers = set(numbered_folders(checkpoints))
@@ -218,7 +219,7 @@ def each_checkpoint(checkpoints: Path) -> Iterator[Checkpoint | CheckpointError]
 
 
 def numbered_folders(checkpoints: Path) -> list[int]:
-    """Return the numbers of the checkpoints that were whole once, as the names of their folders say."""
+    """Return the numbers of the checkpoints that were complete once, by their folders' names."""
     try:
         return [int(entry.name) for entry in checkpoints.iterdir() if entry.name.isdecimal()]
     except FileNotFoundError:
@@ -226,13 +227,13 @@ def numbered_folders(checkpoints: Path) -> list[int]:
 
 
 def holds_checkpoint(checkpoints: Path) -> bool:
-    """Return True if a folder holds a checkpoint, whole, damaged or unfinished."""
+    """Return True if a folder holds a checkpoint, be it complete, damaged or unfinished."""
     unfinished = any(checkpoints.glob(f"*{_UNFINISHED}"))
     return unfinished or (checkpoints / MANIFEST).exists() or bool(numbered_folders(checkpoints))
 
 
 def remove_unfinished(checkpoints: Path, files: FileOperations = REAL, but: int = -1) -> None:
-    """Remove what was gathered of checkpoints that have failed, except that of number `but`.
+    """Remove the parts of failed checkpoints, except those of number `but`.
 
     Raises:
         OSError: if the disk refuses.
@@ -249,10 +250,10 @@ def pack_state(state: Any) -> bytes:
 
 
 def unpack_state(data: bytes) -> Any:
-    """Invert `pack_state`; tuples come back as lists.
+    """Decode the result of `pack_state`; tuples come back as lists.
 
     Raises:
-        CheckpointError: if the data are no such state.
+        CheckpointError: if the data are not a packed state.
     """
     try:
         return unpack(data, ext_hook=_unpack_array)
@@ -282,7 +283,7 @@ def _unpack_array(code: int, data: bytes) -> Any:
 
 
 def _copied_manifest(checkpoints: Path) -> Checkpoint | CheckpointError | None:
-    """Return the checkpoint that the manifest beside the folders names; older versions wrote no other one."""
+    """Return the checkpoint of the manifest next to the folders, the only one that older versions wrote."""
     path = checkpoints / MANIFEST
     try:
         return _read_manifest(path, checkpoints)
@@ -323,12 +324,12 @@ def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a file's content without its checksum, as JSON with sorted keys and without spaces."""
+    """Return the SHA-256 of a file's content without its checksum, as compact JSON with sorted keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _remove_superseded(checkpoints: Path, newest: int, keep: int, files: FileOperations) -> None:
-    """Remove checkpoints from `newest` down but for the first `keep`; each loses its plain number first."""
+    """Remove checkpoints from `newest` down except the first `keep`; each loses its plain number first."""
     older = sorted((number for number in numbered_folders(checkpoints) if number <= newest), reverse=True)
     for number in older[keep:]:
         unfinished = unfinished_folder(checkpoints, number)

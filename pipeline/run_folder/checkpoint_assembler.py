@@ -1,4 +1,4 @@
-"""Assembles a checkpoint in main: announces it, gathers its parts from the hosts, makes it real with the last one."""
+"""Assembles a checkpoint in main: announces it, collects the hosts' parts, and commits it with the last one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.queues.held_files import is_held
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 120.0
-"""Seconds without a sign of progress, at least, after which a checkpoint is given up; the next one tries again."""
+"""Minimum seconds without progress after which a checkpoint is abandoned; the next one tries again."""
 
 
 @dataclass
@@ -40,9 +40,9 @@ class CheckpointAssembler:
 
     Args:
         folder: `results/<run-id>/checkpoints`.
-        last: number of the checkpoint that the run resumes from, -1 for a fresh run.
+        last: number of the checkpoint from which the run resumes, -1 for a fresh run.
         files: file operations.
-        keep: whole checkpoints to keep.
+        keep: number of complete checkpoints to keep.
     """
 
     def __init__(self, folder: Path, last: int = -1, files: FileOperations = REAL, keep: int = 2) -> None:
@@ -52,49 +52,49 @@ class CheckpointAssembler:
         self._pending: _Pending | None = None
         self._next = last + 1
         self.newest = last
-        """Number of the newest whole checkpoint, -1 if there is none."""
+        """Number of the newest complete checkpoint, -1 if there is none."""
 
     @property
     def busy(self) -> bool:
-        """True while a checkpoint is under way."""
+        """True while a checkpoint is in progress."""
         return self._pending is not None
 
     @property
     def pending(self) -> int | None:
-        """Number of the checkpoint that is under way."""
+        """Number of the checkpoint in progress."""
         return self._pending.number if self._pending is not None else None
 
     @property
     def missing(self) -> list[str]:
-        """Names of the parts that the checkpoint under way still lacks."""
+        """Names of the parts that are missing from the checkpoint in progress."""
         return sorted(self._pending.expected - self._pending.parts.keys()) if self._pending else []
 
     def move(self, folder: Path) -> None:
-        """Make checkpoints in another folder from now on, which has none; the one under way is given up."""
+        """Use another folder, without checkpoints, from now on; abandon the one in progress."""
         self._folder, self._pending, self.newest = folder, None, -1
 
     def begin(self, expected: Iterable[str], now_s: float) -> int:
-        """Announce the next checkpoint, in place of one that is under way; returns its number."""
+        """Begin the next checkpoint in place of any in progress; return its number."""
         self._pending = _Pending(self._next, frozenset(expected), now_s)
         self._next += 1
         number = self._pending.number
-        with contextlib.suppress(OSError):  # hosts make it as well, and say what is wrong
-            self._files.make_folder(unfinished_folder(self._folder, number))  # tells a resume that one was begun
+        with contextlib.suppress(OSError):  # hosts create it as well, and report errors
+            self._files.make_folder(unfinished_folder(self._folder, number))  # shows a resumed run that one was begun
             remove_unfinished(self._folder, self._files, but=number)
         return number
 
     def expect(self, parts: Iterable[str]) -> None:
-        """Let the checkpoint under way be whole only with these parts too."""
+        """Require these parts too for the checkpoint in progress."""
         if self._pending is not None:
             self._pending.expected |= frozenset(parts)
 
     def leave_out(self, parts: Iterable[str]) -> None:
-        """Let the checkpoint under way be whole without these parts."""
+        """Complete the checkpoint in progress without these parts."""
         if self._pending is not None:
             self._pending.expected -= frozenset(parts)
 
     def progressed(self, now_s: float) -> None:
-        """There is a sign of progress: the time limit is counted from here."""
+        """Note a sign of progress, from which the time limit is counted."""
         if self._pending is not None:
             self._pending.since_s = now_s
 
@@ -107,10 +107,10 @@ class CheckpointAssembler:
         return pending.expected <= pending.parts.keys()
 
     def carry_over(self, parts: Iterable[PartSaved]) -> None:
-        """Add parts of the newest checkpoint that the one under way lacks, as they are, with the files beside them.
+        """Copy missing parts from the newest checkpoint to the one in progress, with the files next to them.
 
         Raises:
-            FileNotFoundError: if one is not there any more.
+            FileNotFoundError: if one no longer exists.
             OSError: if the disk refuses.
         """
         pending = self._pending
@@ -124,11 +124,11 @@ class CheckpointAssembler:
         pending.parts |= carried
 
     def commit(self, steps: Mapping[str, int], progress: Mapping[str, Any]) -> int:
-        """Make the complete checkpoint real and return its number.
+        """Commit the complete checkpoint and return its number.
 
         Raises:
-            OSError: if the disk refuses; the checkpoint before is then still the one. Where another program has a
-                file open, the checkpoint stays under way, and may be committed again.
+            OSError: if the disk refuses; the previous checkpoint then stays the newest. If another program has a file
+                open, the checkpoint stays in progress, and can be committed again.
         """
         pending, self._pending = self._pending, None
         assert pending is not None, "commit follows add, when that says that the checkpoint is complete"
@@ -136,7 +136,7 @@ class CheckpointAssembler:
         try:
             write_manifest(self._folder, pending.number, parts, steps, progress, self._files, self._keep)
         except OSError as error:
-            if is_held(error):  # it is as before, and the next try may do it
+            if is_held(error):  # nothing has changed, and the next try may succeed
                 self._pending = pending
             else:
                 self._make_room()
@@ -145,7 +145,7 @@ class CheckpointAssembler:
         return pending.number
 
     def give_up(self, number: int) -> bool:
-        """Give up a checkpoint that lacks a part for good; return True if it was under way."""
+        """Abandon a checkpoint that can't get all parts; return True if it was in progress."""
         if self._pending is None or self._pending.number != number:
             return False
         self._pending = None
@@ -153,7 +153,7 @@ class CheckpointAssembler:
         return True
 
     def give_up_if_overdue(self, now_s: float, patience_s: float = PATIENCE_S) -> bool:
-        """Give up the checkpoint under way if it has not progressed for so long; return True if it was given up."""
+        """Abandon the checkpoint in progress if it has not progressed for that long; return True if abandoned."""
         pending = self._pending
         if pending is not None and now_s - pending.since_s > patience_s:
             log.warning(
@@ -167,6 +167,6 @@ class CheckpointAssembler:
         return False
 
     def _make_room(self) -> None:
-        """Remove the parts of a checkpoint that has failed, perhaps for want of room on the disk."""
+        """Remove the parts of a checkpoint that has failed, perhaps because the disk is full."""
         with contextlib.suppress(OSError):
             remove_unfinished(self._folder, self._files)

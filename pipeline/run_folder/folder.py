@@ -1,4 +1,4 @@
-"""The folder of one run, `results/<run-id>/`, as ML-Agents lays it out, with two folders of our own.
+"""The folder of one run, `results/<run-id>/`, in ML-Agents' layout with two folders added.
 
     configuration.yaml            the effective options, written when the run starts, or has gone on
     <Behavior>/                   exports (<Behavior>-<step>.onnx and .pt, checkpoint.pt), TensorBoard events
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 def read_configuration(run_folder: Path) -> dict[str, Any]:
-    """Return what a run's `configuration.yaml` holds; empty if it can't be read."""
+    """Return the content of a run's `configuration.yaml`; empty if it can't be read."""
     try:
         plain = yaml.safe_load((run_folder / CONFIGURATION).read_text(encoding="utf-8", errors="replace"))
     except (OSError, yaml.YAMLError):
@@ -69,14 +69,14 @@ class RunFolder:
     _lock: RunLock | None = field(default=None, repr=False)
     _resumed: bool = False
     _behaviors: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
-    """Folders of behaviours, by their names in lower case and by behaviour."""
+    """Folders of behaviours, by lower-case name and by behaviour."""
     _configuration: str = ""
     """The text of `configuration.yaml`."""
     waits: bool = False
-    """True as long as it is not known that a resumed run can go on: until then nothing of it is written over. And where
-    nothing can be written any more, as the folder is lost."""
+    """True until a resumed run is known to continue: until then none of its files are overwritten. Also True if the
+    folder is lost and nothing can be written."""
     rescued_as: str = ""
-    """Once the folder that was locked first is lost, and this is another one: the options that name it."""
+    """The options that name the rescue folder, once the folder that was locked first is lost."""
 
     @classmethod
     def create(
@@ -93,17 +93,17 @@ class RunFolder:
         """Make or open the folder of a run, lock it, and write `configuration.yaml`.
 
         Args:
-            results_dir: the folder of all runs; made if missing.
+            results_dir: the folder of all runs; created if missing.
             run_id: name of the run and of its folder. The folder of a run that failed before it met an agent holds
                 nothing, so it counts as new.
             resume: resume an existing run.
-            force: archive an existing run as `<run-id>-archived-<n>`; without effect beside `resume`.
-            waits: leave `configuration.yaml` as it is until `go_on`.
+            force: archive an existing run as `<run-id>-archived-<n>`; without effect with `resume`.
+            waits: leave `configuration.yaml` unchanged until `go_on`.
             configuration: text of `configuration.yaml`, the effective options.
             files: file operations.
 
         Raises:
-            RunFolderError: if the id is no folder name, the run exists and neither option is set, it does not exist
+            RunFolderError: if the id is not a folder name, the run exists and neither option is set, it does not exist
                 and `resume` is set, or another process is running it.
         """
         check_run_id(run_id)
@@ -119,7 +119,7 @@ class RunFolder:
             folder._lay_out()
             if not waits:
                 folder.go_on()
-            elif (path / CONFIGURATION).is_dir():  # it can't be written later, either
+            elif (path / CONFIGURATION).is_dir():  # it could not be written later either
                 raise IsADirectoryError(errno.EISDIR, f"{CONFIGURATION} is a folder")
         except BaseException:
             folder.close()
@@ -127,7 +127,7 @@ class RunFolder:
         return folder
 
     def go_on(self) -> None:
-        """Write `configuration.yaml`: the run is a new one, or has gone on from its checkpoint.
+        """Write `configuration.yaml`, as the run is new or has resumed from its checkpoint.
 
         Raises:
             OSError: if the disk refuses.
@@ -138,11 +138,11 @@ class RunFolder:
             write_atomic(path, data, files=self.files)
 
     def lost(self) -> str:
-        """Return why this is not the folder any more that was locked, in words; empty if it is."""
+        """Return why this is no longer the folder that was locked; empty if it is."""
         return "" if self._lock is None else self._lock.folder.lost()
 
     def rescue(self) -> None:
-        """Go on in a new folder, `<run-id>-rescued`: beside the lost one; if that can't be, among temporary files.
+        """Continue in a new folder, `<run-id>-rescued`, next to the lost one or else among temporary files.
 
         Raises:
             OSError: if the disk refuses; then nothing can be written any more.
@@ -199,10 +199,10 @@ class RunFolder:
         return self.path / "streams"
 
     def behavior(self, name: str) -> Path:
-        """Return the folder of a behaviour, which is made if missing.
+        """Return the folder of a behaviour, which is created if missing.
 
         Raises:
-            RunFolderError: as `check_behavior_name`, or if another behaviour has this folder.
+            RunFolderError: see `check_behavior_name`; also if another behaviour has this folder.
         """
         check_behavior_name(name)
         path = behavior_folder(self.path, name) if self._resumed else self.path / file_name(name)
@@ -218,13 +218,13 @@ class RunFolder:
         return path
 
     def _is_one(self, path: Path, folder: str) -> bool:
-        """True if a folder is another behaviour's, which is there, whatever the case of its letters."""
+        """Return True if a folder is an existing one of another behaviour, ignoring case."""
         return path.name == folder or (path.exists() and path.samefile(self.path / folder))
 
     def write_training_status(self, status: TrainingStatus) -> None:
-        """Write `training_status.json`, atomically; meant for every checkpoint."""
+        """Write `training_status.json` atomically; for every checkpoint."""
         text = json.dumps(status.as_dict(), indent=4, allow_nan=False)
-        self.files.make_folder(self.run_logs)  # again, if somebody has removed the folder of the run
+        self.files.make_folder(self.run_logs)  # recreate it, if a user has removed the run's folder
         write_atomic(self.training_status, text.encode(), files=self.files)
 
     def read_training_status(self) -> TrainingStatus:
@@ -244,7 +244,7 @@ class RunFolder:
             ) from error
 
     def put_broken_status_aside(self) -> None:
-        """Rename `training_status.json` if it is broken, so that the run may go on without overwriting it.
+        """Rename a broken `training_status.json`, so that the run can continue without overwriting it.
 
         Raises:
             RunFolderError: if the disk refuses.
@@ -281,9 +281,9 @@ class RunFolder:
 
 
 def unusable(path: Path, error: OSError) -> RunFolderError:
-    """The error of a run whose folder the system refuses to make or to write: what stands in the way, what to do."""
+    """Return the error for a run's folder that can't be created or written: the obstacle and the remedy."""
     reason = error.strerror or str(error)
-    # Of a path that can't even be looked at, the system's words have to do.
+    # For a path that can't even be examined, the system's message has to do.
     with suppress(OSError):
         there = next((folder for folder in path.parents if folder.exists() or folder.is_symlink()), None)
         if there is not None and not there.is_dir():
@@ -295,14 +295,14 @@ def unusable(path: Path, error: OSError) -> RunFolderError:
 
 
 def _make_new(path: Path, force: bool, files: FileOperations) -> None:
-    """Make the folder of a new run; one that is there is archived if `force` is set."""
+    """Create the folder of a new run; archive an existing one if `force` is set."""
     if path.exists():
         if not force:
             raise _already_there(path)
         archive(path, files)
     files.make_folder(path.parent)
     try:
-        files.mkdir(path)  # not "if missing": of two processes that start at once, one makes the folder
+        files.mkdir(path)  # not "if missing": of two processes that start together, one creates the folder
     except FileExistsError as error:
         raise _already_there(path) from error
     files.sync_folder(path.parent)
@@ -317,7 +317,7 @@ def _already_there(path: Path) -> RunFolderError:
 
 
 def _never_began(path: Path) -> bool:
-    """Return True if a folder is that of a run that never met an agent: settings, logs and empty folders."""
+    """Return True if a folder belongs to a run that never met an agent: settings, logs and empty folders."""
     if not (path / CONFIGURATION).is_file():
         return False
     empty = ("checkpoints", "streams", "Pipeline")
@@ -329,7 +329,7 @@ def check_there_is_a_run(results_dir: str | Path, run_id: str) -> None:
     """Check that there is a run to resume, or to play.
 
     Raises:
-        RunFolderError: if there is none, with the names of those that there are, or the system refuses to look.
+        RunFolderError: if it is missing, with the names of existing runs, or if the folder can't be read.
     """
     results = absolute(results_dir)
     try:
@@ -361,7 +361,7 @@ def find_run(name: str, results: str, option: str) -> Path:
         option: the option that names it, for the message.
 
     Raises:
-        CommandError: if there is no such run.
+        CommandError: if the run is missing.
     """
     for folder in (absolute(name), absolute(results) / name):
         if (folder / CONFIGURATION).is_file() or any(folder.glob("*/events.out.tfevents.*")):

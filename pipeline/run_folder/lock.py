@@ -1,10 +1,10 @@
-"""The lock of a run's folder: one process at a time runs a run.
+"""The lock of a run's folder: only one process at a time runs a run.
 
-The operating system holds it, and lets go of it when the process ends, however it ends. The file `.lock` names the
+The operating system holds the lock and releases it when the process ends, however it ends. The file `.lock` names the
 process for people and messages; nothing depends on it.
 
-The lock is the file's, and a folder may lose that file: whoever writes there looks whether it is still the one that was
-locked (`HeldFolder`).
+The lock belongs to a file that the folder may lose, so each writer checks that the file is still the locked one
+(`HeldFolder`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from headrace.surroundings import shown
 LOCK = ".lock"
 GUARD = ".lock.guard"
 _SCANNED_S = 0.5 if sys.platform == "win32" else 0
-"""Seconds for which a virus scanner may look at the file."""
+"""Seconds for which a virus scanner may keep the file open."""
 
 
 class HeldFolder:
-    """A run's folder as a process that writes there sees it, from the moment at which the folder is locked.
+    """A run's folder for a process that writes there while the folder is locked.
 
     Args:
         path: `results/<run-id>`.
@@ -44,7 +44,7 @@ class HeldFolder:
         self._lock = _identity(path)
 
     def lost(self) -> str:
-        """Return why it is not the folder any more that was locked, in words; empty if it is, or can't be looked at."""
+        """Return why it is no longer the folder that was locked; empty if it is, or can't be examined."""
         found = _identity(self.path)
         if self._lock in (None, found) or found == ():
             return ""
@@ -69,7 +69,7 @@ class HeldFolder:
 
 
 def _identity(run_folder: Path) -> tuple[int, ...] | None:
-    """Return what tells a lock's file from all others; None if it is gone, () if the system does not say."""
+    """Return the identity of a lock's file; None if it is gone, () if the system has none."""
     try:
         state = (run_folder / GUARD).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -80,7 +80,7 @@ def _identity(run_folder: Path) -> tuple[int, ...] | None:
 
 
 class RunLock:
-    """The lock of a run that this process is running.
+    """The lock of this process's run.
 
     Args:
         run_folder: `results/<run-id>`.
@@ -102,9 +102,9 @@ class RunLock:
             raise
 
     def release(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
         try:
-            with suppress(OSError):  # a name that stays behind harms nobody
+            with suppress(OSError):  # a leftover file is harmless
                 self.folder.check()
                 self._files.remove(self._path)
         finally:
@@ -128,10 +128,10 @@ def hold(run_folder: Path) -> BaseFileLock:
 
 
 def check_unused(run_folder: Path) -> None:
-    """Leave the folder as it is, and raise an error if a process is running the run.
+    """Raise an error if a process is running the run, without changing the folder.
 
     Raises:
-        RunFolderError: as `hold`.
+        RunFolderError: see `hold`.
     """
     if (run_folder / GUARD).exists():
         hold(run_folder).release()
@@ -142,5 +142,5 @@ def _holder(run_folder: Path) -> str:
         holder = json.loads((run_folder / LOCK).read_bytes())
         elsewhere = "" if holder["host"] == socket.gethostname() else f" on the machine {holder['host']!r}"
         return f"process {holder['pid']}{elsewhere}"
-    except (OSError, ValueError, LookupError, TypeError):  # it is about to write the file, or can't
+    except (OSError, ValueError, LookupError, TypeError):  # its process is about to write the file, or can't
         return "another process"

@@ -1,4 +1,4 @@
-"""The names of a run's folder and of what is in it, which every system can have."""
+"""Names of a run's folder and of its content that are valid on every system."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ CONFIGURATION = "configuration.yaml"
 FOLDERS = ("run_logs", "checkpoints", "streams", "demonstrations", "Pipeline")
 OF_TRACKERS = ("wandb", "wandb_run_id.txt", "mlflow_run_id.txt")
 METADATA = "metadata"
-"""What `training_status.json` has beside the behaviours."""
+"""Keys of `training_status.json` other than behaviours."""
 RESERVED = (*FOLDERS, CONFIGURATION, LOCK, GUARD, "curves.png", *OF_TRACKERS, METADATA)
-"""Names that no behaviour may have: a run has a file, a folder or an entry of that name."""
+"""Names that no behaviour may have, as a run has a file, a folder or an entry of that name."""
 _LONGEST_NAME = 255
-"""Bytes of a file's name, on most disks."""
+"""Maximum bytes of a file's name on most disks."""
 _WHILE_WRITTEN = 25
-"""Further ones of a temporary file's."""
+"""Additional bytes of a temporary file's name."""
 
 
 def check_behavior_name(name: str) -> None:
-    """Refuse the name of a behaviour by which a run can't keep what it has learned.
+    """Refuse a behaviour's name under which a run can't save its progress.
 
     Raises:
-        RunFolderError: if it is such a one.
+        RunFolderError: if the name is unusable.
     """
     file = file_name(name)
     part = len(os.fsencode(part_file(part_name(TRAINER, learner_name(name))))) + _WHILE_WRITTEN
@@ -48,7 +48,7 @@ def check_behavior_name(name: str) -> None:
 
 
 def folder_names(category: str) -> tuple[str, ...]:
-    """Return the names that a behaviour's folder may have: today's, and where that was another the one of before."""
+    """Return the possible names of a behaviour's folder: the current one, and an earlier version's if different."""
     name = file_name(category)
     former = re.sub(r'[<>:"/\\|?*\x00-\x1f]', "_", category)
     former = former if former.strip(" .") else "_"
@@ -57,13 +57,13 @@ def folder_names(category: str) -> tuple[str, ...]:
 
 
 def behavior_folder(run_folder: Path, category: str) -> Path:
-    """Return the folder of a behaviour, which need not be there; its name begins those of files of the behaviour."""
+    """Return the folder of a behaviour, which need not exist; the behaviour's files begin with its name."""
     first, *former = (run_folder / name for name in folder_names(category))
     return next((folder for folder in former if folder.is_dir() and not first.is_dir()), first)
 
 
 def check_run_id(run_id: str) -> None:
-    """Refuse what can't name a folder.
+    """Refuse a run id that can't name a folder.
 
     Raises:
         RunFolderError: if it can't.
@@ -77,15 +77,15 @@ def check_run_id(run_id: str) -> None:
 
 _LONGEST_PATH = 259
 _BELOW = 110
-"""Characters of the longest name below a run's folder: the part of a checkpoint as it is written, of a behaviour whose
-name has some thirty."""
+"""Characters of the longest path below a run's folder: a checkpoint's part while it is written, of a behaviour with a
+name of some thirty characters."""
 
 
 def check_length(path: Path, takes_long: Callable[[], bool] = takes_long_paths) -> None:
-    """Refuse the folder of a run whose files would have paths that are too long for this system.
+    """Refuse a run's folder whose files' paths would be too long for this system.
 
     Raises:
-        RunFolderError: if that is so.
+        RunFolderError: if they would be.
     """
     length = len(os.path.abspath(path))
     if length + _BELOW > _LONGEST_PATH and not takes_long():

@@ -1,4 +1,4 @@
-"""Resuming a run: which checkpoint it goes on from, what its settings change, and whether it is the same run."""
+"""Resuming a run: the choice of its checkpoint, its changed settings, and the check that it is the same run."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ log = logging.getLogger(__name__)
 
 
 def choose_checkpoint(checkpoints: Path, *, playing: bool = False, files: FileOperations = REAL) -> Checkpoint | None:
-    """Return the newest whole checkpoint; a warning names those that are damaged, and what it is resumed from instead.
+    """Return the newest intact checkpoint; a warning names damaged ones and the one used instead.
 
-    Damaged ones are put aside, as `<number>.damaged`, so that the resumed run may give their numbers again.
+    Damaged ones are renamed to `<number>.damaged`, so that the resumed run can reuse their numbers.
 
     Args:
         checkpoints: `results/<run-id>/checkpoints`.
-        playing: policies are only played: parts are not read, so they need not be whole, and nothing is put aside.
+        playing: True if policies are only played: parts are not read or checked, and nothing is renamed.
         files: file operations.
 
     Returns:
-        The checkpoint; None if none was ever whole.
+        The checkpoint; None if none was ever complete.
 
     Raises:
-        CheckpointError: if there are checkpoints and all are damaged, or they are of another version.
+        CheckpointError: if all checkpoints are damaged or of another version.
     """
     defects: list[str] = []
     for found in each_checkpoint(checkpoints):
@@ -73,7 +73,7 @@ def choose_checkpoint(checkpoints: Path, *, playing: bool = False, files: FileOp
 
 
 def _make_newest(checkpoints: Path, chosen: Checkpoint, files: FileOperations) -> list[Path]:
-    """Put the folders of newer checkpoints aside, and write the chosen one's manifest where it is missing."""
+    """Rename the folders of newer checkpoints, and restore the chosen one's manifest if it is missing."""
     aside = []
     try:
         for number in sorted(number for number in numbered_folders(checkpoints) if number > chosen.number):
@@ -93,12 +93,12 @@ def _make_newest(checkpoints: Path, chosen: Checkpoint, files: FileOperations) -
 
 _SHOWN = 12
 _PASSING = ("checkpoint_settings", "debug", "default_settings", "monitor")
-"""Sections about this start of the command alone; default settings show in the behaviours that have them."""
+"""Sections that concern only this start of the command; default settings appear in their behaviours."""
 _ABSENT = object()
 
 
 def changed_settings(before: str, config: RunConfig) -> str:
-    """Return the settings that differ, from what to what; empty if none does.
+    """Return the settings that differ, with old and new values; empty if none does.
 
     Args:
         before: the text of the run's `configuration.yaml`.
@@ -106,7 +106,7 @@ def changed_settings(before: str, config: RunConfig) -> str:
     """
     try:
         old = RunConfig.from_plain(yaml.safe_load(before)).to_plain()
-    except (ConfigError, yaml.YAMLError, TypeError, AttributeError):  # of another version, or written by somebody else
+    except (ConfigError, yaml.YAMLError, TypeError, AttributeError):  # of another version or foreign
         return ""
     changes = [
         f"{dotted(path)} {_text(was)} → {_text(now)}"
@@ -131,12 +131,12 @@ def kept_configuration(run_folder: Path) -> RunConfig:
 
 
 def resumed_settings(config: RunConfig, run_folder: Path, steps: int | None) -> RunConfig:
-    """Return the configuration with which a run goes on in its folder.
+    """Return the configuration with which a run continues in its folder.
 
     Args:
-        config: the run's.
-        run_folder: where it is now.
-        steps: how many more steps each behaviour takes than its newest checkpoint has; None: up to its `max_steps`.
+        config: the run's configuration.
+        run_folder: its current folder.
+        steps: further steps of each behaviour after its newest checkpoint; None: up to its `max_steps`.
 
     Raises:
         RunError: if `steps` is not positive.
@@ -155,7 +155,7 @@ def resumed_settings(config: RunConfig, run_folder: Path, steps: int | None) -> 
 
 
 def other_run(before: str, config: RunConfig) -> str:
-    """Say why a run can't go on with this configuration: it has none of the run's behaviours; empty if it can.
+    """Return why a run can't continue with this configuration: it has none of the run's behaviours; empty if it can.
 
     Args:
         before: the text of the run's `configuration.yaml`.

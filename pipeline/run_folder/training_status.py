@@ -1,6 +1,6 @@
 """The content of `run_logs/training_status.json`: exported policies, ratings and lessons, in ML-Agents' form.
 
-ML-Agents calls an exported policy a checkpoint there. What `--resume` reads is a `checkpoint.Checkpoint`.
+ML-Agents calls an exported policy a checkpoint there. `--resume` reads a `checkpoint.Checkpoint` instead.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True, slots=True)
 class ExportEntry:
-    """An exported policy of a behaviour, under `checkpoints` or `final_checkpoint`."""
+    """An exported policy of a behaviour in `checkpoints` or `final_checkpoint`."""
 
     steps: int
     file_path: str
-    """The `.onnx` file, or the `.pt` file where there is none."""
+    """The `.onnx` file, or the `.pt` file if there is none."""
     reward: float | None
     """Mean return before the export; None if no episode had ended."""
     creation_time: float
@@ -36,7 +36,7 @@ class ExportEntry:
     auxiliary_file_paths: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return ML-Agents' form, its spelling included."""
+        """Return ML-Agents' form, including its spelling."""
         return {
             "steps": self.steps,
             "file_path": shown(self.file_path),
@@ -60,7 +60,7 @@ class ExportEntry:
         """Read ML-Agents' form; older files have no list of further paths.
 
         Args:
-            content: of the file.
+            content: the file's content.
             where: its key, for messages.
 
         Raises:
@@ -100,7 +100,7 @@ class TrainingStatus:
     """Curriculum lesson by the environment parameter's name."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return ML-Agents' form. A behaviour and a parameter of one name share an entry, as there."""
+        """Return ML-Agents' form, in which a behaviour and a parameter of one name share an entry."""
         result: dict[str, Any] = {"metadata": _versions()}
         for name, status in self.behaviors.items():
             entry = result.setdefault(name, {})
@@ -132,7 +132,7 @@ class TrainingStatus:
         lessons = {
             name: _number(entry, name, "lesson_num", int) for name, entry in entries.items() if "lesson_num" in entry
         }
-        stated = metadata.get(_CHECKSUM)  # ML-Agents writes none, nor did older versions
+        stated = metadata.get(_CHECKSUM)  # ML-Agents and older versions write none
         unsealed = {key: value for key, value in metadata.items() if key != _CHECKSUM}
         if stated is not None and stated != checksum_of({**whole, "metadata": unsealed}):
             raise StatusError(
@@ -142,7 +142,7 @@ class TrainingStatus:
 
 
 class StatusError(ValueError):
-    """Something else stands in `training_status.json` than the key may have."""
+    """A key of `training_status.json` has an invalid value."""
 
     def __init__(self, key: str, value: object, expected: str) -> None:
         super().__init__(f"{key} is {reprlib.repr(value)}, expected {expected}")
@@ -182,7 +182,7 @@ def _number(entry: Mapping[str, Any], where: str, key: str, kind: type[N] = floa
 
 
 def _versions() -> dict[str, str]:
-    """Return the three keys without which ML-Agents refuses a status; values other than its own are only warned of."""
+    """Return the three keys without which ML-Agents refuses a status; it only warns of values other than its own."""
     return {
         "stats_format_version": STATUS_FORMAT_VERSION,
         "mlagents_version": f"headrace {version_of('headrace', 'unknown')}",
