@@ -28,7 +28,6 @@ NOT_YET = (
     "docs/platforms.md",
     "docs/protocol.md",
     "docs/ray.md",
-    "docs/security.md",
     "docs/stream-format.md",
     "docs/why.md",
 )
