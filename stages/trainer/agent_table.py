@@ -13,7 +13,7 @@ from headrace.stages.errors import StageError
 
 PATIENCE = 100
 """Updates after which an agent without a new trajectory is forgotten: it vanished without an episode's end, or
-agents are so many that it does no harm to restart their memories now and then."""
+there are enough agents that it does no harm to restart their memories now and then."""
 
 
 @dataclass(frozen=True, slots=True)

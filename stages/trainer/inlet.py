@@ -1,4 +1,4 @@
-"""What a trainer stage sees in its inlet beside the rows: episodes that end, actions, doubled deliveries."""
+"""What a trainer stage observes in its inlet in addition to the rows: ended episodes, actions, duplicate deliveries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.stages.stage import Statistics
 from headrace.stages.trainer.report import EpisodeSink
 
 RECENT_EPISODES = 100
-"""Episodes behind the recent mean return, the field's usual yardstick."""
+"""Episodes in the recent mean return, the field's usual yardstick."""
 
 
 class FinishedEpisodes:
@@ -29,16 +29,16 @@ class FinishedEpisodes:
 
     Args:
         behavior: the behaviour name.
-        strength: strength of the extrinsic reward, for its statistic; 0 if it is not learned from.
-        kept_returns: number of returns kept for the next report at most.
-        judged: returns that a criterion looks at.
+        strength: strength of the extrinsic reward, for its statistic; 0 if the trainer does not learn from it.
+        kept_returns: the largest number of returns kept for the next report.
+        judged: the number of returns that a criterion looks at.
         each: takes each episode.
-        told: whether statistics are reported; those of an imitator's episodes are its teacher's.
+        reports: whether statistics are reported; those of an imitator's episodes belong to its teacher.
 
     Attributes:
         count: episodes so far.
-        recent: returns of the last (up to) 100 ones, or as many as are judged.
-        parameter_generation: generation of the environment parameters under which those of the kept returns began.
+        recent: returns of the last (up to) 100 episodes, or as many as are judged.
+        parameter_generation: generation of the environment parameters under which the kept returns' episodes began.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FinishedEpisodes:
         behavior: str,
         strength: float,
         kept_returns: int,
-        told: bool,
+        reports: bool,
         judged: int = 0,
         each: EpisodeSink | None = None,
     ) -> None:
@@ -56,7 +56,7 @@ class FinishedEpisodes:
         self._behavior = behavior
         self._strength = strength
         self._kept: deque[float] = deque(maxlen=kept_returns)
-        self._told = told
+        self._reports = reports
         self._each = each
 
     @property
@@ -66,7 +66,7 @@ class FinishedEpisodes:
         return math.fsum(recent) / len(recent) if recent else None
 
     def add(self, batch: TrajectoryBatch, statistics: Statistics) -> None:
-        """Take the episodes that have ended in a batch."""
+        """Add the episodes that have ended in a batch."""
         if not batch.episodes or not len(batch.episodes["episode_returns"]):
             return
         learning = batch.episodes["episode_learning"]
@@ -74,7 +74,7 @@ class FinishedEpisodes:
         lengths = batch.episodes["episode_lengths"][learning].tolist()
         self.count += len(returns)
         self._keep(returns, batch.episodes.get("episode_parameters"), learning)
-        if not self._told:
+        if not self._reports:
             return
         self.recent.extend(returns)
         if self._each is not None and returns:
@@ -90,13 +90,13 @@ class FinishedEpisodes:
             statistics.extend(self._behavior, "Environment/Group Cumulative Reward", of_groups, "histogram")
 
     def take_returns(self) -> tuple[float, ...]:
-        """Return what was kept since the last call: the newest returns, all begun under the same parameters."""
+        """Return the returns kept since the last call: the newest, of episodes begun under the same parameters."""
         returns = tuple(self._kept)
         self._kept.clear()
         return returns
 
     def _keep(self, returns: list[float], parameters: Array | None, learning: Array) -> None:
-        """Keep returns; those of episodes begun under older parameters go when newer ones come."""
+        """Keep returns; newer ones replace those of episodes begun under older parameters."""
         begun = parameters[learning] if parameters is not None else np.zeros(len(returns), np.int32)
         newest = int(begun.max(initial=0))
         if newest > self.parameter_generation:
@@ -108,15 +108,15 @@ class FinishedEpisodes:
 
 
 class StopCriterion:
-    """Stops a trainer before `max_steps`: its returns have reached a mark, or rise no more.
+    """Stops a trainer before `max_steps`: once its returns have reached a mark, or no longer rise.
 
-    It depends on the order of that stream alone, so the replicas of a trainer agree, and so do deterministic runs.
+    It depends only on the order of that stream, so the replicas of a trainer agree, and so do deterministic runs.
 
     Args:
         settings: the behaviour's `stop_when`; None: it never stops.
 
     Attributes:
-        met: why it has stopped, for people; empty while it goes on.
+        met: why it has stopped, for people; empty until then.
     """
 
     def __init__(self, settings: StopWhenSettings | None) -> None:
@@ -127,15 +127,15 @@ class StopCriterion:
 
     @property
     def episodes(self) -> int:
-        """Number of returns that it looks at."""
+        """The number of returns that the criterion looks at."""
         return 0 if self._settings is None else self._settings.over
 
     def look(self, step: int, recent: Sequence[float]) -> None:
-        """Judge.
+        """Check the criterion.
 
         Args:
-            step: the trainer's.
-            recent: returns of the last episodes, at least as many as `episodes` if there were as many.
+            step: the trainer's step.
+            recent: returns of the last episodes, at least `episodes` of them if there were as many.
         """
         settings = self._settings
         if settings is None or self.met or len(recent) < settings.over:
@@ -152,30 +152,30 @@ class StopCriterion:
             )
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return the highest mean so far, and its step."""
+        """Return the highest mean so far, and the step at which it was reached."""
         return {"best": self._best, "best_step": self._best_step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self._best, self._best_step = float(state["best"]), int(state["best_step"])
 
 
 SAMPLED_PER_UPDATE = 32
-"""Rows of an update whose actions are shown, of small ones fewer: all would cost more than they tell."""
+"""Rows of an update whose actions are sampled, fewer for small updates: all rows would cost too much."""
 _SMALLEST_STRIDE = 32
 
 
 class ActionHistograms:
     """Samples actions and reports them as `action/<head>`.
 
-    Of discrete heads it reports the choices, of continuous ones what environments receive.
+    For discrete heads it reports the choices, for continuous ones the actions that environments receive.
 
-    Every so many rows of all that arrive one is taken, so that each row counts as much as another.
+    It takes one of every n arriving rows, so that all rows count equally.
 
     Args:
-        actions: the behaviour's.
-        squashed: True if continuous ones were drawn as SAC draws them.
-        rows_per_update: of the trainer.
+        actions: the behaviour's actions.
+        squashed: true if the continuous ones were drawn as SAC draws them.
+        rows_per_update: the trainer's rows per update.
     """
 
     def __init__(self, actions: ActionSpec, squashed: bool, rows_per_update: int) -> None:
@@ -183,19 +183,19 @@ class ActionHistograms:
         self._squashed = squashed
         self._stride = max(_SMALLEST_STRIDE, rows_per_update // SAMPLED_PER_UPDATE)
         self._next = 0
-        """Rows to pass over before the next one is taken."""
+        """Rows to skip before the next one is taken."""
         self._taken: dict[str, list[Array]] = {"continuous_actions": [], "discrete_actions": []}
         self._count = 0
-        """Rows that were taken and not reported yet."""
+        """Rows taken and not yet reported."""
         self._reported = False
 
     @property
     def due(self) -> bool:
-        """True if there is enough to report; of a run's first rows anything is."""
+        """True if there is enough to report; at the start of a run, any rows are enough."""
         return self._count >= (SAMPLED_PER_UPDATE if self._reported else 1)
 
     def add(self, rows: Columns, count: int) -> None:
-        """Take some of a batch's rows [count, …]; copied."""
+        """Copy some of a batch's rows [count, …]."""
         if self._next < count:
             for name, taken in self._taken.items():
                 if name in rows:
@@ -206,7 +206,7 @@ class ActionHistograms:
         self._next -= count
 
     def report(self, statistics: Statistics, behavior: str) -> None:
-        """Report what was taken."""
+        """Report the rows taken."""
         heads = {"continuous_actions": self._actions.continuous_heads, "discrete_actions": self._actions.branch_heads}
         for name, taken in self._taken.items():
             if taken:
@@ -219,18 +219,18 @@ class ActionHistograms:
         self._count, self._reported = 0, True
 
 
-# Deliveries are checked in tests alone, where `HEADRACE_DELIVERIES` asks for it: a custom stage may drop, hold back or
-# double what it likes.
+# Only tests check deliveries, through `HEADRACE_DELIVERIES`: a custom stage may drop, hold back or duplicate whatever
+# it likes.
 VARIABLE = "HEADRACE_DELIVERIES"
-"""`once`: no trajectory may come twice or out of its source's order; `all`: nor may one be missing."""
+"""`once`: no trajectory may arrive twice or out of its source's order; `all`: none may be missing, either."""
 
 
 class DeliveryError(StageError):
-    """A trajectory came twice, out of order, or not at all; the message names source and numbers."""
+    """A trajectory arrived twice, out of order, or not at all; the message names source and numbers."""
 
 
 class Deliveries:
-    """Checks the numbers of the trajectories that come to one trainer, by behaviour id and source.
+    """Checks the numbers of the trajectories that arrive at one trainer, by behaviour id and source.
 
     Args:
         complete: none may be missing, from number 0 on.
@@ -242,7 +242,7 @@ class Deliveries:
 
     @classmethod
     def asked_for(cls) -> Deliveries | None:
-        """Make the check that the environment variable asks for, None for none."""
+        """Make the check that the environment variable requests, None for none."""
         asked = os.environ.get(VARIABLE)
         return cls(complete=asked == "all") if asked in ("once", "all") else None
 
@@ -250,7 +250,7 @@ class Deliveries:
         """Check a batch; one without numbers, made by a custom stage or an earlier release, passes.
 
         Raises:
-            DeliveryError: if a trajectory comes twice, out of order, or after one that is missing.
+            DeliveryError: if a trajectory arrives twice, out of order, or after one that is missing.
         """
         numbers = batch.trajectories.get("numbers")
         if numbers is None or not len(numbers):
@@ -273,7 +273,7 @@ class Deliveries:
 
 @dataclass(slots=True)
 class Waiting:
-    """The rows of a batch that were added and not learned from yet."""
+    """The rows of a batch that were added and not yet learned from."""
 
     source: int
     rows: int
@@ -283,12 +283,12 @@ class Waiting:
 
     @classmethod
     def of(cls, batch: TrajectoryBatch) -> Waiting:
-        """Make those of a batch."""
+        """Make the entry of a batch."""
         begun_by = float(batch.trajectories["first_version"] @ batch.lengths.astype(np.int64))
         return cls(batch.source, batch.num_rows, batch.credits, begun_by / batch.num_rows)
 
     def use(self, rows: int) -> int:
-        """Take away the first of its rows; returns their share of the credits."""
+        """Remove the first rows; return their share of the credits."""
         share = self.credits * rows // self.rows
         self.rows -= rows
         self.credits -= share

@@ -1,8 +1,8 @@
-"""The first step of every built-in trainer, encode a batch's observations, refuse bad numbers, normalise; and the last.
+"""The first and the last step of every built-in trainer.
 
-The last is a policy: the actor's weights and the normaliser's state.
-
-`Transitions` are what reward signals and imitation take in, whichever memory the rows come from.
+The first one encodes a batch's observations, refuses bad numbers, and normalises. The last one makes a policy: the
+actor's weights and the normaliser's state. `Transitions` are the form in which reward signals and imitation take rows,
+whichever memory the rows come from.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from headrace.stages.policy.observations import EncodedObservations, Normalizer,
 from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
 EXPORTED_STEPS = 100_000
-"""Observations that count as seen by the normaliser of an exported policy, as the export has no number: so many that
-its mean moves slowly from the policy's, and few enough to follow another environment in time."""
+"""The number of observations assumed for an exported policy's normaliser, as the export has none: large enough that its
+mean moves slowly from the policy's, and small enough to follow another environment in time."""
 
 
 def with_group_rewards(batch: TrajectoryBatch) -> TrajectoryBatch:
@@ -45,7 +45,7 @@ def policy_design(context: TrainerContext) -> PolicyDesign:
     """The design of the policy that a built-in trainer learns.
 
     Raises:
-        StageError: if the behaviour has no actions to learn, or noise that they have no use for.
+        StageError: if the behaviour has no actions to learn, or noise that its actions have no use for.
     """
     if not context.spec.actions.log_prob_size:
         raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
@@ -66,10 +66,10 @@ def policy_design(context: TrainerContext) -> PolicyDesign:
 class Intake:
     """Encodes batches of one behaviour.
 
-    Trainers that learn from the task's rewards alone ignore the observation after a terminated episode, and simulators
-    that blew up return NaN there: its vectors become zeros. With `beyond_termination` it is kept, for values that go on
-    where episodes terminate (`RewardSignal.ignores_termination`); where it is not finite, the last observation before
-    it takes its place: as far as is known, nothing changed.
+    Trainers that learn only from the task's rewards ignore the observation after a terminated episode, and simulators
+    that blew up return NaN there: its vectors become zeros. With `beyond_termination` it is kept, for values that
+    continue past the end of episodes (`RewardSignal.ignores_termination`); if it is not finite, the last observation
+    before it replaces it, as if nothing had changed.
 
     Args:
         spec: observations and actions.
@@ -80,12 +80,12 @@ class Intake:
     def __init__(self, spec: BehaviorSpec, normalize: bool, beyond_termination: bool = False) -> None:
         self.layout = ObservationLayout(spec)
         self.normalizer = Normalizer(self.layout.vector_size) if normalize and self.layout.vector_size else None
-        """None where nothing is normalised."""
+        """None without normalisation."""
         self._spec = spec
         self._beyond_termination = beyond_termination
 
     def encode(self, batch: TrajectoryBatch, step: int) -> tuple[EncodedObservations, EncodedObservations]:
-        """Encode a batch, and let the normaliser see its vectors.
+        """Encode a batch, and count its vectors in the normaliser.
 
         Args:
             batch: k trajectories of N rows.
@@ -96,9 +96,9 @@ class Intake:
             are new arrays, the others views of the batch.
 
         Raises:
-            NotFiniteError: naming agent, column and step, if what would be trained on is NaN or infinite.
+            NotFiniteError: naming agent, column and step, if a number to learn from is NaN or infinite.
         """
-        with np.errstate(over="ignore", invalid="ignore"):  # found and named below
+        with np.errstate(over="ignore", invalid="ignore"):  # detected and reported below
             rows = self.layout.encode_columns(batch.rows)
             finals = self.layout.encode_columns(batch.trajectories, "next_obs_")
             finals = self._sound_at_ends(batch, rows, finals)
@@ -108,13 +108,13 @@ class Intake:
         return rows, finals
 
     def normalized(self, vectors: Array) -> NDArray[np.float32]:
-        """Vectors [n, V] as networks take them in; the same array if it is float32 and nothing is normalised."""
+        """Vectors [n, V] in the form that networks take; the same array if it is float32 and not to be normalised."""
         if self.normalizer is not None:
             return self.normalizer.apply(vectors)
         return vectors.astype(np.float32, copy=False)
 
     def policy(self, trainer: Trainer, acting: Mapping[str, Array], layout: Layout) -> PolicyUpdate:
-        """A trainer's policy: the network's tensors and the normaliser's as one vector, in the layout's order."""
+        """A trainer's policy: the network's tensors and the normaliser's in one vector, in the layout's order."""
         tensors = dict(acting)
         if self.normalizer is not None:
             tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self.normalizer.tensors()
@@ -125,14 +125,14 @@ class Intake:
         return PolicyUpdate(trainer.context.behavior, trainer.version, weights, layout, trainer.step)
 
     def normalizer_state(self) -> dict[str, Any] | None:
-        """The normaliser's `state_dict()`; None where nothing is normalised."""
+        """The normaliser's `state_dict()`; None without normalisation."""
         return None if self.normalizer is None else self.normalizer.state_dict()
 
     def load_normalizer(self, state: Mapping[str, Any] | None) -> None:
         """Continue from `normalizer_state()`.
 
         Raises:
-            StageError: if only one of both normalises, or the state is of other observations.
+            StageError: if only one of the two normalises, or the state belongs to other observations.
         """
         if (self.normalizer is None) != (state is None):
             raise StageError(self._mismatch("the saved state"))
@@ -143,7 +143,7 @@ class Intake:
         """Start from the normaliser of an exported policy, by the names of `PolicyUpdate.layout`.
 
         Raises:
-            StageError: if only one of both normalises, or the policy is of other observations.
+            StageError: if only one of the two normalises, or the policy belongs to other observations.
         """
         if (self.normalizer is None) == (NORMALIZER_MEAN in tensors):
             raise StageError(self._mismatch("the policy"))
@@ -163,7 +163,7 @@ class Intake:
     def _sound_at_ends(
         self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations
     ) -> EncodedObservations:
-        """`finals`, with the observations after terminated episodes made fit to be computed with; see the class."""
+        """`finals`, with the observations after terminated episodes made safe to compute with; see the class."""
         ended = batch.terminated
         checked = [other for other in finals.others if other.dtype.kind == "f"]
         if self._beyond_termination:
@@ -188,7 +188,7 @@ class Intake:
         return EncodedObservations(finals.vectors, tuple(others))
 
     def _check(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, step: int) -> None:
-        # Networks take in float32, where what is too large is infinite.
+        # Networks take float32, in which large numbers become infinite.
         columns: dict[str, Array] = {"obs": rows.vectors.astype(np.float32, copy=False), "rewards": batch.rewards}
         columns["log_probs"] = batch.rows["log_probs"]
         for name in ("group_rewards", "continuous_actions", "memories", "action_heads"):
@@ -235,14 +235,14 @@ def _first_bad_row(column: Array) -> int:
 class Transitions:
     """B steps for reward signals, in no order.
 
-    Observations are not normalised: a signal that needs it keeps a normaliser of its own.
+    Observations are not normalised: a signal that needs normalised ones keeps a separate normaliser.
     """
 
     inputs: Inputs
     """Observations; without memory."""
     next_inputs: Inputs
-    """Observations after the step. Where the episode terminated, as `Intake` returns them: the observation itself, or
-    if it was not sound, the one before; zeros in the vectors if none of the trainer's signals goes on there."""
+    """Observations after the step. At a terminated episode's end, as `Intake` returns them: the observation itself, or
+    if it was not finite, the one before; zeros in the vectors if none of the trainer's signals continues there."""
     continuous: Tensor
     """[B, C] continuous actions in the environment's form: in [-1, 1] where bounded."""
     choices: Tensor
@@ -250,7 +250,7 @@ class Transitions:
     rewards: Tensor
     """[B] the environment's rewards."""
     terminated: Tensor
-    """[B] 1 where the step ended the episode by the task's own rules, else 0."""
+    """[B] 1 if the step ended the episode by the task's own rules, else 0."""
 
     def rows(self, which: Tensor | slice) -> Transitions:
         """Some of the transitions."""
@@ -272,9 +272,9 @@ def drawn_actions(
 
     Args:
         actions: the actions' spec.
-        columns: `continuous_actions` and `discrete_actions`, as far as there are such actions.
-        n: number of rows.
-        prefix: before the columns' names, such as `previous_`.
+        columns: `continuous_actions` and `discrete_actions`, if the spec has such actions.
+        n: the number of rows.
+        prefix: the prefix of the columns' names, such as `previous_`.
     """
     return (
         columns[f"{prefix}continuous_actions"] if actions.continuous_size else np.empty((n, 0), np.float32),

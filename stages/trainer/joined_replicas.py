@@ -14,24 +14,24 @@ from headrace.stages.trainer.protocol import ReplicaLostError, Replicas
 
 LOOPBACK = "127.0.0.1"
 _LIBUV = False
-"""It serves hundreds of replicas quicker; torch's builds for Windows lack it."""
+"""Serves hundreds of replicas faster; torch's builds for Windows lack it."""
 
 
 # Replicas read the same stream, so they exchange only sums over rows (docs/decisions/039).
 class JoinedReplicas(Replicas):
-    """Replicas in several processes, or threads; made by all of them at about the same time.
+    """Replicas in several processes or threads, which construct this object at about the same time.
 
     Args:
-        rank: the number of this one.
-        size: how many there are.
-        store: where they find each other: see `listen` and `connect`.
-        device: the torch device that this one computes on. NCCL joins those on a GPU of their own (`cuda:<n>`), gloo
+        rank: this replica's number.
+        size: the number of replicas.
+        store: the store by which they find each other: see `listen` and `connect`.
+        device: the torch device that this one computes on. NCCL joins replicas with separate GPUs (`cuda:<n>`), gloo
             all others.
-        address: this machine's, under which the others reach it.
+        address: this machine's address, under which the others reach it.
         timeout_s: seconds after which a replica that others wait for is lost; None: never.
 
     Raises:
-        ReplicaLostError: if the others do not come.
+        ReplicaLostError: if the others do not arrive.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ def listen(size: int, address: str = LOOPBACK) -> TCPStore:
 
 
 def connect(address: str, port: int, size: int) -> TCPStore:
-    """The store of another replica, which asks the first one's.
+    """The store of another replica, which queries the first one's.
 
     Raises:
-        ReplicaLostError: if nobody listens there.
+        ReplicaLostError: if no replica listens there.
     """
     try:
         return TCPStore(address, port, size, False, wait_for_workers=False, use_libuv=_LIBUV)

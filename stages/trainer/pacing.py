@@ -1,4 +1,4 @@
-"""The number of steps that actors send to a trainer at a time: both compute it, from settings and trainer type."""
+"""The number of steps that actors send to a trainer at a time: both sides compute it from settings and trainer type."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from headrace.config import BehaviorSettings
 
 USUAL_BUFFER_SIZE = 1024
-"""Assumed of a trainer of the user's own without a `buffer_size`; flow control copes with another number."""
+"""Assumed for a custom trainer without a `buffer_size`; flow control copes with another number."""
 
 _OFF_POLICY_ROWS = 8
-"""Steps between two policies of an off-policy trainer: so few that policies are new, and so many that messages don't
-cost more than learning."""
+"""Steps between two policies of an off-policy trainer: few enough that policies stay fresh, and enough that messages do
+not cost more than learning."""
 
 
 # Credits pace off-policy trainers too: otherwise actors run ahead by whatever a queue holds (docs/decisions/023).
 def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:
-    """Rows at which the trainer learns, and after which it publishes a policy.
+    """Rows after which the trainer learns and publishes a policy.
 
     Args:
         settings: the behaviour's settings.
-        agents: number of agents that act at a time.
+        agents: the number of agents that act at a time.
         off_policy: the trainer learns from steps of any age.
     """
     if off_policy:
@@ -48,6 +48,6 @@ def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> 
 
 
 def _off_policy_rows(settings: BehaviorSettings) -> int | None:
-    """Rows at which an off-policy trainer learns, if its settings say so."""
+    """Rows after which an off-policy trainer learns, if its settings define it."""
     hyperparameters = settings.hyperparameters
     return None if isinstance(hyperparameters, Mapping) else hyperparameters.rows_per_update

@@ -1,7 +1,7 @@
 """The `Trainer`, which learns from trajectories, with its schedules, randomness and replicas; the stage drives it.
 
-Any class with this interface can be named in the YAML (`trainer_type: "module:Class"`). A trainer knows nothing of
-queues, credits, hosts or files; it depends on nothing but its constructor's arguments and the order of `add` calls.
+The YAML can name any class with this interface (`trainer_type: "module:Class"`). A trainer knows nothing of queues,
+credits, hosts or files; it depends only on its constructor's arguments and the order of `add` calls.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ if TYPE_CHECKING:  # main and actors need no torch
 
     from headrace.stages.environments.protocol import GoalRewards
 
-# Replicas of a trainer learn together: the same inlet, the same chance, each a part of every minibatch. All hold the
-# same rows and the same weights, and draw the same numbers. So they agree on everything without a word, but for sums
-# over rows: each computes those of its own part, and `Replicas.add_up` adds them. `joined_replicas` joins processes.
+# Replicas of a trainer learn together, from the same inlet and with the same random numbers, each from a part of every
+# minibatch. All hold the same rows and the same weights. They therefore agree without messages, except for sums over
+# rows: each computes the sums of its part, and `Replicas.add_up` adds them. `joined_replicas` joins processes.
 
 
 class ReplicaLostError(StageError):
-    """A replica does not take part any more: it has ended, or does not answer."""
+    """A replica no longer takes part: it has ended, or does not respond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One replica's part of n rows that lie end to end (or of sequences, or of anything that is counted)."""
+    """One replica's part of n consecutive rows (or of sequences, or of anything countable)."""
 
     rows: slice
     weight: float
-    """Factor on the replica's sums: 1, or less where several replicas have the same part."""
+    """Factor on the replica's sums: 1, or less if several replicas have the same part."""
 
     @property
     def size(self) -> int:
-        """Number of its rows."""
+        """The number of its rows."""
         return int(self.rows.stop - self.rows.start)
 
 
@@ -54,29 +54,29 @@ class Replicas(ABC):
     """The replicas of one trainer, as one of them sees them.
 
     Attributes:
-        rank: the number of this one, from 0.
-        size: how many there are.
+        rank: this replica's number, from 0.
+        size: the number of replicas.
     """
 
     rank: int = 0
     size: int = 1
 
     def part(self, count: int) -> Part:
-        """This replica's part of `count` rows; where they are fewer than the replicas, each has all of them."""
+        """This replica's part of `count` rows; if there are fewer rows than replicas, each has all of them."""
         if count < self.size:
             return Part(slice(0, count), 1.0 / self.size)
         return Part(slice(count * self.rank // self.size, count * (self.rank + 1) // self.size), 1.0)
 
     @abstractmethod
     def add_up(self, *tensors: Tensor) -> None:
-        """Replace tensors by their sums over all replicas, which are the same at each, to the bit.
+        """Replace tensors by their sums over all replicas, which are bit-identical on each.
 
         Raises:
-            ReplicaLostError: if another replica takes no part.
+            ReplicaLostError: if another replica does not take part.
         """
 
     def of_each(self, numbers: Tensor) -> Tensor:
-        """What each replica has found [size, …], given these numbers of this one."""
+        """The numbers [size, …] of each replica, given those of this one."""
         if self.size == 1:
             return numbers[None]
         found = numbers.new_zeros(self.size, *numbers.shape)
@@ -98,11 +98,11 @@ class _SingleTrainer(Replicas):
     """A trainer without replicas."""
 
     def add_up(self, *tensors: Tensor) -> None:
-        """They are sums already."""
+        """Do nothing: the tensors are sums already."""
 
 
 SINGLE_TRAINER = _SingleTrainer()
-"""What a trainer without replicas has in their place."""
+"""Stands for the replicas of a trainer without replicas."""
 
 
 @dataclass(frozen=True)
@@ -120,29 +120,29 @@ class TrainerContext:
     device: str = "cpu"
     """The torch device to compute on."""
     autograd: bool = False
-    """True if gradients are to be found by torch's autograd also where they could be found without."""
+    """True if torch's autograd computes gradients even where they could be computed by hand."""
     cuda_graphs: bool = True
-    """Whether gradient steps on a GPU are captured as CUDA graphs where that is possible."""
+    """Whether gradient steps on a GPU are captured as CUDA graphs if possible."""
     products: ProductSettings = TORCHS_OWN
     """How wide hidden products and convolutions are computed."""
     agents: int = 1
     """Number of agents that act at a time, as far as the configuration shows: environments × actors."""
     folder: Path | None = None
-    """Folder of the YAML: modules named in the settings lie in it, and relative paths start from it."""
+    """The YAML's folder, which holds modules named in the settings, and where relative paths start."""
     teacher_squashed: bool = False
     """True if a teacher of the trajectories draws continuous actions as SAC does (tanh)."""
     replay_shards: int = 0
-    """Shards of the replay buffer in hosts of their own; 0: the trainer keeps it."""
+    """The number of replay shards in separate hosts; 0 if the trainer keeps the replay buffer."""
     goal_rewards: GoalRewards | None = None
-    """The environment's reward as a function of goals, not opened; None where no environment is known."""
+    """The environment's reward as a function of goals, not opened; None if no environment is known."""
     statistics: Statistics = field(default_factory=NoStatistics)
     """Sink of the trainer's statistics."""
     replicas: Replicas = SINGLE_TRAINER
-    """This trainer's place among those that learn with it, each from its part of every minibatch."""
+    """This trainer's place among the replicas that learn with it, each from its part of every minibatch."""
 
     @contextmanager
     def naming_behavior(self) -> Iterator[None]:
-        """Put the behaviour's name before the message of a `StageError` that is raised within."""
+        """Prefix a `StageError` raised within with the behaviour's name."""
         try:
             yield
         except StageError as error:
@@ -155,13 +155,13 @@ class Trainer(ABC):
     squashed: bool = False
     """True if the policies draw continuous actions as SAC's do: tanh of a Gaussian with a spread for each state."""
     off_policy: ClassVar[bool] = False
-    """True if steps of any age can be learned from: actors then send a few at a time (`pacing`), not a whole buffer."""
+    """True if it can learn from steps of any age: actors then send a few at a time (`pacing`), not a whole buffer."""
     imitates: ClassVar[bool] = False
-    """True if the trajectories are of another policy: their returns are not those of the learned policy."""
+    """True if another policy made the trajectories: their returns are not those of the learned policy."""
     threads_sleep = False
-    """True if its second thread sleeps where it waits, so that it may have a core beside an actor."""
+    """True if the trainer's second thread sleeps while it waits, so that it can share a core with an actor."""
     extra_columns: ClassVar[tuple[str, ...]] = ()
-    """Names of the columns that policies add for it to each decision, of `headrace.stages.policy.design`."""
+    """Names of the columns that policies add to each decision for the trainer, of `headrace.stages.policy.design`."""
 
     def __init__(self, context: TrainerContext) -> None:
         self.context = context
@@ -183,7 +183,7 @@ class Trainer(ABC):
 
     @property
     def corrects_age(self) -> bool:
-        """True if it learns as well from steps of policies that are an update old: see `max_policy_lag: auto`."""
+        """True if it learns equally well from steps of policies that are an update old; see `max_policy_lag: auto`."""
         return self.off_policy
 
     @abstractmethod
@@ -191,8 +191,8 @@ class Trainer(ABC):
         """Add trajectories, copying what is kept; may compute values, normalise, report statistics.
 
         Raises:
-            NotFiniteError: naming agent, column and step, if an observation, action or reward is NaN or infinite; the
-                batch is then not added.
+            NotFiniteError: naming agent, column and step, if an observation, action or reward is NaN or infinite; then
+                the batch is not added.
         """
 
     @abstractmethod
@@ -201,14 +201,14 @@ class Trainer(ABC):
 
     @abstractmethod
     def learn(self) -> int:
-        """Learn from the added trajectories; returns the number of rows used up, which return as credits.
+        """Learn from the added trajectories; return the number of rows used up, which return as credits.
 
         Raises:
-            NotFiniteError: if a loss is NaN or infinite; the weights are then those before the update.
+            NotFiniteError: if a loss is NaN or infinite; then the weights are those before the update.
         """
 
     def use_threads(self, threads: int) -> None:
-        """Learn with so many threads from now on."""
+        """Learn with that many threads from now on."""
         import torch
 
         torch.set_num_threads(threads)
@@ -219,7 +219,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return all that future updates depend on: plain values and NumPy arrays, nested in dicts and lists."""
+        """Return everything that future updates depend on: plain values and NumPy arrays, nested in dicts and lists."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -241,10 +241,10 @@ class Trainer(ABC):
     def save_bulk(self, folder: Path) -> None:  # noqa: B027 - most trainers have nothing to write
         """Write the part of a checkpoint that is too large for `state_dict()` (a replay memory) into a folder.
 
-        Called right after `state_dict()`. The folder is the checkpoint's own, and whole once the checkpoint is.
+        Called right after `state_dict()`. The folder belongs to the checkpoint, and is complete once the checkpoint is.
 
         Raises:
-            OSError: if the disk refuses.
+            OSError: if the disk refuses the file.
         """
 
     def load_bulk(self, folder: Path) -> str | None:
@@ -256,11 +256,11 @@ class Trainer(ABC):
         return None
 
     def parameter_counts(self) -> Mapping[str, int]:
-        """Return the number of parameters of each of its networks, for the log; none if it does not say."""
+        """Return the number of parameters of each network, for the log; empty if the trainer reports none."""
         return {}
 
     def warm_state(self) -> dict[str, Any]:
-        """Return the state that a new run may start from beside the policy: critics, normaliser. Exported.
+        """Return the state other than the policy that a new run may start from: critics, normaliser. Exported.
 
         Plain values and NumPy arrays of numbers, nested in dicts.
         """
@@ -270,7 +270,7 @@ class Trainer(ABC):
         """Start from `warm_state()` of another run, with a fresh optimizer, at step 0.
 
         Raises:
-            StageError: if it belongs to another network, spec or set of signals; the message names the tensor.
+            StageError: if the state belongs to another network, spec or set of signals; the message names the tensor.
         """
         raise StageError(f"{type(self).__name__} can't start from another run (init_path, initialize_from)")
 
@@ -278,7 +278,7 @@ class Trainer(ABC):
         """Start from the acting part of an exported policy, by the names of `policy().layout`.
 
         Raises:
-            StageError: if this trainer can't, or a tensor does not fit; the message names it.
+            StageError: if this trainer can't do that, or a tensor does not fit; the message names it.
         """
         raise StageError(f"{type(self).__name__} can't start from an exported policy (init_path, initialize_from)")
 
@@ -291,7 +291,7 @@ BETA_FLOOR = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A number that stays, or falls in a straight line to `floor` at `max_steps`: learning rate, clip range and so on.
+    """A number that is constant, or falls linearly to `floor` at `max_steps`: learning rate, clip range and so on.
 
     Raises:
         StageError: if `kind` is neither `linear` nor `constant`, or `max_steps` is not positive.
@@ -315,7 +315,7 @@ class Schedule:
     def at(self, step: int) -> float:
         """Return the value at an agent step of the run."""
         if self.kind == "constant" or self.start <= self.floor:
-            # ML-Agents lets a value below the floor rise to it: an entropy bonus of 0 would come to life.
+            # ML-Agents lets a value below the floor rise to it: an entropy bonus of 0 would become positive.
             return self.start
         left = 1.0 - min(step, self.max_steps) / self.max_steps
         return (self.start - self.floor) * left + self.floor
@@ -327,7 +327,7 @@ def new_random(seed: int) -> np.random.Generator:
 
 
 def random_state(random: np.random.Generator) -> dict[str, Any]:
-    """The state of a generator made by `new_random`, as plain values and an array of its own."""
+    """The state of a generator made by `new_random`, as plain values and a copied array."""
     state = random.bit_generator.state
     return {
         "words": state["state"]["state"].copy(),

@@ -1,4 +1,4 @@
-"""The columns of a replay memory, paid for only as they fill, and the file that holds them with checksums."""
+"""The columns of a replay memory, which allocate memory only as they fill, and their file with checksums."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _FIRST_SLOTS = 1024
 
 
 class LazyColumn:
-    """Rows of one shape and dtype, kept in blocks that are made when they are first written to.
+    """Rows of one shape and dtype, in blocks that are allocated when they are first written to.
 
     `np.empty` of a large array costs nothing on Linux until its pages are written, but a system may refuse to promise
-    more memory than it has: 10^6 images of 84×84×4 are 28 GB. So no block is larger than `block_bytes`; a column that
-    fits into one block, as vectors do, is one array, and gathering from it is one operation.
+    more memory than it has: 10^6 images of 84×84×4 are 28 GB. Blocks are therefore limited to `block_bytes`; a column
+    that fits into one block, as vectors do, is one array, and gathering from it is one operation.
 
     Args:
         column: name, dtype and shape of a row.
-        capacity: rows at most.
-        block_bytes: bytes of a block at most (but at least one row).
+        capacity: the largest number of rows.
+        block_bytes: the largest size of a block in bytes (but at least one row).
     """
 
     def __init__(self, column: Column, capacity: int, block_bytes: int = BLOCK_BYTES) -> None:
@@ -49,7 +49,7 @@ class LazyColumn:
         self._blocks: list[Array] = []
 
     def take(self, index: Index) -> Array:
-        """Rows [n, *shape] that were written before; a new array."""
+        """Rows [n, *shape] that have been written; a new array."""
         if len(self._blocks) == 1:
             return self._blocks[0].take(index, axis=0)
         out = np.empty((len(index), *self.shape), self.dtype)
@@ -69,7 +69,7 @@ class LazyColumn:
             block[at] = rows[chosen]
 
     def parts(self, rows: int) -> Iterator[Array]:
-        """The first `rows` rows as contiguous arrays, views; made where they were never written to."""
+        """The first `rows` rows as contiguous arrays, views; allocated if they were never written to."""
         self._reach(rows)
         for block in self._blocks:
             yield block[: max(0, rows)]
@@ -88,14 +88,14 @@ class LazyColumn:
 
 
 class ObservationStore:
-    """Slots of encoded observations: each is kept once, whichever rows refer to it.
+    """Slots of encoded observations: each observation is stored once, whichever rows refer to it.
 
-    A freed slot is the first to be used again: the memory touched grows to the most slots in use at a time, not to
-    `capacity`.
+    A freed slot is the first to be reused: the memory in use grows to the largest number of slots in use at a time, not
+    to `capacity`.
 
     Args:
         layout: the columns of an observation.
-        capacity: most slots in use at a time.
+        capacity: the largest number of slots in use at a time.
         block_bytes: see `LazyColumn`.
     """
 
@@ -110,7 +110,7 @@ class ObservationStore:
         self._free = FreeNumbers(np.empty(0, np.int64))
         self._total = 0
         self.touched = 0
-        """Slots ever written to, which are the first ones: memory is paid for these alone."""
+        """The number of slots ever written to, which are the first ones: only these take memory."""
 
     def __len__(self) -> int:
         return self._total - len(self._free)
@@ -142,11 +142,11 @@ class ObservationStore:
         return self._layout.from_columns({column.name: column.take(slots) for column in self.columns})
 
     def vectors(self, slots: Index) -> Array:
-        """The vectors alone of the observations in n slots; a new array."""
+        """Only the vectors of the observations in n slots; a new array."""
         return self.columns[0].take(slots)
 
     def restore(self, touched: int, used: Index) -> None:
-        """Mark the slots in `used`, of the first `touched` ones, as in use; their content is read elsewhere."""
+        """Mark the slots in `used`, all below `touched`, as in use; their content is read separately."""
         self.touched = self._total = touched
         free = np.ones(touched, np.bool_)
         free[used] = False
@@ -155,14 +155,14 @@ class ObservationStore:
         self._free.allocate(len(used))
 
 
-# The file is written and read straight from and to the memory's own arrays, so that a large one is never in memory
-# twice. It is there whole or not at all: it is written under another name, made durable, and renamed. Its layout:
-# `MAGIC`, length of the header (8 bytes), header (JSON), its CRC-32 (4 bytes), then of each column its bytes and their
-# CRC-32. Numbers are little-endian, as all platforms that torch runs on are.
+# The file is written from, and read into, the memory's own arrays, so that a large memory is never held twice. The file
+# is complete or absent: it is written under another name, made durable, and renamed. Its layout: `MAGIC`, length of the
+# header (8 bytes), header (JSON), its CRC-32 (4 bytes), then each column's bytes and their CRC-32. Numbers are
+# little-endian, as all platforms that torch runs on are.
 MAGIC = b"headrace replay 1\n"
 
 _FORMER_NAMES = {"buffer_size": "capacity"}
-"""Facts that files of this version name otherwise than the YAML."""
+"""Facts that files of this version name differently from the YAML."""
 
 _CHUNK_BYTES = 2**24
 _MOST_HEADER_BYTES = 2**26
@@ -173,11 +173,11 @@ class SavedMemory(Protocol):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The keys of the YAML that decide its shape: in a file they have to be the same."""
+        """The keys of the YAML that determine the memory's shape: a file must have the same."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """All else but the columns: numbers and lists of numbers."""
+        """Everything except the columns: numbers and lists of numbers."""
         ...
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
@@ -185,11 +185,11 @@ class SavedMemory(Protocol):
         ...
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        """Restore `facts()`; after it the columns are to be filled in, and `restored` to be called."""
+        """Restore `facts()`; the caller then fills the columns, and calls `restored`."""
         ...
 
     def restored(self) -> None:
-        """Go on, once all columns are filled in."""
+        """Finish restoring, after all columns are filled."""
         ...
 
     def clear(self) -> None:
@@ -208,16 +208,16 @@ def write_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
     Args:
         memory: the memory.
         path: the file.
-        step: the trainer's step, by which the file is known to belong to the rest of its checkpoint.
+        step: the trainer's step, which identifies the checkpoint that the file belongs to.
 
     Raises:
-        OSError: if the disk refuses; an older file is then still there.
+        OSError: if the disk refuses; then an older file still exists.
     """
     write_whole(path, lambda file: _write(memory, file, step))
 
 
 def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
-    """Fill a memory with what `write_replay` wrote at the same step. If that fails it is empty.
+    """Fill a memory from a file that `write_replay` wrote at the same step; after a failure it is empty.
 
     Raises:
         ReplayFileError: if the file is missing, cut short, changed, or of another memory or step.
@@ -229,7 +229,7 @@ def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
         memory.clear()
         raise ReplayFileError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        memory.clear()  # the checksums are right, so somebody else has written it
+        memory.clear()  # the checksums are right, so another program wrote it
         raise ReplayFileError(f"{path}: not a replay buffer: {error!r}") from error
 
 
@@ -282,7 +282,7 @@ def _described(memory: SavedMemory) -> list[list[Any]]:
 
 
 def _before(name: str, dtype: str, shape: list[int], rows: int) -> tuple[str, str, list[int], int]:
-    """A column as it was described when all vectors were float32, which are float64 now where they are normalised."""
+    """A column as described when all vectors were float32; those that are normalised are float64 now."""
     return name, "<f4" if dtype == "<f8" else dtype, shape, rows
 
 

@@ -1,4 +1,4 @@
-"""What a trainer stage tells its host: how far the trainer is."""
+"""The report of a trainer stage to its host: the trainer's progress."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class TrainerReport:
-    """The progress of a trainer; sent after each update, and now and then between two."""
+    """The progress of a trainer; sent after each update, and sometimes between two."""
 
     behavior: str
     step: int
@@ -22,9 +22,9 @@ class TrainerReport:
     returned: Mapping[int, int]
     """Flow credits returned so far, by source, cumulative."""
     ended_by: str = ""
-    """Why it is done before max_steps; empty if it is not."""
+    """Why the trainer is done before max_steps; empty if it is not."""
     held: int = 0
-    """Flow credits of held steps that were not learned from yet."""
+    """Flow credits of held steps that the trainer has not learned from yet."""
     arrived: Mapping[int, int] = field(default_factory=dict)
     """Flow credits that have arrived so far, by source, cumulative: returned ones, and those of held steps."""
     returns: tuple[float, ...] = ()
@@ -33,15 +33,15 @@ class TrainerReport:
     parameter_generation: int = 0
     """Generation of the environment parameters under which the episodes of `returns` began."""
     collecting_s: tuple[float, ...] = ()
-    """Of each update since the last report, except a run's first: seconds between the update before and this one."""
+    """For each update since the last report, except a run's first: seconds between the previous update and this one."""
     learning_s: tuple[float, ...] = ()
-    """Of the same updates: seconds that they took."""
+    """For the same updates, their durations in seconds."""
     at: float = field(default_factory=time.monotonic)
-    """When it was so, by the clock of the process that tells it."""
+    """The time of the report, by the clock of the reporting process."""
 
 
 EpisodeSink = Callable[[int, Sequence[float], Sequence[int]], None]
-"""Takes the number of episodes so far, and returns and lengths of those that have just ended."""
+"""Takes the number of episodes so far, and the returns and lengths of those that have just ended."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,6 @@ class TrainerPort:
 
     report: Callable[[TrainerReport], None] = lambda report: None
     soon: Callable[[Callable[[], None]], object] = lambda call: None
-    """Call something a little later, when more has come that it can tell of."""
+    """Calls a function a little later, when there is more to report."""
     each_episode: EpisodeSink | None = None
-    """Where each episode is told; None: nowhere."""
+    """Receives each episode; None: no receiver."""

@@ -1,10 +1,10 @@
 """Rewards divided by the running standard deviation of discounted returns, which keeps value targets near 1.
 
-As `VecNormalize` of Stable-Baselines3 does it (and Engstrom et al. (2020), "Implementation Matters in Deep Policy
-Gradients", section 3): of each agent's R = γ·R + r, which starts anew with each episode, the variance over all steps so
-far is kept, and a reward becomes r / sqrt(variance + 1e-8), cut at ±10. The rewards of a buffer are divided by the
-deviation after its last row; a replay memory keeps them as they came, and they are divided by the deviation at the time
-when they are drawn. Scores and statistics stay in the environment's own rewards.
+As in `VecNormalize` of Stable-Baselines3 (and Engstrom et al. (2020), "Implementation Matters in Deep Policy
+Gradients", section 3): each agent's R = γ·R + r restarts with each episode; its variance over all steps so far is kept,
+and a reward becomes r / sqrt(variance + 1e-8), clipped to ±10. The rewards of a buffer are divided by the deviation
+after its last row; a replay memory keeps unscaled rewards, which are divided by the deviation at the time of the draw.
+Scores and statistics stay in the environment's own rewards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.stages.trainer.agent_table import AgentTable, Chains
 LIMIT = 10.0
 _EPSILON = 1e-8
 _FIRST_COUNT = 1e-4
-"""Steps that the variance of 1, with which it begins, counts as."""
+"""The number of steps that the initial variance of 1 counts as."""
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ class RewardScale:
         self._gamma = gamma
         self._count, self._mean, self._variance = _FIRST_COUNT, 0.0, 1.0
         self._returns = AgentTable(1, "float64")
-        """R of each agent in the middle of an episode."""
+        """R for each agent in the middle of an episode."""
 
     def see(
         self,
@@ -49,16 +49,16 @@ class RewardScale:
         update: int,
         chains: Chains | None = None,
     ) -> None:
-        """Take in the rewards [N] of K trajectories that lie end to end.
+        """Count the rewards [N] of K consecutive trajectories.
 
         Args:
             rewards: [N]
             lengths: [K] rows of each trajectory.
             agents: [K] the agent of each.
-            episodes: [K] its episode.
-            ended: [K] true where the episode ends with the trajectory.
-            update: number of the update, rising; see `AgentTable.keep`.
-            chains: which trajectory continues which, if that is known already.
+            episodes: [K] the episode of each.
+            ended: [K] true if the episode ends with the trajectory.
+            update: the update's number, ascending; see `AgentTable.keep`.
+            chains: which trajectory continues which, if already known.
         """
         chains = chains or Chains.of(agents, episodes, ended)
         found, after = np.empty(len(rewards)), self._returns.values_of(agents, episodes)[:, 0]
@@ -73,18 +73,18 @@ class RewardScale:
         self._include(found)
 
     def see_batch(self, batch: TrajectoryBatch, update: int) -> None:
-        """Take in trajectories, whose rewards are single columns; `update` as in `see`."""
+        """Count trajectories whose rewards are single columns; `update` as in `see`."""
         columns = batch.trajectories
         ended = batch.terminated | batch.truncated
         self.see(batch.rows["rewards"], batch.lengths, columns["agent_ids"], columns["episode_ids"], ended, update)
 
     def apply(self, rewards: NDArray[np.floating[Any]]) -> Floats:
-        """Return rewards of any shape as they are learned from."""
+        """Return scaled rewards, of any shape."""
         scaled: Floats = np.clip(rewards / np.sqrt(self._variance + _EPSILON), -LIMIT, LIMIT)
         return scaled
 
     def state_dict(self) -> dict[str, Any]:
-        """All that it keeps."""
+        """The complete state."""
         moments = {"count": self._count, "mean": self._mean, "variance": self._variance}
         return {**moments, "returns": self._returns.state_dict()}
 
@@ -101,7 +101,7 @@ class RewardScale:
         returns: Floats,
         found: Floats,
     ) -> None:
-        """Write R of trajectories side by side, given what it was before each."""
+        """Write R for trajectories in parallel, from its value before each."""
         order = np.argsort(-lengths, kind="stable")
         starts, returns = starts[order], returns[order]
         going = np.searchsorted(-lengths[order], -np.arange(int(lengths.max())), side="left")
@@ -112,7 +112,7 @@ class RewardScale:
             found[rows] = returns[:count]
 
     def _include(self, values: Floats) -> None:
-        """Chan, Golub and LeVeque (1979): moments of two sets together."""
+        """Join the moments of two sets, after Chan, Golub and LeVeque (1979)."""
         count, mean, variance = len(values), float(values.mean()), float(values.var())
         total, delta = self._count + count, mean - self._mean
         squares = self._variance * self._count + variance * count + delta * delta * self._count * count / total

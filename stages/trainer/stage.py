@@ -29,34 +29,34 @@ from headrace.stages.trainer.takeover import Takeover
 from headrace.stages.trainer.thread_choice import ThreadChoice
 
 RESTORED_SOURCE = -1
-"""Source of the rows that a resumed trainer brings along."""
+"""The source of the rows that a resumed trainer starts with."""
 
 
 class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     """Drives one trainer.
 
     Consumes TrajectoryBatches of one behaviour name; yields a PolicyUpdate after each update. Once `max_steps` is
-    reached it goes on draining its inlet, so that no stage before it gets stuck, but learns no more.
+    reached it continues to drain its inlet, so that no upstream stage blocks, but stops learning.
 
     Args:
         trainer: the trainer.
         behavior: the behaviour name.
-        max_steps: agent steps after which it learns no more.
-        strength: strength of the extrinsic reward, for its statistic; 0 if it is not learned from.
+        max_steps: agent steps after which it stops learning.
+        strength: strength of the extrinsic reward, for its statistic; 0 if the trainer does not learn from it.
         port: the connection to its host.
-        reports_each: report after each batch, however small, for a main that waits until all are at rest.
-        kept_returns: number of episodes' returns in a report at most.
+        reports_each: report after each batch, however small, for a main process that waits until all stages are idle.
+        kept_returns: the largest number of episodes' returns in a report.
         clock: seconds, for durations of updates.
-        columns: those that the trainer asks of the policies, which all rows must have.
-        actions: the behaviour's, for histograms of them; None: no histograms.
-        deliveries: checks in tests that no trajectory comes twice; None: it is not checked.
-        stop_when: when it learns no more before `max_steps`; None: it goes on until then.
-        threads: those that updates compute with; None: as the process is set.
-        make_trainer: makes another one like `trainer`, to begin anew with; None: it never does.
+        columns: the columns that the trainer requires from the policies, which all rows must have.
+        actions: the behaviour's actions, for their histograms; None: no histograms.
+        deliveries: checks in tests that no trajectory arrives twice; None: no check.
+        stop_when: when it stops learning before `max_steps`; None: only at `max_steps`.
+        threads: the threads that updates compute with; None: as the process is set.
+        make_trainer: makes a replacement for `trainer`, to start again with; None: it is never replaced.
 
     Attributes:
         ended_by: why it has stopped before `max_steps`, for people; empty if it has not.
-        late_rows: rows that came when it was done.
+        late_rows: rows that arrived after it was done.
     """
 
     may_block = True
@@ -106,29 +106,29 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._repeats = False
         self._takeover = Takeover(make_trainer)
         self.changed: dict[str, float] = {}
-        """Hyperparameters that were set while the run went on."""
+        """Hyperparameters that were set during the run."""
         self._actions: ActionHistograms | None = None
-        if actions is not None and not trainer.imitates:  # a teacher's actions are shown by its own trainer
+        if actions is not None and not trainer.imitates:  # a teacher's trainer reports its actions
             self._actions = ActionHistograms(actions, trainer.squashed, trainer.rows_per_update)
 
     @property
     def version(self) -> int:
-        """The version of the trainer's policy: its updates, with those of earlier trainers."""
+        """The version of the trainer's policy: its updates, plus those of earlier trainers."""
         return self.trainer.version + self._takeover.versions
 
     @property
     def step(self) -> int:
-        """The trainer's steps, with those of earlier ones."""
+        """The trainer's steps, plus those of earlier trainers."""
         return self.trainer.step + self._takeover.steps
 
     @property
     def done(self) -> bool:
-        """True once it has reached max_steps, or a criterion that it has."""
+        """True once the trainer has reached max_steps, or its stop criterion."""
         return bool(self.ended_by) or self.step >= self._max_steps
 
     @property
     def held_rows(self) -> int:
-        """Flow credits of rows added and not learned from yet."""
+        """Flow credits of rows added and not yet learned from."""
         return sum(waiting.credits for waiting in self._unlearned)
 
     @property
@@ -144,8 +144,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         """Add a batch, and learn as soon as there is enough.
 
         Raises:
-            StageError: if the rows lack a column that the trainer asks for.
-            DeliveryError: if the deliveries are checked, and a trajectory comes twice.
+            StageError: if the rows lack a column that the trainer requires.
+            DeliveryError: if deliveries are checked, and a trajectory arrives twice.
         """
         if self._takeover:
             yield self._change_trainer()
@@ -156,7 +156,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._end_item(item)
 
     def _take(self, item: TrajectoryBatch) -> bool:
-        """Add a batch; returns True if there may be something to learn from it."""
+        """Add a batch; return True if there may be something to learn from."""
         if self._deliveries is not None:
             self._deliveries.check(item)
         self._episodes.add(item, self._context.statistics)
@@ -169,7 +169,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             return False
         item, others = self._takeover.own(item)
         self._give_back(item.source, others)
-        if item.num_trajectories:  # a batch may hold nothing but episodes or games that ended
+        if item.num_trajectories:  # a batch may hold only ended episodes or games
             if self._columns:
                 require_columns(item, self._columns)
             self.trainer.add(item)
@@ -185,7 +185,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self.end_learning(self._criterion.met)
 
     def end_learning(self, why: str) -> None:
-        """Learn no more, as if `max_steps` were reached, for this reason; nothing if that is empty."""
+        """Stop learning, as if `max_steps` were reached, for this reason; do nothing if the reason is empty."""
         if why and not self.ended_by and not self.done:
             self.ended_by = why
             self._context.log.info("%s stops at step %d: %s.", self._behavior, self.step, why)
@@ -205,17 +205,17 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._give_back(waiting.source, waiting.credits)
 
     def policy(self) -> PolicyUpdate:
-        """The policy last emitted, which is what actors act by; before the first update, the untrained one.
+        """The policy last emitted, by which actors act; before the first update, the untrained one.
 
         Not the trainer's present policy: its step and the normaliser's state have moved on with the rows added since,
-        and a resumed run would act otherwise than one that was never interrupted.
+        and a resumed run would act differently from one that was never interrupted.
         """
         if self._policy is None:
             self._policy = self._takeover.numbered(self.trainer.policy())
         return self._policy
 
     def begin_anew(self, weights: NDArray[np.float32] | None = None) -> None:
-        """Learn from the next batch on by another trainer, with these weights or its first ones, by its own steps."""
+        """Replace the trainer from the next batch on; the new one has `weights`, or its first ones, and step 0."""
         self._takeover.want(weights)
 
     def _change_trainer(self) -> PolicyUpdate:
@@ -227,9 +227,9 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         return self.policy()
 
     def number_above(self, version: int) -> None:
-        """Give policies higher versions than this, which another trainer has given: actors take the highest for newest.
+        """Give policies higher versions than this, which another trainer used: actors take the highest for the newest.
 
-        Updates are counted on from there, as if none of that trainer's had been lost.
+        The count of updates continues from there, as if none of that trainer's had been lost.
         """
         if self._takeover.number_above(version, self.trainer.version):
             self._policy = replace(self.policy(), version=self.version)
@@ -238,7 +238,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         """Use another value of a hyperparameter from the next update on; it is kept in checkpoints.
 
         Raises:
-            StageError: if the trainer has none of this name that may change.
+            StageError: if the trainer has no changeable hyperparameter of this name.
             ValueError: if the value is out of its bounds.
         """
         self.trainer.set_hyperparameter(name, value)
@@ -249,7 +249,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._report()
 
     def state_dict(self) -> Mapping[str, Any]:
-        """The trainer's whole state, the policy that it last emitted, and the number of rows not learned from."""
+        """The trainer's whole state, the policy last emitted, and the number of rows not yet learned from."""
         policy = self.policy()
         changed = {"hyperparameters": dict(self.changed)} if self.changed else {}
         threads = None if self._threads is None else self._threads.state
@@ -268,7 +268,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where the checkpoint was made."""
+        """Continue from the checkpoint."""
         self.trainer.load_state_dict(state["trainer"])
         for name, value in state.get("hyperparameters", {}).items():
             self.set_hyperparameter(name, float(value))
@@ -278,7 +278,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         policy, current = state["policy"], self.trainer.policy()
         weights = np.asarray(policy["weights"], np.float32)
         (rest,) = dict(current.layout).get(NORMALIZER_REST, (0,))
-        if len(weights) + rest == len(current.weights):  # of an earlier version: the rest, which stands last, was 0
+        if len(weights) + rest == len(current.weights):  # an earlier release's: the rest, which comes last, was 0
             weights = np.pad(weights, (0, rest))
         self._policy = replace(
             current,
@@ -291,14 +291,14 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._unlearned.append(Waiting(RESTORED_SOURCE, int(state["held_rows"]), int(state["held_rows"])))
         self._episodes.recent.extend(float(value) for value in state["recent_returns"])
         self._episodes.count = int(state["episodes"])
-        self._frames = int(state.get("frames", self.step))  # before there was action repeat
-        if "stop_when" in state:  # older checkpoints have none
+        self._frames = int(state.get("frames", self.step))  # checkpoints from before action repeat lack it
+        if "stop_when" in state:  # older checkpoints lack it
             self._criterion.load_state_dict(state["stop_when"])
             self._judge()
 
     def _learn(self) -> PolicyUpdate:
         if len(self._arrived) > 1:
-            self._report_arrivals()  # now, so that actors that wait for it go on during the update
+            self._report_arrivals()  # now, so that waiting actors continue during the update
         began, version = self._clock(), self.version
         if self._threads is not None:
             self._threads.begin()
@@ -311,7 +311,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             add(self._behavior, "Pipeline/Update Mean Return", recent)
         self._report_actions()
         known, age = self._use_up(used, version)
-        if known and not self.trainer.imitates:  # versions are of its own policy
+        if known and not self.trainer.imitates:  # an imitator's rows carry its teacher's versions
             add(self._behavior, "Policy/Lag", age / known)  # rows that wait grow older: docs/decisions/025
         self._policy = self._takeover.numbered(self.trainer.policy())
         self._time_update(began)
@@ -327,10 +327,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._context.statistics.add(self._behavior, "Pipeline/Update Duration", took)
 
     def _use_up(self, rows: int, version: int) -> tuple[int, float]:
-        """Return the credits of rows, which are used up in order of arrival by the update after `version`.
+        """Return the credits of rows, which the update after `version` uses up in order of arrival.
 
         Returns:
-            Number of the rows whose own version is known, and the sum of the updates since.
+            The number of rows whose version is known, and the sum of the updates since those versions.
         """
         known, age = 0, 0.0
         while rows > 0 and self._unlearned:
@@ -365,12 +365,12 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._actions.report(statistics, self._behavior)
 
     def _report_due(self) -> bool:
-        """True after an update, and half-way to the next unless that is near: a report wakes main and this host up."""
+        """True after an update, and half-way to the next unless that is near: a report wakes main and this host."""
         unreported, enough = self._unreported_rows, self.trainer.rows_per_update
         return unreported >= enough or (2 * unreported >= enough and 4 * self.held_rows < 3 * enough)
 
     def _report_arrivals(self) -> None:
-        """Report if steps by older versions have come: other actors may wait until they have."""
+        """Report if steps by older versions have arrived: other actors may wait for them."""
         if self._unreported_age:
             self._report()
 

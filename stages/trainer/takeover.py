@@ -1,4 +1,4 @@
-"""Steps and versions that are counted on when another trainer takes the place of one: it was lost, or begins anew."""
+"""Continuous counts of steps and versions when another trainer replaces one that was lost or restarts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headrace.stages.trainer.protocol import Trainer
 
 
 class Takeover:
-    """What the trainers before the present one have left, and the wish for another one.
+    """The totals of earlier trainers, and the request for a new one.
 
     Args:
         make: makes a trainer with its first weights; None: there is only one.
 
     Attributes:
-        steps: that they have learned from.
-        versions: of policies that they have made.
+        steps: the steps that earlier trainers have learned from.
+        versions: the policy versions that earlier trainers have made.
     """
 
     def __init__(self, make: Callable[[], Trainer] | None) -> None:
@@ -29,7 +29,7 @@ class Takeover:
         self._wanted = False
         self._weights: NDArray[np.float32] | None = None
         self._oldest = -1
-        """Version of the policy that the present trainer has begun with: steps by older ones are another's."""
+        """Version of the present trainer's first policy: steps by older versions are another trainer's."""
         self.steps = 0
         self.versions = 0
 
@@ -38,10 +38,10 @@ class Takeover:
         return self._wanted
 
     def want(self, weights: NDArray[np.float32] | None) -> None:
-        """Let another trainer take over: fresh optimiser, normaliser and schedules.
+        """Request a replacement, with a fresh optimiser, normaliser and schedules.
 
         Args:
-            weights: of a policy that it begins with; None: the first ones.
+            weights: the weights of its first policy; None: newly drawn ones.
         """
         self._wanted, self._weights = True, weights
 
@@ -57,7 +57,7 @@ class Takeover:
         return trainer
 
     def number_above(self, version: int, present: int) -> bool:
-        """Give policies higher versions than this, which a lost trainer has given; returns False if they have such."""
+        """Give policies higher versions than this, which a lost trainer used; return False if they already have."""
         lost = version + 1 - present - self.versions
         if version < 0 or lost <= 0:
             return False
@@ -65,13 +65,13 @@ class Takeover:
         return True
 
     def numbered(self, policy: PolicyUpdate) -> PolicyUpdate:
-        """Return a policy of the present trainer with versions and steps that are counted on."""
+        """Return a policy of the present trainer, with the totals added to its version and step."""
         if not (self.versions or self.steps):
             return policy
         return replace(policy, version=policy.version + self.versions, step=policy.step + self.steps)
 
     def own(self, batch: TrajectoryBatch) -> tuple[TrajectoryBatch, int]:
-        """Return the trajectories by policies of the present trainer, and the credits of the others."""
+        """Return the trajectories by policies of the present trainer, and the credits of all others."""
         if self._oldest < 0 or not batch.num_trajectories:
             return batch, 0
         keep = batch.trajectories["first_version"] >= self._oldest

@@ -1,7 +1,7 @@
 """The number of threads that a trainer computes with, chosen by its first updates.
 
-More threads pay for networks over images and for wide ones, and slow small ones down; which it is depends on the
-machine as well. So each number is tried in turn, and the fastest is kept.
+More threads speed up networks over images and wide ones, and slow down small ones; the machine matters as well. Each
+number is therefore tried in turn, and the fastest is kept.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from statistics import median
 ROUNDS = 3
 """Updates with each number of threads, after a first one in which libraries choose their kernels."""
 GAIN = 0.9
-"""Share of the time with fewer threads that more of them may take: for less they are not taken from others."""
+"""More threads must take at most this share of the time with fewer: for a smaller gain they stay free for others."""
 LEAST_S = 1e-3
-"""Seconds below which a call was no update, or one that no thread could help with."""
+"""Seconds below which a call made no update, or one too short for threads to help."""
 
 
 class ThreadChoice:
     """Numbers of threads, of which the fastest is chosen.
 
     Args:
-        candidates: the numbers, rising; of a single one nothing is measured.
-        use: makes the calling thread's computations use so many.
-        tell: is given the number that was chosen, and the seconds of an update with each.
+        candidates: the numbers, ascending; a single one is used without measuring.
+        use: sets the number of threads of the calling thread's computations.
+        tell: receives the chosen number, and the seconds of an update with each.
     """
 
     def __init__(
@@ -39,20 +39,20 @@ class ThreadChoice:
 
     @property
     def state(self) -> int | None:
-        """The number that was chosen by measuring; None if none was, or not yet."""
+        """The number that was chosen by measuring; None if none has been chosen."""
         return self._chosen if len(self._candidates) > 1 else None
 
     def keep(self, threads: int) -> None:
-        """Keep what another run of the same trainer chose, if there is a choice."""
+        """Keep the choice of another run of the same trainer, if there are several candidates."""
         if len(self._candidates) > 1:
             self._chosen = threads
 
     def begin(self) -> None:
-        """Use the number that is chosen, or else the next one to be tried; an update follows."""
+        """Use the chosen number, or otherwise the next one to be tried; an update follows."""
         self._use(self._chosen or self._candidates[max(0, len(self._took) - 1) % len(self._candidates)])
 
     def took(self, seconds: float, rows: int) -> None:
-        """Note how long the update took that followed `begin`, and how many rows it learned from."""
+        """Note the duration of the update after `begin`, and how many rows it learned from."""
         if self._chosen is not None or seconds < LEAST_S or not rows:
             return
         self._took.append((seconds, seconds / rows))
@@ -70,7 +70,7 @@ class ThreadChoice:
 
 
 def candidates_for(cores: int) -> list[int]:
-    """Numbers of threads to try with so many cores: 1, 2, 4, … and all."""
+    """Numbers of threads to try on `cores` cores: 1, 2, 4, … and all."""
     found = [1]
     while 2 * found[-1] <= cores:
         found.append(2 * found[-1])

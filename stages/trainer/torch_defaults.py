@@ -1,4 +1,4 @@
-"""What torch does by default, in a process whose other code may have changed it: an environment, above all."""
+"""Torch's defaults, restored in a process whose other code, such as an environment, may have changed them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def torch_defaults() -> Iterator[None]:
-    """Make tensors of float32 on the CPU and keep gradients within, whatever has been set; also a decorator."""
-    import torch  # here, as whoever looks for a trainer's name needs none
+    """Make float32 tensors on the CPU and keep gradients within, whatever has been set; also a decorator."""
+    import torch  # here, as code that looks up a trainer's name does not need torch
 
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     if dtype is torch.float32 and device.type == "cpu" and torch.is_grad_enabled():

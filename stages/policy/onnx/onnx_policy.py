@@ -165,7 +165,7 @@ class OnnxPolicy:
     Args:
         model: the file, or its content.
         design: the behaviour's design. Its spec defines the model's inputs; of its network settings only
-                `deterministic` matters here.
+            `deterministic` matters here.
 
     Raises:
         StageError: if onnxruntime is not installed, the file is not an ONNX policy, it was made for other observations

@@ -45,9 +45,9 @@ def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> De
     except OSError as error:
         raise StageError(f"{path}: can't be read: {error.strerror or error}") from error
     except WireError as error:
-        raise StageError(f"{path}: is no recording of Godot's addon: {error}") from None
+        raise StageError(f"{path}: is not a recording of Godot's addon: {error}") from None
     if not isinstance(content, list):
-        raise StageError(f"{path}: is no recording of Godot's addon: expected a list of episodes")
+        raise StageError(f"{path}: is not a recording of Godot's addon: expected a list of episodes")
     assert spec.spaces is not None, "checked above"
     actions = spec.spaces[GODOT]["actions"]
     widths = [1 if action["action_type"] == "discrete" else action["size"] for action in actions]
@@ -101,7 +101,7 @@ def _joined(
     for number, episode in enumerate(episodes, start=1):
         where = f"{path}: episode {number}"
         if not isinstance(episode, list) or len(episode) != 2 or not all(isinstance(part, list) for part in episode):
-            raise StageError(f"{where} is no pair of observations and actions, as the recordings of Godot's addon are")
+            raise StageError(f"{where} is not a pair of observations and actions, as in recordings of Godot's addon")
         observations, actions = episode
         if len(observations) != len(actions) + 1:
             raise StageError(

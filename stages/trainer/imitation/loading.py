@@ -149,7 +149,7 @@ def _of_known_kinds(files: list[Path], path: str, behavior: str) -> list[Path]:
         for file in files:
             _readable(file, path, behavior)
         if files:
-            raise StageError(f"{_where(path, behavior)}: {files[0].name} is no recording of Godot's addon")
+            raise StageError(f"{_where(path, behavior)}: {files[0].name} is not a recording of Godot's addon")
         raise StageError(f"{_where(path, behavior)}: it is empty; expected {_kinds()} files")
     left_out = sorted({file.name for file in files} - {file.name for file in known})
     if left_out:

@@ -28,7 +28,7 @@ class DemonstrationSource(Source[Message]):
         rows_per_batch: the largest number of steps of a batch.
         folder: the YAML's folder, where relative paths start.
         seen: by behaviour name, the number of steps that a resumed trainer has received before. The source therefore
-                has no state to save.
+            has no state to save.
 
     Attributes:
         specs: by behaviour name, the spec that the environment announces, for demonstrations without one; set before

@@ -231,7 +231,7 @@ class Rollout:
         targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`, then `anchor`, if any.
         choices: [N, branches] discrete actions.
         advantages: [N] that are normalised over each minibatch, and multiplied with the column of advantages; None if
-                that column is final.
+            that column is final.
     """
 
     def __init__(

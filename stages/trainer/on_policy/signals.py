@@ -46,7 +46,7 @@ class Signals:
         strengths: [S] factors on rewards.
         ignore_termination: [S] true if a signal's value continues beyond the end of a terminated episode.
         sums: the rewards so far, by all signals except the environment's, of each agent in the middle of an episode;
-                None if there are no others.
+            None if there are no others.
 
     Raises:
         StageError: if a signal can't be made.

@@ -245,7 +245,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         """
         device = self.context.device.partition(":")[0]
         if self.context.autograd:
-            why = "torch_settings.gradients says so"
+            why = "torch_settings.gradients asks for it"
         elif self._design.gsde is not None:
             why = "its noise depends on the state (network_settings.gsde)"
         elif not isinstance(network, (ActorCritic, ActorTower)):
@@ -305,7 +305,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             return 1
         if actions.discrete_branches:
             raise StageError(
-                f"{self.context.behavior}: hyperparameters.summed_entropy does not go with discrete actions beside "
+                f"{self.context.behavior}: hyperparameters.summed_entropy does not go with discrete actions alongside "
                 "continuous ones: leave it out, and raise beta"
             )
         return actions.continuous_size

@@ -99,7 +99,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
 
     Attributes:
         find_gradients: sets the gradients of the weighted losses of a minibatch, or of this replica's share of them,
-                and returns the results [k] of `losses`; autograd unless replaced.
+            and returns the results [k] of `losses`; autograd unless replaced.
         advance: takes a gradient step; returns the same results, and `_descend`'s.
         ratios: log(π / π_old) [R, P] of the newest minibatch, for the statistics; None without clipping.
         measuring: true in epochs that are measured: the last one, or with `target_kl` all.

@@ -1,8 +1,8 @@
 """An actor like PPO's, with a critic of the whole group, and of the group without one member's action (torch).
 
 Cohen et al. (2021), "On the Use and Misuse of Absorbing States in Multi-agent Reinforcement Learning": attention over
-the members who are there takes the place of absorbing states for those who are not. Axis letters: B agents at their
-moments, M mates that the largest group has, U members in all, P features of an action, S reward signals, m memory size.
+the present members replaces absorbing states for absent ones. Axis letters: B agents at their moments, M mates that the
+largest group has, U members in total, P features of an action, S reward signals, m memory size.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from headrace.stages.policy.network.transfers import Inputs
 
 
 class Teams(NamedTuple):
-    """B agents, each with its mates. With memory they are B / L sequences of L agents' rows, end to end."""
+    """B agents, each with its mates. With memory they are B / L sequences of L agents' rows, concatenated."""
 
     inputs: Inputs
     """[U, …] the members' observations; without memory."""
     actions: Tensor
     """[U, P] the members' actions."""
     members: Tensor
-    """[B, 1 + M] int64 numbers among the U of the agent and its mates."""
+    """[B, 1 + M] int64 indices, among the U, of the agent and its mates."""
     present: Tensor
-    """[B, 1 + M] true for the members that are there; the others have no influence."""
+    """[B, 1 + M] true for present members; absent ones have no influence."""
     size: Tensor
-    """[B, 1] number of members that are there, from -1 for one to 1 for the most so far."""
+    """[B, 1] the number of present members, scaled from -1 for one to 1 for the most so far."""
     memories: Tensor | None = None
-    """[B / L, 2m] of value and baseline, before the first row of each sequence; None without memory."""
+    """[B / L, 2m] for value and baseline, before the first row of each sequence; None without memory."""
     sequence_length: int = 1
     """L."""
 
@@ -47,15 +47,15 @@ class Teams(NamedTuple):
 class GroupCritic(nn.Module):
     """Values from all members' observations; counterfactual baselines from these and the actions of the agent's mates.
 
-    Both go through the same network; only the input about the mates differs. A memory comes last: it follows the
-    agent's group as long as the agent is there, apart for the value and the baseline.
+    Both go through the same network; only the input about the mates differs. The memory comes last: it follows the
+    agent's group as long as the agent is present, separately for the value and the baseline.
 
     Args:
-        design: the policy's: observations, actions, sizes, memory.
+        design: the policy's design: observations, actions, sizes, memory.
         signals: number of reward signals S.
 
     Raises:
-        StageError: if an encoder does not fit its observation, or the user's network does not keep its contract.
+        StageError: if an encoder does not fit its observation, or a custom network breaks its contract.
     """
 
     def __init__(self, design: PolicyDesign, signals: int) -> None:
@@ -110,7 +110,7 @@ class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
     Args:
         design: observations, actions, sizes, memory.
         signals: number of reward signals S.
-        random: draws the initial weights, on any device the same.
+        random: draws the initial weights, the same on any device.
         device: where the parameters live, such as `cpu` or `cuda:0`.
 
     Raises:
@@ -133,13 +133,13 @@ class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
         return values, baselines
 
     def evaluate(self, teams: Teams, /) -> tuple[Tensor, Tensor | None]:
-        """Values and baselines side by side [B, 2S], and memories [B / L, 2m] after each sequence (None without)."""
+        """Values and baselines, concatenated [B, 2S], and memories [B / L, 2m] after each sequence (None without)."""
         values, baselines, memories = self.module.critic(teams)
         return torch.cat([values, baselines], dim=1), memories
 
 
 class _ActorAndGroupCritic(WithActor):
-    """The module behind it."""
+    """The module of `GroupActorCritic`."""
 
     def __init__(self, design: PolicyDesign, signals: int) -> None:
         super().__init__()

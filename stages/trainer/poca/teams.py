@@ -1,4 +1,4 @@
-"""A rollout's rows with their mates: what the critic of groups takes in, for evaluation and in minibatches."""
+"""A rollout's rows with their mates: the input of the group critic, for evaluation and in minibatches."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class TeamRows:
     """N agents at their moments, with their mates.
 
     Args:
-        inputs: their observations.
-        actions: [N, P] their actions.
-        mates: numbers of the same N.
-        own: [N] true if the agent itself is there.
-        largest: members of the largest group so far.
+        inputs: the agents' observations.
+        actions: [N, P] the agents' actions.
+        mates: indices among the same N.
+        own: [N] true if the agent itself is present.
+        largest: the number of members of the largest group so far.
     """
 
     def __init__(self, inputs: InputRows, actions: Tensor, mates: Mates, own: NDArray[np.bool_], largest: int) -> None:
@@ -42,17 +42,17 @@ class TeamRows:
 
     @property
     def device(self) -> torch.device:
-        """The device that gathered teams lie on."""
+        """The device that holds gathered teams."""
         return self._inputs.device
 
     @property
     def width(self) -> int:
-        """Members that each team is gathered with, present or not."""
+        """The number of members that each team is gathered with, present or not."""
         return int(self._members.shape[1])
 
     def teams(self, rows: NDArray[np.int64], memories: Tensor | None = None, length: int = 1) -> Teams:
         """The teams of agents' rows [B], in sequences of `length` from memories [B / length, 2m]."""
-        # An agent in several of the teams is encoded once.
+        # An agent in several teams is encoded once.
         distinct, places = np.unique(self._members[rows], return_inverse=True)
         device, numbers = self.device, torch.from_numpy(distinct)
         there = to_device(numbers, device)
@@ -79,13 +79,13 @@ class GroupMinibatch:
     own: Minibatch
     """The rows for the actor."""
     teams: Teams
-    """[B, …] the same rows for the critic, or more where sequences are padded."""
+    """[B, …] the same rows for the critic, or more if sequences are padded."""
     old_baselines: Tensor
-    """[R, S] the critic's before the update."""
+    """[R, S] the critic's baselines before the update."""
 
     @property
     def rows(self) -> Tensor:
-        """[R] numbers of the rows in the rollout, on the host."""
+        """[R] indices of the rows in the rollout, on the host."""
         return self.own.rows
 
     @property
@@ -95,7 +95,7 @@ class GroupMinibatch:
 
     @property
     def together(self) -> Tensor | None:
-        """[…] numbers of the rows of all replicas, on the host; None where they are `rows`."""
+        """[…] indices of the rows of all replicas, on the host; None if they are `rows`."""
         return self.own.together
 
 
@@ -105,7 +105,7 @@ class GroupRollout:
     Args:
         rollout: the rows for the actor.
         teams: the same rows for the critic.
-        baselines: [N, S] the critic's before the update.
+        baselines: [N, S] the critic's baselines before the update.
     """
 
     def __init__(self, rollout: MinibatchSource[Minibatch], teams: TeamRows, baselines: NDArray[np.float64]) -> None:
@@ -139,9 +139,9 @@ class Mates:
     """The mates of each of n members."""
 
     numbers: NDArray[np.int64]
-    """[n, M] numbers of members; the member's own where it has fewer mates."""
+    """[n, M] indices of members; the member's own index if it has fewer mates."""
     present: NDArray[np.bool_]
-    """[n, M] true where there is a mate."""
+    """[n, M] true if the mate exists."""
 
     def sums(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Sums [n] over each member's mates, of values [n]."""
@@ -150,10 +150,10 @@ class Mates:
 
 
 def mates_of(sources: NDArray[np.int64], group_ids: NDArray[np.int64], ticks: NDArray[np.int64]) -> Mates:
-    """Find the mates of all members: those of the same source, group and tick. Group 0 is none.
+    """Find the mates of all members: those of the same source, group and tick. Group 0 stands for no group.
 
     Args:
-        sources: [n] incarnation of an actor; each counts ticks of its own.
+        sources: [n] incarnation of an actor; ticks are counted separately for each.
         group_ids: [n]
         ticks: [n]
     """
@@ -169,7 +169,7 @@ def mates_of(sources: NDArray[np.int64], group_ids: NDArray[np.int64], ticks: ND
     group = np.cumsum(begins) - 1
     first, sizes = first[group][:, None], sizes[group][:, None]
     steps = np.arange(1, int(sizes.max(initial=1)))
-    # The others of a group are those 1, 2, … places on, round and round.
+    # The other members of a group are those 1, 2, … places further, cyclically.
     places = first + (np.arange(n)[:, None] - first + steps) % sizes
     mates = Mates(np.empty((n, len(steps)), np.int64), np.empty((n, len(steps)), np.bool_))
     mates.present[order] = steps < sizes
@@ -187,7 +187,7 @@ def row_mates(buffer: RolloutBuffer) -> Mates:
 
 
 def final_mates(buffer: RolloutBuffer) -> Mates:
-    """The trajectories that were closed at the same moment, as those of mates always are."""
+    """The trajectories that closed at the same moment, as those of mates always do."""
     trajectories = buffer.trajectories
     if not buffer.grouped:
         return _none(len(trajectories))
@@ -195,13 +195,13 @@ def final_mates(buffer: RolloutBuffer) -> Mates:
 
 
 def renumbered(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A buffer's state with moments numbered anew in order of arrival, all of a source that no actor has.
+    """A buffer's state with moments renumbered in order of arrival, all from a source that no actor has.
 
-    Ticks begin anew when a run is resumed: rows from before a resume are mates of none that come after it, and a
-    resumed trainer has the same state as one that was never interrupted.
+    Ticks restart when a run is resumed: rows from before a resume are never mates of later ones, and a resumed trainer
+    has the same state as one that was never interrupted.
 
     Args:
-        state: `RolloutBuffer.state_dict()` of a buffer with groups; stays as it is.
+        state: `RolloutBuffer.state_dict()` of a buffer with groups; unchanged.
     """
     rows, trajectories = dict(state["rows"]), dict(state["trajectories"])
     sources = trajectories["sources"]

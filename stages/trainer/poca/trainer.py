@@ -1,9 +1,9 @@
 """MA-POCA with ML-Agents' semantics, as a `Trainer`: PPO for groups of agents with a common reward.
 
 Cohen et al. (2021), "On the Use and Misuse of Absorbing States in Multi-agent Reinforcement Learning". Each agent acts
-by its own observations. The critic takes in all members of a group: returns come from its value of the group, and
-advantages are returns less its counterfactual baseline, which knows the mates' actions but not the agent's. An agent
-that leaves before its group's end learns from the rewards of those who are left.
+by its own observations. The critic takes all members of a group: returns come from its value of the group, and
+advantages are returns minus its counterfactual baseline, which knows the mates' actions but not the agent's. An agent
+that leaves before its group's end learns from the rewards of the remaining members.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ Floats = NDArray[np.float64]
 
 
 class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
-    """The critic values agents by the observations and actions of their whole group."""
+    """A trainer whose critic values agents by the observations and actions of their whole group."""
 
     hyperparameters = POCAHyperparameters
     follows_groups = True
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
-        size = 2 * self._design.memory_size  # of the value, and of the baseline
+        size = 2 * self._design.memory_size  # for the value, and for the baseline
         self._critic_memories = self._kept["critic_memories"] = AgentTable(size, "float32") if size else None
         self._largest = 1
-        """Members of the largest group so far."""
+        """The number of members of the largest group so far."""
         if not context.spec.grouped:
             log.warning(
                 "%s: trainer_type poca is for groups of agents, but the environment has none: each agent learns for "
@@ -74,7 +74,7 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """As PPO's, and how large groups have been."""
+        """As PPO's, and the size of the largest group."""
         state = {**super().state_dict(), _LARGEST: self._largest}
         return {**state, "buffer": renumbered(state["buffer"])} if self._buffer.grouped else state
 
@@ -84,7 +84,7 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
         self._largest = int(state[_LARGEST])
 
     def warm_state(self) -> dict[str, Any]:
-        """Actor, critic, normaliser, and how large groups have been."""
+        """Actor, critic, normaliser, and the size of the largest group."""
         return {**super().warm_state(), _LARGEST: self._largest}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
@@ -137,18 +137,18 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
     def _evaluate_teams(
         self, teams: TeamRows, cuts: SequenceCuts | None, chains: Chains | None, by_turns: bool
     ) -> tuple[CriticValues, Floats, NDArray[np.bool_]]:
-        """Values, baselines [N, S], and the trajectories [K] with whose end the whole group's episode is over."""
+        """Values, baselines [N, S], and the trajectories [K] at whose end the whole group's episode is over."""
         trajectories, mates = self._buffer.trajectories, final_mates(self._buffer)
-        # An agent that terminated is gone; one that was interrupted, or whose trajectory was just cut, is not.
+        # An agent that terminated has left; one that was interrupted, or whose trajectory was just cut, has not.
         left = ~trajectories["terminated"]
         finals, empty = self._teams_at_end(mates, left, by_turns)
         over = empty & ~trajectories["group_left"] if self._buffer.grouped else empty
         values, baselines = self._critic_values(teams, finals, cuts, chains)
-        # Mates are left, but none of their observations is known: as far as is known, the group keeps its value.
+        # Mates remain, but none of their observations is known: the group is assumed to keep its value.
         last = np.cumsum(trajectories["lengths"]) - 1
         final_values = np.where((empty & ~over)[:, None], values.values[last], values.final_values)
         goes_on = self._signals.ignore_termination
-        if goes_on.any():  # for these signals all members are there still
+        if goes_on.any():  # for these signals all members are still present
             complete, _ = self._teams_at_end(mates, np.ones_like(left), by_turns)
             beyond, _ = self._one_step_values(complete, values.memories_after)
             final_values = np.where(goes_on, beyond, final_values)
@@ -157,10 +157,10 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
     def _teams_at_end(
         self, mates: Mates, left: NDArray[np.bool_], by_turns: bool
     ) -> tuple[TeamRows, NDArray[np.bool_]]:
-        """The teams after each of K trajectories, made of the agents that are left [K]; true where none is [K].
+        """The teams after each of K trajectories, of the remaining agents [K]; true where no agent remains [K].
 
-        Where no agent ever decides beside a mate, the critic has learned only of single agents, so it evaluates one at
-        the end too: the agent itself, or if it is not left, one of its mates.
+        If no agent ever decides together with a mate, the critic has learned only of single agents, so it evaluates one
+        at the end too: the agent itself, or if it has left, one of its mates.
         """
         inputs = self._input_rows(self._buffer.final_observations())
         actions = self._spec.actions
@@ -186,7 +186,7 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
         return replace(found, values=values, final_values=np.split(found.final_values, 2, axis=1)[0]), baselines
 
     def _one_step_values(self, teams: TeamRows, memories: Tensor | None) -> tuple[Floats, Floats]:
-        """Values and baselines [n, S] of all teams, each of them one step from its memories."""
+        """Values and baselines [n, S] of all teams, each one step from its memories."""
         found, block, numbers = [], self._teams_per_pass(teams), np.arange(len(teams))
         here = self.context.replicas.part(len(teams))
         with torch.no_grad():
@@ -206,11 +206,11 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
 
 
 BASELINE_COEFFICIENT = 0.5
-"""Weight of the baseline's loss beside the value's, as in ML-Agents."""
+"""Weight of the baseline's loss relative to the value's, as in ML-Agents."""
 
 
 class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
-    """Trains an actor and a critic of whole groups; arguments as of `OnPolicyUpdate`."""
+    """Trains an actor and a critic of whole groups; arguments are `OnPolicyUpdate`'s."""
 
     names = ("policy loss", "value loss", "baseline loss", "entropy")
     of_value = (1.0, BASELINE_COEFFICIENT)
@@ -242,12 +242,12 @@ class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
 
 
 class POCAByHand:
-    """The gradients of `POCAUpdate`, of an actor that is a perceptron without autograd: its `find_gradients`.
+    """The gradients of `POCAUpdate` for an actor that is a perceptron, by hand: its `find_gradients`.
 
     Args:
-        update: finds those of the critic.
+        update: computes the critic's gradients.
         actor: the perceptron.
-        actions: the behaviour's.
+        actions: the behaviour's actions.
     """
 
     def __init__(self, update: POCAUpdate, actor: Perceptrons, actions: ActionSpec) -> None:
@@ -255,7 +255,7 @@ class POCAByHand:
         self._actor = ActorByHand(update, actor, actions)
 
     def __call__(self, batch: GroupMinibatch, coefficients: Coefficients, weights: Tensor) -> Tensor:
-        """Set the gradients; returns the losses [4]."""
+        """Set the gradients; return the losses [4]."""
         self._update.network.gradients.zero_()
         of_critic = torch.stack(self._update.critic_losses(batch, coefficients.epsilon))
         torch.autograd.backward(of_critic @ weights[1:3] * batch.share)
@@ -264,7 +264,7 @@ class POCAByHand:
 
 
 def baseline_loss(baselines: Tensor, old_baselines: Tensor, returns: Tensor, epsilon: float) -> Tensor:
-    """Squared error that encourages no step of more than ε away from the old baseline, as in ML-Agents.
+    """Squared error that does not reward a step of more than ε away from the old baseline, as in ML-Agents.
 
     Args:
         baselines: [B, S]

@@ -1,8 +1,8 @@
-"""Proximal policy optimisation with ML-Agents' semantics, as a `Trainer`: from a full buffer to what the update takes.
+"""Proximal policy optimisation with ML-Agents' semantics, as a `Trainer`: from a full buffer to the update's input.
 
-The losses, the epochs and the step are in `stages/trainer/on_policy/update.py`; here are further ways to find their
-gradients, by hand and as CUDA graphs. See docs/differences.md for the differences from ML-Agents: the ratio is of the
-joint action, and an update learns from `buffer_size` rows.
+The losses, the epochs and the step are in `stages/trainer/on_policy/update.py`; this module adds other ways to compute
+their gradients, by hand and as CUDA graphs. docs/differences.md lists the differences from ML-Agents: the ratio is that
+of the joint action, and an update learns from `buffer_size` rows.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
-        # A critic that shares the actor's body shares the actor's memories as well, which are recorded.
+        # A critic that shares the actor's body shares the actor's memories as well, which rows record.
         size = 0 if self._shares_body else self._design.memory_size
         self._critic_memories = self._kept["critic_memories"] = AgentTable(size, "float32") if size else None
 
     def state_dict(self) -> dict[str, Any]:
-        """As of all on-policy trainers, and the anchor of a regularised policy."""
+        """The state of all on-policy trainers, and the anchor of a regularised policy."""
         state, anchor = super().state_dict(), self._update.anchor
         return state if anchor is None else {**state, "anchor": anchor.state_dict()}
 
@@ -118,10 +118,10 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
         return cast("PPOHyperparameters", self._hyperparameters).shared_critic
 
     def _prepare(self, transitions: BufferTransitions | None, chains: Chains | None) -> Prepared:
-        """Evaluate the full buffer, and put advantages and value targets beside its rows.
+        """Evaluate the full buffer, and compute advantages and value targets for its rows.
 
         Args:
-            transitions: the rows as reward signals take them in; None if there is only the environment's reward.
+            transitions: the rows in the reward signals' form; None if the environment's reward is the only one.
             chains: which trajectory continues which; None if the buffer does not follow agents.
         """
         buffer, cuts = self._buffer, self._buffer.cuts()
@@ -168,18 +168,18 @@ def make_rollout(
     block: int,
     heads: Tensor | None = None,
 ) -> Rollout | SequenceRollout:
-    """Put a full buffer's rows together to learn from; in sequences with memory.
+    """Assemble a full buffer's rows for the update; in sequences with memory.
 
     Args:
-        context: the trainer's; is told what rows weigh.
-        update: will learn from them.
+        context: the trainer's; receives statistics of the rows' weights.
+        update: the update that will learn from the rows.
         buffer: the rows.
-        inputs: the same as networks take them in.
+        inputs: the same rows in the form that networks take.
         per_signal: [N, S] advantages, not normalised.
         returns: [N, S] value targets.
-        critic_memories: [Q, m] the critic's memory before each sequence; None where it has none of its own.
-        block: most rows per forward pass.
-        heads: [N, H] the actor's heads, if they are known.
+        critic_memories: [Q, m] the critic's memory before each sequence; None if it has no separate memory.
+        block: the largest number of rows per forward pass.
+        heads: [N, H] the actor's heads, if known.
     """
     rows, h, cuts = buffer.rows, update.settings, buffer.cuts()
     log_probs = rows["log_probs"] if h.ratio_per_dimension else rows["log_probs"].sum(axis=1, keepdims=True)
@@ -210,12 +210,12 @@ def make_rollout(
 
 
 def actor_memories(buffer: RolloutBuffer, device: str | torch.device) -> Tensor:
-    """[Q, m] the actor's memory before each sequence, as it was recorded."""
+    """[Q, m] the actor's recorded memory before each sequence."""
     assert buffer.sequences is not None, "the buffer keeps them with memory"
     return torch.from_numpy(buffer.sequences["memories"]).to(device)
 
 
-# Gradients without autograd, and gradient steps as CUDA graphs; both are put into a `PPOUpdate`. The derivation is in
+# Gradients without autograd, and gradient steps as CUDA graphs, both for use in a `PPOUpdate`. The derivation is in
 # `stages/trainer/on_policy/by_hand.py`.
 
 
@@ -236,9 +236,9 @@ class PPOByHand:
         self._divergence = None if anchor is None else DivergenceByHand(network, actions, anchor.coefficient)
 
     def __call__(self, batch: Minibatch, coefficients: Coefficients, weights: Tensor) -> Tensor:
-        """Write the gradients; returns the losses [3], or [4] with the divergence from an anchor."""
+        """Write the gradients; return the losses [3], or [4] with the divergence from an anchor."""
         network, rows = self._perceptron, batch.arrays
-        with np.errstate(all="ignore"):  # what is not finite is looked for when the update is over
+        with np.errstate(all="ignore"):  # the update checks for NaN and infinity at its end
             network.forward(batch.inputs.vectors)
             policy, entropy, log_ratios = self._surrogate(
                 network.heads, rows, coefficients, batch.share, network.of_heads
@@ -255,7 +255,7 @@ class PPOByHand:
 
 
 class ActorByHand:
-    """The policy loss and the entropy of `PPOByHand`, of an actor whose critic learns elsewhere; arguments as there."""
+    """The policy loss and the entropy of `PPOByHand`, for an actor whose critic learns elsewhere; same arguments."""
 
     def __init__(self, update: OnPolicyUpdate[Any], actor: Perceptrons, actions: ActionSpec) -> None:
         self._update, h = update, update.settings
@@ -263,7 +263,7 @@ class ActorByHand:
         self._surrogate = SurrogateByHand(actor, actions, h.ratio_per_dimension)
 
     def __call__(self, batch: Minibatch, coefficients: Coefficients) -> Tensor:
-        """Write the actor's gradients; returns policy loss and entropy [2]."""
+        """Write the actor's gradients; return policy loss and entropy [2]."""
         network = self._perceptron
         with np.errstate(all="ignore"):
             network.forward(batch.inputs.vectors)
@@ -279,9 +279,9 @@ class SurrogateByHand:
     """The clipped policy loss, and the entropy bonus.
 
     Args:
-        network: has the standard deviations.
-        actions: the behaviour's.
-        ratio_per_dimension: whether ratios are those of each action dimension and branch, or of the joint action.
+        network: holds the standard deviations.
+        actions: the behaviour's actions.
+        ratio_per_dimension: whether ratios are per action dimension and branch, or of the joint action.
     """
 
     def __init__(self, network: Perceptrons, actions: ActionSpec, ratio_per_dimension: bool) -> None:
@@ -291,7 +291,7 @@ class SurrogateByHand:
     def __call__(
         self, heads: Numbers, rows: MinibatchArrays, coefficients: Coefficients, share: float, of_heads: Numbers
     ) -> tuple[float, float, Numbers]:
-        """Write the gradients of heads [H, R] to `of_heads`, and that of log σ.
+        """Write the gradients of heads [H, R] to `of_heads`, and the gradient of log σ.
 
         Returns:
             Policy loss, entropy and log-ratios [P, R].
@@ -312,7 +312,7 @@ class SurrogateByHand:
 
 
 class _StepInputs(NamedTuple):
-    """All that changes from one gradient step to the next."""
+    """Everything that changes from one gradient step to the next."""
 
     block: PackedColumns
     others: tuple[Tensor, ...]
@@ -328,14 +328,14 @@ class _StepOutputs(NamedTuple):
 
 
 class CapturedPPOSteps:
-    """Gradient steps of a network without memory, alone, as CUDA graphs: the `advance` of a `PPOUpdate`.
+    """Single gradient steps of a network without memory as CUDA graphs: the `advance` of a `PPOUpdate`.
 
-    Shuffles, `target_kl` and checks stay outside of graphs.
+    Shuffles, `target_kl` and checks stay outside the graphs.
 
     Args:
-        update: makes the steps.
+        update: takes the steps.
         graphs: captures them.
-        tell: is told once why steps are not captured, if that is so.
+        tell: receives, once, the reason why steps are not captured, if they are not.
     """
 
     def __init__(self, update: PPOUpdate, graphs: Graphs, tell: Callable[[str], None]) -> None:
@@ -346,9 +346,9 @@ class CapturedPPOSteps:
     def __call__(
         self, minibatch: Minibatch, coefficients: Coefficients, weights: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Make a gradient step, by its graph once there is one."""
+        """Take a gradient step, by its graph once one exists."""
         assert minibatch.block is not None, "there is no memory"
-        if weights is not self._weights:  # of another update: what else is scheduled goes to the device with them
+        if weights is not self._weights:  # another update's: copy its scheduled numbers to the device
             others = torch.tensor([coefficients.learning_rate, coefficients.epsilon])
             self._weights, self._scheduled = weights, torch.cat([to_device(others, weights.device), weights])
         found = self._captured(_StepInputs(minibatch.block, minibatch.inputs.others, self._scheduled))
@@ -361,7 +361,7 @@ class CapturedPPOSteps:
     def _step(self, inputs: _StepInputs) -> _StepOutputs:
         rate, epsilon, weights = inputs.scheduled[0], inputs.scheduled[1], inputs.scheduled[2:]
         minibatch = Minibatch.of_block(inputs.block, torch.empty(0, dtype=torch.int64), inputs.others)
-        # Torch takes a tensor [] wherever it takes a number, but its types do not say so.
+        # Torch takes a tensor [] wherever it takes a number, but its types do not show it.
         coefficients = Coefficients(cast("float", rate), 0.0, cast("float", epsilon))
         losses, norms = self._update.step(minibatch, coefficients, weights)
         assert self._update.ratios is not None, "PPO clips them"

@@ -1,6 +1,6 @@
-"""Reward signals: rewards of a behaviour beside or instead of the environment's own.
+"""Reward signals: rewards of a behaviour in addition to the environment's own, or instead of it.
 
-The table of built-in ones is `config.RewardSignals`.
+The table of built-in signals is `config.RewardSignals`.
 """
 
 from headrace.stages.trainer.intake import Transitions

@@ -55,9 +55,9 @@ class CuriosityNetwork(nn.Module):
 class Curiosity(NetworkSignal):
     """Rewards the error of the forward model.
 
-    The last step of an episode that terminated has reward 0 and no part in the losses: the observation after it may
-    mean nothing (zeros, the next episode's beginning, a substitute for numbers that were not finite), and a reward for
-    it would lead the agent to endings that are hard to predict.
+    The last step of a terminated episode has reward 0 and no part in the losses: the observation after it may be
+    meaningless (zeros, the next episode's beginning, a substitute for numbers that were not finite), and a reward for
+    it would attract the agent to endings that are hard to predict.
     """
 
     ignores_termination: ClassVar[bool] = True
@@ -67,7 +67,7 @@ class Curiosity(NetworkSignal):
         return CuriosityNetwork(self.design)
 
     def compute(self, transitions: Transitions) -> Tensor:
-        """0.5·‖f(s') − prediction‖², at most 1 / strength; 0 as long as nothing was learned."""
+        """0.5·‖f(s') − prediction‖², at most 1 / strength; 0 before the first update."""
         rewards = torch.zeros_like(transitions.rewards)
         going_on = transitions.terminated == 0
         if self.network.updates == 0 or not bool(going_on.any()):
@@ -80,18 +80,18 @@ class Curiosity(NetworkSignal):
         return rewards
 
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """10 · (0.2 · forward loss + 0.8 · inverse loss), equation 7 there with β = 0.2 and without the policy."""
+        """10 · (0.2 · forward loss + 0.8 · inverse loss), equation 7 with β = 0.2 and without the policy's term."""
         kept = transitions.rows(transitions.terminated == 0)
         before, predicted, after = self._predict(kept)
         heads = self._module.inverse_model(torch.cat([before, after], dim=1))
-        rows = max(1, len(kept.rewards))  # a minibatch of endings alone has no loss
+        rows = max(1, len(kept.rewards))  # a minibatch of only endings has no loss
         forward_loss = forward_errors(predicted, after).sum() / rows
         inverse_loss = inverse_errors(self.design.spec.actions, heads, kept.continuous, kept.choices).sum() / rows
         loss = _LOSS_FACTOR * (_FORWARD_WEIGHT * forward_loss + (1.0 - _FORWARD_WEIGHT) * inverse_loss)
         return loss, {"Losses/Curiosity Forward Loss": forward_loss, "Losses/Curiosity Inverse Loss": inverse_loss}
 
     def _predict(self, transitions: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Features [B, E] of s, the prediction of those of s', and those of s'."""
+        """Features [B, E] of s, the predicted features of s', and the actual ones."""
         inputs, next_inputs = self.normalized(transitions.inputs), self.normalized(transitions.next_inputs)
         before, after = self._module.encode(inputs, next_inputs)
         actions = action_inputs(self.design.spec.actions, transitions.continuous, transitions.choices)

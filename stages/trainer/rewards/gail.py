@@ -1,8 +1,8 @@
 """Generative adversarial imitation: a reward for steps that resemble the demonstrations.
 
 Ho & Ermon (2016), "Generative Adversarial Imitation Learning". A discriminator learns to distinguish demonstrated steps
-from the agent's own; the agent is rewarded where it is taken for the expert. All rewards are positive: docs/rewards.md
-says what that means where episodes have no fixed length.
+from the agent's; the agent is rewarded for steps that the discriminator takes for the expert's. All rewards are
+positive: docs/rewards.md explains the effect on episodes without a fixed length.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class GAIL(NetworkSignal):
     """Rewards steps that the discriminator takes for the expert's.
 
     Args:
-        name: its key in the YAML.
-        settings: its block there.
+        name: the signal's key in the YAML.
+        settings: the signal's block in the YAML.
         context: the trainer's.
-        seed: the source of its chance.
-        demonstrations: the expert's steps; None: those of `demo_path`.
+        seed: the source of its randomness.
+        demonstrations: the expert's steps; None for those of `demo_path`.
 
     Raises:
         StageError: if there are no demonstrations, or they can't be read or don't fit.
@@ -70,7 +70,7 @@ class GAIL(NetworkSignal):
             torch.tensor(_terminated_rows(demonstrations), device=context.device),
         )
         if self.normalizer is not None:
-            # The demonstrations never change, so all are counted at once, and nothing shifts while learning.
+            # The demonstrations never change, so one update counts all of them, and the normaliser never shifts.
             self.normalizer.update(demonstrations.observations.vectors)
 
     def build(self, settings: GAILSettings) -> Discriminator:
@@ -106,10 +106,10 @@ class GAIL(NetworkSignal):
         return loss, reported
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
-        """One gradient step against as many demonstrated steps, drawn uniformly; losses by their statistics' names.
+        """One gradient step on as many demonstrated as own steps, drawn uniformly; losses by their statistics' names.
 
         Raises:
-            NotFiniteError: if a loss or gradient is NaN or infinite; network and β are then as before.
+            NotFiniteError: if a loss or gradient is NaN or infinite; then network and β are as before.
         """
         reported = dict(super().learn(transitions))
         if self._module.bottleneck is not None:
@@ -118,7 +118,7 @@ class GAIL(NetworkSignal):
         return reported
 
     def observe(self, vectors: Array) -> None:
-        """Nothing: the normaliser goes by the demonstrations alone."""
+        """Do nothing: the normaliser uses only the demonstrations."""
 
     def state_dict(self) -> dict[str, Any]:
         """Network, optimizer, normaliser, randomness, β."""
@@ -136,7 +136,7 @@ class GAIL(NetworkSignal):
         return self.normalized(self._expert.rows(index)), extra
 
     def _penalty(self, expert: Inputs, expert_extra: Tensor | None, own: Inputs, own_extra: Tensor | None) -> Tensor:
-        """The gradient penalty between pairs of rows, over every input of the network."""
+        """The gradient penalty between pairs of rows, over all inputs of the network."""
         share = self._drawn(self.random.random(len(own.vectors), np.float32))
         between = Inputs(
             blend(expert.vectors, own.vectors, share).requires_grad_(),
@@ -147,14 +147,14 @@ class GAIL(NetworkSignal):
         if expert_extra is not None and own_extra is not None:
             extra = blend(expert_extra, own_extra, share).requires_grad_()
             watched.append(extra)
-        # Without the bottleneck's noise, as for rewards: the function that gives rewards has to be smooth.
+        # Without the bottleneck's noise, as for rewards: the function that gives rewards must be smooth.
         return gradient_penalty(torch.sigmoid(self._module(between, extra)[0]), watched)
 
     def _own_extra(self, transitions: Transitions) -> Tensor | None:
         return self._extra(transitions.continuous, transitions.choices, transitions.terminated)
 
     def _extra(self, continuous: Tensor, choices: Tensor, terminated: Tensor) -> Tensor | None:
-        """Inputs beside observations: actions, and 1 where the step ended the episode."""
+        """Inputs other than observations: actions, and 1 if the step ended the episode."""
         if not self._use_actions:
             return None
         features = action_inputs(self.design.spec.actions, continuous, choices)
@@ -175,9 +175,9 @@ class GAIL(NetworkSignal):
 
 
 def imitation_rewards(x: Tensor) -> Tensor:
-    """−ln(1 − D·(1 − 1e-7)) of D = sigmoid(x), [B]: between 0 and 16.1.
+    """−ln(1 − D·(1 − 1e-7)) for D = sigmoid(x), [B]: between 0 and 16.1.
 
-    As −ln((1 − D) + 1e-7·D), which keeps its digits where D is almost 1.
+    Computed as −ln((1 − D) + 1e-7·D), which keeps its digits for D near 1.
     """
     return -torch.log(torch.sigmoid(-x) + _EPSILON * torch.sigmoid(x))
 
@@ -185,7 +185,7 @@ def imitation_rewards(x: Tensor) -> Tensor:
 def discrimination_loss(expert_x: Tensor, own_x: Tensor) -> Tensor:
     """−mean(ln(D + 1e-7) of demonstrated steps + ln(1 − D + 1e-7) of the agent's), D = sigmoid(x): a scalar.
 
-    Ho & Ermon (2016), equation 17, with the sign that is descended.
+    Ho & Ermon (2016), equation 17, with the sign for descent.
     """
     return -(torch.log(torch.sigmoid(expert_x) + _EPSILON) + torch.log(torch.sigmoid(-own_x) + _EPSILON)).mean()
 
@@ -198,16 +198,16 @@ def _terminated_rows(demonstrations: Demonstrations) -> np.ndarray[Any, np.dtype
 
 
 def _writable(encoded: EncodedObservations) -> EncodedObservations:
-    """The same in writable arrays, which tensors can share: those from files may be read-only."""
+    """The same in writable arrays, which tensors can share: arrays from files may be read-only."""
     vectors, *others = (np.require(array, requirements=["C", "W"]) for array in (encoded.vectors, *encoded.others))
     return EncodedObservations(vectors, tuple(others))
 
 
-# The discriminator of demonstrations and the agent's own steps; its gradient penalty and bottleneck.
+# The discriminator of demonstrated and own steps; its gradient penalty and bottleneck.
 
 BOTTLENECK_SIZE = 128
 KL_TARGET = 0.5
-"""Information that may pass the bottleneck, in nats: both sides' divergences (see `bottleneck_divergence`)."""
+"""Information that may pass the bottleneck, in nats: the sum of both divergences (see `bottleneck_divergence`)."""
 BETA_STEP = 0.0005
 _ESTIMATE_GAIN = 0.2
 _BOTTLENECK_GAIN = 0.1
@@ -219,8 +219,8 @@ class Discriminator(nn.Module):
 
     Args:
         design: observations and sizes.
-        extra: width of its inputs beside observations: actions and done flag, or 0.
-        use_vail: true for a variational bottleneck behind all inputs.
+        extra: width of the inputs other than observations: actions and done flag, or 0.
+        use_vail: true for a variational bottleneck after all inputs.
     """
 
     def __init__(self, design: PolicyDesign, extra: int, use_vail: bool) -> None:
@@ -235,7 +235,7 @@ class Discriminator(nn.Module):
         self.estimate = linear(width, 1, _ESTIMATE_GAIN)
 
     def forward(self, inputs: Inputs, extra: Tensor | None, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Judge B rows.
+        """Classify B rows.
 
         Args:
             inputs: observations.
@@ -256,8 +256,8 @@ class Discriminator(nn.Module):
 def blend(expert: Tensor, own: Tensor, share: Tensor) -> Tensor:
     """Points [B, …] on the lines between pairs of rows; `share` [B] is the weight of the expert's.
 
-    Gulrajani et al. (2017), "Improved Training of Wasserstein GANs", algorithm 1. Bytes (of images) become 0 to 1
-    before, as in encoders, so that there are values in between.
+    Gulrajani et al. (2017), "Improved Training of Wasserstein GANs", algorithm 1. Bytes (of images) are first scaled to
+    0 to 1, as in encoders, so that values in between exist.
     """
     a, b = pixels(expert), pixels(own)
     return torch.lerp(b, a, share.view(-1, *[1] * (a.ndim - 1)))
@@ -267,10 +267,10 @@ def gradient_penalty(outputs: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """(‖gradient‖ − 1)², averaged over rows; differentiable.
 
     Args:
-        outputs: [B], each depends on its own row of inputs only.
+        outputs: [B], each depends only on its own row of inputs.
         inputs: [B, …] float tensors; the gradient's norm is over all of them together.
     """
-    # allow_unused: a network of the user's own need not use every observation.
+    # allow_unused: a custom network need not use every observation.
     gradients = torch.autograd.grad(outputs.sum(), inputs, create_graph=True, allow_unused=True)
     squares = sum((each.flatten(1).square().sum(dim=1) for each in gradients if each is not None), torch.zeros(()))
     # The root of exactly 0 would have an infinite gradient.
@@ -278,10 +278,10 @@ def gradient_penalty(outputs: Tensor, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def bottleneck_divergence(expert_means: Tensor, own_means: Tensor, sigma: Tensor) -> Tensor:
-    """KL divergences of N(means, σ²) from N(0, 1), the expert's and the agent's added, averaged over rows: a scalar.
+    """KL divergences of N(means, σ²) from N(0, 1), the expert's plus the agent's, averaged over rows: a scalar.
 
-    Peng et al. (2018), "Variational Discriminator Bottleneck", take the mean of the two; as in ML-Agents it is their
-    sum, so that `KL_TARGET` means the same.
+    Peng et al. (2018), "Variational Discriminator Bottleneck", use the mean of the two; ML-Agents uses their sum, for
+    which `KL_TARGET` is defined.
 
     Args:
         expert_means: [B, Z]

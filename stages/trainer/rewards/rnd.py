@@ -1,7 +1,8 @@
 """Random network distillation: a reward for observations that are rare.
 
 Burda, Edwards, Storkey & Klimov (2018), "Exploration by Random Network Distillation". A fixed random network maps
-observations to features, and a second one learns to predict them; where it fails, it has not learned much.
+observations to features, and a second one learns to predict them; its error is large for observations that it has
+seldom seen.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from headrace.stages.trainer.rewards.signal import NetworkSignal
 class RND(NetworkSignal):
     """Rewards the predictor's error.
 
-    As in ML-Agents, a step is judged by the observation that the agent acted on, not by the one that followed (as in
-    the paper): the return shifts by one step, and what is observed after a terminated episode is never judged.
+    As in ML-Agents, a step is rewarded for the observation that the agent acted on, not for the next one (as in the
+    paper): the return shifts by one step, and the observation after a terminated episode never counts.
     """
 
     ignores_termination: ClassVar[bool] = True
@@ -35,7 +36,7 @@ class RND(NetworkSignal):
         self._target = FlatParameters(seeded(self.random, lambda: NetworkBody(self.design)), context.device)
 
     def build(self, settings: RNDSettings) -> NetworkBody:
-        """Make the predictor; the target has the same shape and weights of its own."""
+        """Make the predictor; the target has the same shape and separate weights."""
         return NetworkBody(self.design)
 
     def compute(self, transitions: Transitions) -> Tensor:
@@ -43,7 +44,7 @@ class RND(NetworkSignal):
         return self._errors(transitions)
 
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean of the same."""
+        """The mean of these errors."""
         loss = self._errors(transitions).mean()
         return loss, {"Losses/RND Loss": loss}
 

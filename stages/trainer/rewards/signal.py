@@ -1,6 +1,6 @@
-"""The bases of reward signals, with a network and without, the environment's own, and the factory of all.
+"""The bases of reward signals, with and without a network, the environment's reward, and the factory of all signals.
 
-A reward signal is a number per transition, to be maximised beside or instead of the environment's.
+A reward signal is a number per transition, to be maximised in addition to the environment's reward or instead of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headrace.stages.trainer.protocol import TrainerContext, new_random, random_
 from headrace.stages.trainer.reward_scale import RewardScale
 
 _ROWS = 2048
-"""Rows per forward pass when rewards are computed: bounds memory where a whole buffer of images is asked about."""
+"""Rows per forward pass when rewards are computed: bounds memory for a whole buffer of images."""
 
 
 # The trainer computes rewards: an actor would need the signals' networks with every policy (docs/decisions/042).
@@ -42,18 +42,18 @@ class RewardSignal(ABC):
     """One of a behaviour's `reward_signals`; trainers hold one value head for each.
 
     Args:
-        name: its key in the YAML.
-        settings: its block there.
+        name: the signal's key in the YAML.
+        settings: the signal's block in the YAML.
         context: the trainer's: behaviour, spec, device, folder.
-        seed: the source of all its chance.
+        seed: the only source of its randomness.
 
     Attributes:
         name: see above.
-        gamma: its discount per agent step.
+        gamma: the signal's discount per agent step.
         strength: factor on the reward, applied by the trainer.
         where: the beginning of error messages.
-        ignores_termination: true if its value continues where an episode terminates (novelty does not depend on the
-            task's rules); the trainer then bootstraps there as well.
+        ignores_termination: true if the signal's value continues past the end of an episode (novelty does not depend on
+            the task's rules); the trainer then bootstraps there as well.
     """
 
     ignores_termination: ClassVar[bool] = False
@@ -68,15 +68,15 @@ class RewardSignal(ABC):
     def compute(self, transitions: Transitions) -> Tensor:
         """The reward [B] of each transition, without strength; called without gradients.
 
-        Changes nothing that a checkpoint would have to hold.
+        Leaves everything that a checkpoint holds unchanged.
         """
 
     def rewards(self, transitions: Transitions) -> NDArray[np.float32]:
         """The reward [B] of each transition, without strength; a new array.
 
         Raises:
-            NotFiniteError: if one is NaN or infinite.
-            StageError: if `compute` gives another number of rewards than there are transitions.
+            NotFiniteError: if a reward is NaN or infinite.
+            StageError: if `compute` returns another number of rewards than there are transitions.
         """
         total = len(transitions.rewards)
         out = np.empty(total, np.float32)
@@ -107,15 +107,15 @@ class RewardSignal(ABC):
     def observe(self, vectors: Array) -> None:  # noqa: B027  # a signal may normalise nothing
         """Count the vector observations [n, V] of new steps, for a normaliser.
 
-        Trainers call it once for each step, before that step's reward is computed: a normaliser without data would
-        leave rewards so large that values never recover from them.
+        Trainers call it once for each step, before they compute that step's reward: a normaliser without data would
+        give rewards so large that values never recover from them.
         """
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
-        """One gradient step of its own networks on a minibatch; losses by the names of their statistics.
+        """One gradient step of the signal's networks on a minibatch; losses by the names of their statistics.
 
         Raises:
-            NotFiniteError: if a loss is NaN or infinite; the weights are then those before the step.
+            NotFiniteError: if a loss is NaN or infinite; then the weights are those before the step.
         """
         return {}
 
@@ -140,16 +140,15 @@ class Extrinsic(RewardSignal):
 
 
 def make_signals(context: TrainerContext, random: np.random.Generator | None = None) -> list[RewardSignal]:
-    """Make the reward signals that a behaviour's settings ask for, in their order.
+    """Make the reward signals of a behaviour's settings, in their order.
 
     Args:
         context: settings, spec and seed of the trainer.
-        random: the source of their chance; None: `context.seed`. A signal draws the same whichever others there are.
+        random: the source of their randomness; None: `context.seed`. A signal's draws do not depend on other signals.
 
     Raises:
         StageError: if demonstrations can't be read or don't fit, or an observation can't be learned from.
-        LoadError: if a class of the user's own can't be imported, is no RewardSignal, does not take its arguments or
-            raises.
+        LoadError: if a custom class can't be imported, is not a RewardSignal, does not take its arguments or raises.
     """
     base = context.seed if random is None else int(random.integers(2**63))
     return [_make_signal(name, context, _seed(base, name)) for name in context.settings.signals]
@@ -160,11 +159,11 @@ def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath)
 
     Args:
         settings: the signal's block in the YAML.
-        folder: where the YAML lies, whose modules are importable.
-        path: of the block.
+        folder: the YAML's folder, whose modules are importable.
+        path: the path of the block.
 
     Raises:
-        LoadError: if it can't be imported, is no RewardSignal, or does not take its arguments.
+        LoadError: if the class can't be imported, is not a RewardSignal, or does not take its arguments.
     """
     where = dotted(path)
     with blaming(*path, "use"):
@@ -173,7 +172,7 @@ def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath)
             raise LoadError(f"{where}: {settings.use} is not derived from headrace.RewardSignal")
     with blaming(*path, "with"):
         made: Callable[..., RewardSignal] = found
-        # What every signal is made with precedes its own arguments.
+        # The arguments that every signal gets precede its own.
         check_arguments(where, settings.use, partial(made, "", settings, None, 0), settings.with_)
     return found
 
@@ -192,7 +191,7 @@ def _make_signal(name: str, context: TrainerContext, seed: int) -> RewardSignal:
 
 
 def _seed(base: int, name: str) -> int:
-    """A seed of a signal's own, so that its networks don't start as copies of the trainer's or of each other."""
+    """A separate seed, so that the signal's networks don't start as copies of the trainer's or another signal's."""
     return int(np.random.SeedSequence([base, crc32(name.encode())]).generate_state(1, np.uint64)[0])
 
 
@@ -203,9 +202,9 @@ class TrainedNetwork(Generic[Module]):
     """A module's parameters and their Adam.
 
     Args:
-        module: the module that is trained.
+        module: the module to train.
         learning_rate: Adam's step size, constant.
-        device: where the parameters lie.
+        device: the device that holds the parameters.
     """
 
     def __init__(self, module: Module, learning_rate: float, device: str) -> None:
@@ -220,7 +219,7 @@ class TrainedNetwork(Generic[Module]):
 
     @property
     def updates(self) -> int:
-        """Gradient steps made."""
+        """The number of gradient steps taken."""
         return self._adam.steps
 
     def descend(self, loss: Tensor) -> bool:
@@ -233,7 +232,7 @@ class TrainedNetwork(Generic[Module]):
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, and Adam's steps and moments, by parameter name; copies, on the host."""
+        """Weights, and Adam's steps and moments, by parameter name, copied to the host."""
         return {"weights": self._flat.state_dict(), **self._adam.state_dict(self._flat.named_views)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -250,10 +249,10 @@ class NetworkSignal(RewardSignal):
     """A reward signal with one trained network.
 
     Args:
-        name: its key in the YAML.
-        settings: its block there.
+        name: the signal's key in the YAML.
+        settings: the signal's block in the YAML.
         context: the trainer's: behaviour, spec, device, folder.
-        seed: the source of its chance: initial weights, and what learning draws.
+        seed: the source of its randomness: initial weights, and draws while learning.
     """
 
     def __init__(self, name: str, settings: LearnedSignalSettings, context: TrainerContext, seed: int) -> None:
@@ -263,13 +262,13 @@ class NetworkSignal(RewardSignal):
         self.random = new_random(seed)
         size = ObservationLayout(context.spec).vector_size
         self.normalizer = Normalizer(size) if self.design.settings.normalize and size else None
-        """Of its own; None where nothing is normalised."""
+        """The signal's own normaliser; None without normalisation."""
         module = seeded(self.random, lambda: self.build(settings))
         self.network = TrainedNetwork(module, settings.learning_rate, context.device)
 
     @abstractmethod
     def build(self, settings: Any) -> nn.Module:
-        """Make the network that is trained, from `self.design`."""
+        """Make the network to train, from `self.design`."""
 
     @abstractmethod
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
@@ -284,7 +283,7 @@ class NetworkSignal(RewardSignal):
         """One gradient step on a minibatch; losses by the names of their statistics.
 
         Raises:
-            NotFiniteError: if a loss or gradient is NaN or infinite; the network is then as before.
+            NotFiniteError: if a loss or gradient is NaN or infinite; then the network is as before.
         """
         loss, reported = self.losses(transitions)
         if not self.network.descend(loss):
@@ -302,7 +301,7 @@ class NetworkSignal(RewardSignal):
             self.normalizer.update(vectors)
 
     def normalized(self, inputs: Inputs) -> Inputs:
-        """Inputs as the network receives them; the same where nothing is normalised."""
+        """Inputs in the form that the network takes; unchanged without normalisation."""
         if self.normalizer is None:
             return inputs
         tensors = (*self.normalizer.tensors(), self.normalizer.mean_rest)
@@ -338,9 +337,9 @@ class NetworkSignal(RewardSignal):
 
 
 def design_of_signal(name: str, settings: LearnedSignalSettings, context: TrainerContext) -> PolicyDesign:
-    """Return the design of a signal's network: by its settings, without memory.
+    """Return the design of a signal's network, from its settings, without memory.
 
-    `encoding_size` stands for `hidden_units` where `network_settings` were not given, as in old ML-Agents files.
+    `encoding_size` stands for `hidden_units` if `network_settings` were not given, as in old ML-Agents files.
     """
     network = settings.network_settings.model_copy(update={"memory": None})
     if settings.encoding_size is not None and "network_settings" not in settings.model_fields_set:
@@ -359,7 +358,7 @@ def action_inputs(actions: ActionSpec, continuous: Tensor, choices: Tensor) -> T
 
 
 def reward_scale(signals: Sequence[RewardSignal], hyperparameters: object) -> RewardScale | None:
-    """Return what the environment's rewards are divided by; None where they are learned from as they are."""
+    """Return the scale of the environment's rewards; None if they are not scaled."""
     own = [signal for signal in signals if isinstance(signal, Extrinsic)]
     scaled = getattr(hyperparameters, "reward_normalization", False) and own
     return RewardScale(float(own[0].gamma)) if scaled else None

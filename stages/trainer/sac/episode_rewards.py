@@ -1,6 +1,6 @@
-"""Statistics of an episode's rewards by all signals but the environment's, computed piece by piece as they come.
+"""Statistics of an episode's rewards by all signals except the environment's, computed piece by piece on arrival.
 
-Learning does not depend on them: an update computes the rewards of the rows that it draws anew.
+Learning does not depend on them: an update recomputes the rewards of the rows that it draws.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK = 1024
 
 
 class EpisodeRewards:
-    """Sums of rewards over episodes, times strength, by each signal but the environment's.
+    """Sums of rewards over episodes, times strength, by each signal except the environment's.
 
     Args:
         signals: all signals of the behaviour.
@@ -38,13 +38,13 @@ class EpisodeRewards:
     def add(
         self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, update: int
     ) -> dict[str, list[float]]:
-        """Add trajectories; returns the sums of the episodes that ended, by the names of their statistics.
+        """Add trajectories; return the sums of the episodes that ended, by the names of their statistics.
 
         Args:
             batch: the trajectories.
-            rows: their observations.
-            finals: the observations after each of them.
-            update: number of updates so far.
+            rows: the observations of their rows.
+            finals: the observations after each trajectory.
+            update: the number of updates so far.
 
         Raises:
             NotFiniteError: if a reward is NaN or infinite.
@@ -63,7 +63,7 @@ class EpisodeRewards:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums of episodes that go on."""
+        """The sums of unfinished episodes."""
         return self._sums.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

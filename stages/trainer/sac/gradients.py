@@ -1,11 +1,10 @@
 """The gradients of soft actor-critic's losses for perceptrons and continuous actions, derived by hand.
 
-What autograd does for any network, written out for the one that most agents with continuous actions have: no graph is
-recorded, all that is large is written to buffers that were there before, and the policy is passed once for s and s',
-and a Q once for (s, a) and (s, ã). Autograd stays the reference: tests compare the two.
+It does what autograd does for any network, for the one that most agents with continuous actions have: no graph is
+recorded, large arrays are written to buffers allocated once, and the policy runs once for s and s', and a Q once for
+(s, a) and (s, ã). Autograd stays the reference: tests compare the two.
 
-Axis letters: B rows, U units, C actions, S reward signals. Heads, values and what follows from them have their rows
-last.
+Axis letters: B rows, U units, C actions, S reward signals. Heads, values and arrays computed from them have rows last.
 
 **Perceptrons** (`perceptron`). A layer is y = f(z) with z = x·Wᵀ + b, outputs are h = Wₕ·yᵀ + bₕ. Given ∂L/∂h,
 
@@ -22,7 +21,7 @@ and from the last layer to the first, with δ = ∂L/∂z = ∂L/∂y ⊙ f′(z
 **Losses.** With y = r + γ·(min Q′(s', ã') - α·log π'), Q's loss is the mean over B and S of (Q(s, a) - y)²/2, and the
 policy's that of α·log π - min Q(s, ã), so that
 
-    ∂L/∂Q(s, a) = (Q - y)/BS     ∂L/∂Q(s, ã) = -1/BS where it is the smaller one, and of equal ones half that
+    ∂L/∂Q(s, a) = (Q - y)/BS     ∂L/∂Q(s, ã) = -1/BS for the smaller one, and half that for equal ones
     ∂L/∂u = ∂L/∂ã·(1 - ã²) + α/B·2ã     ∂L/∂μ = ∂L/∂u     ∂L/∂log σ = ∂L/∂u·σ·ε - α/B (0 beyond the limits).
 """
 
@@ -54,16 +53,16 @@ from headrace.stages.trainer.sac.update import SACSteps, SACUpdate
 Half = TypeVar("Half")
 
 _ROWS_AT_ONCE = 32
-"""Numbers of rows are multiples of this one: oneDNN compiles its kernels for each number."""
+"""Numbers of rows are padded to multiples of this: oneDNN compiles its kernels for each number."""
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 
 
 class SACByHand:
-    """The gradients of `SACUpdate`, of plain designs with continuous actions alone, on the CPU.
+    """The gradients of `SACUpdate`, for plain designs with only continuous actions, on the CPU.
 
     Args:
-        design: the policy's.
-        update: the parameters of its networks are read, and their gradients are written: not added to.
+        design: the policy's design.
+        update: the parameters of its networks are read, and their gradients overwritten.
     """
 
     def __init__(self, design: PolicyDesign, update: SACUpdate) -> None:
@@ -81,20 +80,20 @@ class SACByHand:
         self._actions = design.spec.actions.continuous_size
         self._coefficients = update.coefficients
         self._entropy = float(update.target_entropies[0]) if update.learns_coefficients else None
-        """The target entropy; None if the coefficient stays as it is."""
+        """The target entropy; None if the coefficient is fixed."""
         self._beside = SideThread()
         self.use_threads = torch.set_num_threads if products.alone else self._beside.use
-        """Compute with so many threads from now on."""
+        """Compute with that many threads from now on."""
         self._seen: tuple[Tensor, Tensor]
-        """[B, V] what is observed, and what follows."""
+        """[B, V] the observations, and the next ones."""
         self._make_room(0, self._actor.inputs.shape[1])
 
     def __call__(self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor) -> UpdateMeasures:
-        """Write the gradients of all networks; arguments as of `SACUpdate.step`."""
+        """Write the gradients of all networks; arguments are those of `SACUpdate.step`."""
         self._take_in(batch)
         rows = rewards.shape[0]
         alpha = float(np.exp(self._coefficients.values.numpy()[0]))
-        with np.errstate(all="ignore"):  # what is not finite is looked for when the updates are over
+        with np.errstate(all="ignore"):  # the caller checks for NaN and infinity after the updates
             heads = self._both(lambda at: self._actor.forward(self._seen[at], self._of_actor[at]))
             draw = _Draw(np.concatenate(heads, axis=1), noise.numpy().T)
             width = self._seen[0].shape[1]
@@ -118,24 +117,24 @@ class SACByHand:
         return UpdateMeasures(torch.from_numpy(losses), q1, q2, targets, values, negentropies, None)
 
     def _valued(self, at: int) -> tuple[Numbers, Numbers]:
-        """A target's values [S, B] of what follows, and those [S, 2B] of its Q: of actions taken, and drawn."""
+        """A target's values [S, B] of the next observations, and its Q's [S, 2B] of actions taken, then drawn."""
         room = self._rooms[at]
         return self._targets[at].forward(self._following, room), self._critics[at].forward(self._judged, room)
 
     def _back(self, errors: Sequence[Numbers], drawn: Sequence[Numbers], draw: _Draw, alpha: float) -> None:
-        """Write the gradients of both Qs, and with those by the actions that were drawn, the policy's.
+        """Write the gradients of both Qs, and from their gradients with respect to the drawn actions, the policy's.
 
         Args:
-            errors: [S, B] of each Q's values of the actions that were taken.
-            drawn: [S, B] of each Q's values of the actions that were drawn.
-            draw: of the policy.
+            errors: [S, B] of each Q's values of the actions taken.
+            drawn: [S, B] of each Q's values of the actions drawn.
+            draw: the policy's draw.
             alpha: the entropy coefficient.
         """
         rows, each = errors[0].shape[1], 1.0 / errors[0].size
         of_errors = [each * found for found in errors]
 
         def by_actions(at: int) -> tuple[NDArray[np.intp], Numbers]:
-            """The rows in which a Q is the smaller one, or as small, and the gradients [n, C] by their actions."""
+            """The rows in which a Q is the smaller or an equal one, and the gradients [n, C] by their actions."""
             q, room, ours, other = self._critics[at], self._rooms[at], drawn[at], drawn[1 - at]
             share = (-0.5 * each) * ((ours < other).astype(ours.dtype) + (ours <= other))
             chosen = np.flatnonzero(share.any(axis=0))
@@ -162,11 +161,11 @@ class SACByHand:
         self._beside.both(policy, critics)
 
     def _both(self, half: Callable[[int], Half]) -> tuple[Half, Half]:
-        """What a half of the work returns for 0, and for 1."""
+        """The results of one half of the work, for 0 and for 1."""
         return self._beside.both(partial(half, 0), partial(half, 1))
 
     def _take_in(self, batch: ReplayMinibatch) -> None:
-        """Put what networks take in into buffers, but for the actions that are drawn."""
+        """Copy the networks' inputs, except the actions that are drawn, into buffers."""
         seen, following = batch.critic_inputs.vectors, batch.target_inputs.vectors
         rows, width = seen.shape
         if self._following.shape[0] != rows:
@@ -187,11 +186,11 @@ class SACByHand:
 
 
 class _Draw:
-    """What a policy draws with heads [2C, R] and noise [C, R].
+    """A policy's draw from heads [2C, R] with noise [C, R].
 
     Attributes:
         actions: [C, R]
-        log_probs: [R] of the joint actions.
+        log_probs: [R] log-probabilities of the joint actions.
     """
 
     def __init__(self, heads: Numbers, noise: Numbers) -> None:
@@ -201,17 +200,17 @@ class _Draw:
         self._spread = np.exp(log_sigma) * noise
         u = mean + self._spread
         size = np.abs(u)
-        # log(1 - tanh² u), exact also where tanh u is rounded to ±1.
+        # log(1 - tanh² u), exact also if tanh u is rounded to ±1.
         log_slope = 2.0 * (log(2.0) - size - np.log1p(np.exp(-2.0 * size)))
         self.actions: Numbers = np.tanh(u)
         self.log_probs: Numbers = np.add.reduce(-0.5 * noise * noise - log_sigma - _HALF_LOG_TWO_PI - log_slope, axis=0)
 
     def of_heads(self, of_actions: Numbers, share: float) -> Numbers:
-        """The loss's gradient by the heads [2C, n] of the first rows.
+        """The loss's gradient with respect to the heads [2C, n] of the first rows.
 
         Args:
-            of_actions: [C, n] that by the actions.
-            share: that by log π, the same of all rows.
+            of_actions: [C, n] the gradient with respect to the actions.
+            share: the gradient with respect to log π, the same for all rows.
         """
         rows = of_actions.shape[1]
         actions, spread, within = (each[:, :rows] for each in (self.actions, self._spread, self._within))
@@ -220,15 +219,15 @@ class _Draw:
 
 
 def _mean(values: Numbers) -> float:
-    """As `values.mean()`, without its checks."""
+    """Like `values.mean()`, without its checks."""
     return float(np.add.reduce(values, axis=None)) / values.size
 
 
-# Gradient steps that are captured as CUDA graphs, and the choice among all ways.
+# Gradient steps captured as CUDA graphs, and the choice among all ways.
 
 
 class _Drawn(NamedTuple):
-    """All that changes from one gradient step to the next: see `SACUpdate.step`."""
+    """Everything that changes from one gradient step to the next; see `SACUpdate.step`."""
 
     batch: ReplayMinibatch
     rewards: Tensor
@@ -239,12 +238,12 @@ class _Drawn(NamedTuple):
 
 
 class CapturedSACSteps:
-    """Gradient steps of networks without memory, alone, as CUDA graphs: the `advance` of a `SACUpdate`.
+    """Single gradient steps of networks without memory as CUDA graphs: the `advance` of a `SACUpdate`.
 
     Args:
-        update: makes the steps.
+        update: takes the steps.
         graphs: captures them.
-        tell: is told once why steps are not captured, if that is so.
+        tell: receives, once, the reason why steps are not captured, if they are not.
     """
 
     def __init__(self, update: SACUpdate, graphs: Graphs, tell: Callable[[str], None]) -> None:
@@ -253,7 +252,7 @@ class CapturedSACSteps:
         self._captured = CapturedStep(self._step, graphs, tell, most=1)
         self._rate = 0.0
         self._rate_there = torch.zeros((), device=update.actor.values.device)
-        """The same on the device."""
+        """The learning rate on the device."""
 
     def __call__(
         self,
@@ -264,7 +263,7 @@ class CapturedSACSteps:
         learning_rate: float,
         share: float = 1.0,
     ) -> UpdateMeasures:
-        """One gradient step of all networks, by its graph once there is one; see `SACUpdate`."""
+        """One gradient step of all networks, by its graph once one exists; see `SACUpdate`."""
         if learning_rate != self._rate:
             self._rate = learning_rate
             self._rate_there = to_device(torch.tensor(learning_rate), self._rate_there.device)
@@ -274,7 +273,7 @@ class CapturedSACSteps:
         return copied(found)
 
     def _step(self, drawn: _Drawn) -> UpdateMeasures:
-        # Torch takes a tensor [] wherever it takes a number, but its types do not say so.
+        # Torch takes a tensor [] wherever it takes a number, but its types do not show it.
         rate = cast("float", drawn.learning_rate)
         return self._update.step(drawn.batch, drawn.rewards, drawn.discounts, drawn.noise, rate)
 
@@ -286,7 +285,7 @@ def make_update(
     signals: int,
     random: np.random.Generator,
 ) -> SACUpdate:
-    """Make the update that the settings ask for; says at the start why gradients are found by autograd, if they are."""
+    """Make the update that the settings require; log at the start why autograd computes the gradients, if it does."""
     arguments = design, hyperparameters, signals, random, context.device, context.replicas
     why = _why_autograd(context, design)
     if why is not None:
@@ -304,7 +303,7 @@ def make_update(
 
 
 def _followed_seldom(update: SACUpdate, advance: SACSteps, *arguments: Any) -> UpdateMeasures:
-    """Make a gradient step, behind which targets may follow: beside the graph, which is the same of all steps."""
+    """Take a gradient step, and then move the targets if due: outside the graph, which is the same for all steps."""
     measures = advance(*arguments)
     if update.steps % update.target_update_interval == 0:
         update.follow()
@@ -312,9 +311,9 @@ def _followed_seldom(update: SACUpdate, advance: SACSteps, *arguments: Any) -> U
 
 
 def _why_autograd(context: TrainerContext, design: PolicyDesign) -> str | None:
-    """Return why gradients can't be found by hand, in words; None if they can."""
+    """Return why gradients can't be computed by hand, in words; None if they can."""
     if context.autograd:
-        return "torch_settings.gradients says so"
+        return "torch_settings.gradients asks for it"
     if not design.plain:
         return "its networks are more than perceptrons over vectors"
     if design.spec.actions.discrete_branches:

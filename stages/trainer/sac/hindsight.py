@@ -1,8 +1,8 @@
-"""Hindsight experience replay: a replay memory whose steps are learned from with other goals than their own, too.
+"""Hindsight experience replay: a replay memory that also teaches its steps with other goals than their own.
 
-Andrychowicz et al. (2017), "Hindsight Experience Replay". As in Stable-Baselines3's `HerReplayBuffer` goals are
-replaced when a minibatch is drawn: those of n of n + 1 rows, by goals that their episodes achieved. The rewards of
-these rows are computed anew; whether the step terminated its episode stays. Only finished episodes are drawn from.
+Andrychowicz et al. (2017), "Hindsight Experience Replay". As in Stable-Baselines3's `HerReplayBuffer`, goals are
+replaced when a minibatch is drawn: in n of n + 1 rows, by goals that their episodes achieved. The rewards of these rows
+are recomputed; whether the step terminated its episode is unchanged. Only finished episodes are drawn from.
 
 Axis letters: N rows and K pieces of a batch, B rows of a sample, R of these relabelled, g numbers of a goal.
 """
@@ -30,26 +30,26 @@ from headrace.stages.trainer.sac.replay_memory import Index, ReplayedRows, Repla
 log = logging.getLogger(__name__)
 
 _SAME = 1e-4
-"""Relative difference of rewards that are equal but for rounding."""
+"""Relative difference of rewards that are equal up to rounding."""
 _RARE = 1e-3
-"""Share of steps whose rewards may differ by more, as float32 lets a goal be just reached or just missed."""
+"""Share of steps whose rewards may differ by more, as float32 may just reach or just miss a goal."""
 
 
 class HindsightMemory(ReplayMemory):
-    """A replay memory that relabels.
+    """A replay memory that relabels goals.
 
-    The rows of finished episodes have places: numbers that count up, in the order of their episodes' ends. A place is
-    left when its episode's first row is replaced, and so are all places before it; an episode is never there in part.
+    The rows of finished episodes have places: ascending numbers, in the order of their episodes' ends. When an
+    episode's first row is replaced, its places are dropped with all earlier ones; no episode is ever present in part.
 
     Args:
-        context: of the trainer; its environment's rewards are opened.
+        context: the trainer's context, whose environment rewards are opened here.
         layout: the layout of encoded observations.
-        capacity: rows kept.
+        capacity: the number of rows kept.
         settings: which goals, and how many.
 
     Raises:
-        StageError: if observations are not those of a goal environment, there is none to ask for rewards, or what is
-            learned from are no single steps.
+        StageError: if observations are not those of a goal environment, no environment can compute rewards, or the
+            trainer does not learn from single steps.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class HindsightMemory(ReplayMemory):
     def clear(self) -> None:
         """Forget everything."""
         super().clear()
-        self._left, self._taken = 0, 0  # the places from the first to below the second one are drawn from
-        # agent → episode, its first row, and first row and end of its pieces that are there; not saved, as a run that
-        # goes on begins episodes anew.
+        self._left, self._taken = 0, 0  # the range of places to draw from
+        # agent → episode, its first row, and first row and end of its stored pieces; not saved, as a resumed run
+        # begins new episodes.
         self._begun: dict[int, tuple[int, int, deque[tuple[int, int]]]] = {}
 
     @property
@@ -91,7 +91,7 @@ class HindsightMemory(ReplayMemory):
         return self.drawable > 0
 
     def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
-        """Copy trajectories in; the rows of an episode are drawn once it has ended."""
+        """Copy trajectories into the memory; an episode's rows are drawn once it has ended."""
         first, oldest = self._count, max(0, self._count + batch.num_rows - self.capacity)
         self._leave(min(oldest, first))
         super().add(batch, rows, finals)
@@ -123,7 +123,7 @@ class HindsightMemory(ReplayMemory):
             del self._begun[agent]
 
     def sample(self, count: int, random: np.random.Generator) -> ReplayedRows:
-        """Rows of finished episodes drawn uniformly with replacement, the first ones relabelled; there must be one."""
+        """Rows of finished episodes (at least one), drawn uniformly with replacement, the first ones relabelled."""
         places = random.integers(self._left, self._taken, size=count)
         relabelled = places[: count * self._settings.per_transition // (self._settings.per_transition + 1)]
         end = self._places["end"].take(relabelled % self.capacity)
@@ -137,7 +137,7 @@ class HindsightMemory(ReplayMemory):
         return self.relabelled(places, goals)
 
     def relabelled(self, places: Index, goals: Index) -> ReplayedRows:
-        """The rows at some places, the first R of them with goals that were achieved by the rows at others.
+        """The rows at these places, the first R of them with goals that the rows at other places achieved.
 
         Args:
             places: [B]
@@ -155,7 +155,7 @@ class HindsightMemory(ReplayMemory):
         return ReplayedRows(replayed.observations, replayed.next_observations, columns)
 
     def facts(self) -> dict[str, Any]:
-        """Plain values for `restore`, beside the columns."""
+        """Plain values for `restore`, in addition to the columns."""
         return {**super().facts(), "places": [self._left, self._taken]}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
@@ -169,11 +169,11 @@ class HindsightMemory(ReplayMemory):
         self._left, self._taken = map(int, facts.get("places", (0, 0)))
 
     def _rows_at(self, places: Index) -> Index:
-        """The rows at places, within the ring."""
+        """The ring indices of places."""
         return self._places["row"].take(places % self.capacity) % self.capacity
 
     def _leave(self, oldest: int) -> None:
-        """Leave the places of episodes with rows before `oldest`."""
+        """Drop the places of episodes with rows before `oldest`."""
         replaced = np.arange(max(0, self._count - self.capacity), oldest)
         if len(replaced):
             places = self._rows["place"].take(replaced % self.capacity)
@@ -182,7 +182,7 @@ class HindsightMemory(ReplayMemory):
                 self._left = int(self._places["end"].take(places % self.capacity).max())
 
     def _finish(self, start: int, pieces: Iterable[tuple[int, int]], oldest: int) -> None:
-        """Give places to the rows of an episode that has ended, as far as they are there."""
+        """Give places to an ended episode's rows that are still stored."""
         if start < oldest:
             self._tell(
                 "the first steps of an episode had left the replay buffer when it ended, so with hindsight hardly "
@@ -199,7 +199,7 @@ class HindsightMemory(ReplayMemory):
         self._taken = end
 
     def _judge(self, rewards: NDArray[np.float32], recorded: Array) -> None:
-        """Warn, once, if steps were rewarded otherwise than by `compute_reward`."""
+        """Warn, once, if recorded rewards differ from `compute_reward`'s."""
         differing = np.flatnonzero(np.abs(rewards - recorded) > _SAME * (1.0 + np.abs(recorded)))
         self._judged += len(recorded)
         self._differing += len(differing)
@@ -212,7 +212,7 @@ class HindsightMemory(ReplayMemory):
             )
 
     def _tell(self, words: str, *numbers: float) -> None:
-        """Warn, unless it was said before."""
+        """Warn, unless the warning has been given before."""
         if words not in self._told:
             self._told.add(words)
             log.warning("%s: %s", self._behavior, words % numbers)

@@ -1,4 +1,4 @@
-"""The losses of soft actor-critic and what they are made of, as pure functions of tensors.
+"""The losses of soft actor-critic and their parts, as pure functions of tensors.
 
 Axis letters and masks as in `update`: B rows, S reward signals, A choices of K discrete branches, G entropy
 coefficients.
@@ -25,18 +25,18 @@ def q_target(rewards: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
 
     Args:
         rewards: scaled by each signal's strength.
-        discounts: γ of the signal, 0 where the episode terminated and the signal ends with it. Where it was merely cut
-            short, s' is what was really observed next, and counts.
-        next_values: the target network's.
+        discounts: γ of the signal, 0 if the episode terminated and the signal ends with it. If it was only cut
+            short, s' is the real next observation, and counts.
+        next_values: the target network's values.
     """
     return torch.addcmul(rewards, discounts, next_values)
 
 
 def taken_values(q: Tensor, choices: Sequence[Tensor]) -> Tensor:
-    """Value [B, S] of the actions that were taken.
+    """Value [B, S] of the actions taken.
 
     Args:
-        q: [B, S, A] with the continuous actions that were taken.
+        q: [B, S, A] with the continuous actions taken.
         choices: [B, 1] per branch, index among all A choices. The mean over branches is taken.
     """
     if not choices:
@@ -80,15 +80,15 @@ def half_squared_error(values: Tensor, targets: Tensor, mask: Tensor | None) -> 
 
 
 def policy_loss(soft: Tensor, mask: Tensor | None) -> Tensor:
-    """Less is better: minus the soft value [B, S] that the policy's actions have, the mean over signals and rows."""
+    """The policy's loss: minus the soft value [B, S] of its actions, averaged over signals and rows."""
     return -masked_mean(soft, mask)
 
 
 def coefficient_gradients(negentropies: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
-    """Gradients [G] by log α of the loss Σ log α·(H - H_target): α falls where the entropy is above its target.
+    """Gradients [G] with respect to log α of the loss Σ log α·(H - H_target): α falls if entropy is above its target.
 
-    The loss is eq. 18 of "Algorithms and Applications", but with log α where that has α, as all common implementations
-    do: a step then does not depend on how large α is.
+    The loss is eq. 18 of "Algorithms and Applications", but with log α in place of α, as in all common implementations:
+    a step then does not depend on the size of α.
 
     Args:
         negentropies: -H as in `soft_values`, [B, G].

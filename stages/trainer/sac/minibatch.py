@@ -1,4 +1,4 @@
-"""The minibatch of one update, rows of the replay memory as inputs of each network, and what a step measured of it."""
+"""The minibatch of one update, rows of the replay memory as inputs of each network, and a step's measurements of it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from headrace.stages.trainer.sac.replay_memory import ReplayedRows, ReplayedSequ
 
 @dataclass(frozen=True, slots=True)
 class ReplayMinibatch:
-    """B rows; with memory S sequences of L rows each, end to end. Axis letters as in `update`."""
+    """B rows; with memory S sequences of L rows each, concatenated. Axis letters as in `update`."""
 
     actor_inputs: Inputs
     """Observations, normalised; with memory, from the actor's recorded memory."""
     critic_inputs: Inputs
     """The same; with memory, from zeros: critics' memories are not recorded, and would be outdated."""
     target_inputs: Inputs
-    """The observations that the target network values. Without memory the next ones, [B]; with memory, L + 1 rows for
-    each sequence, from zeros: its observations and the one after it. The first of them only fills the memory."""
+    """The target network's observations. Without memory the next ones, [B]; with memory, L + 1 rows for each sequence,
+    from zeros: its observations and the one after it. The first of them only fills the memory."""
     continuous: Tensor
     """[B, C] as the policy drew them."""
     choices: tuple[Tensor, ...]
@@ -48,7 +48,7 @@ class MinibatchMaker:
 
     Args:
         intake: its normaliser is applied.
-        actions: the behaviour's.
+        actions: the behaviour's actions.
         device: the device to learn on.
     """
 
@@ -99,7 +99,7 @@ class MinibatchMaker:
     def _with_memory(
         self, replayed: ReplayedRows, sequences: ReplayedSequences, inputs: Inputs, following: Inputs
     ) -> tuple[Inputs, Inputs, Inputs]:
-        """Inputs of actor, critics and target, made of the observations and next observations of S × L rows."""
+        """Inputs of actor, critics and target, from the observations and next observations of S × L rows."""
         length = sequences.length
         first = self._features(sequences.previous, "previous_")[:, None]
         taken = self._features(replayed.columns, "")
@@ -133,7 +133,7 @@ class MinibatchMaker:
 
 
 def part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[ReplayedRows, Part, float]:
-    """A replica's part of a sample, as rows and as places among all, and the weight of the means over it."""
+    """A replica's part of a sample, as rows and as their place among all, and the weight of the means over it."""
     sequences = replayed.sequences
     length = 1 if sequences is None else sequences.length
     counted = replicas.part(rows // length)
@@ -144,7 +144,7 @@ def part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[Repl
     return own, here, float(own.sequences.mask.sum() * here.weight / sequences.mask.sum())
 
 
-# What gradient steps measured of minibatches: losses, values and entropies, and their statistics.
+# Measurements of gradient steps on minibatches: losses, values and entropies, and their statistics.
 
 
 LOSSES = ("Policy Loss", "Q1 Loss", "Q2 Loss", "Value Loss")
@@ -157,12 +157,12 @@ class UpdateMeasures:
     losses: Tensor
     """[4] by `LOSSES`."""
     q1: Tensor
-    """[B, S] of the actions that were taken."""
+    """[B, S] of the actions taken."""
     q2: Tensor
     targets: Tensor
-    """[B, S] what both should be."""
+    """[B, S] the targets of both Qs."""
     values: Tensor
-    """[B, S] V's, or without V, the soft values that it would learn."""
+    """[B, S] V's values, or without V, the soft values that it would learn."""
     negentropies: Tensor
     """[B, G]"""
     mask: Tensor | None
@@ -174,9 +174,9 @@ def measures_of_all(
     """The measures of several gradient steps together; the losses are those of the last one.
 
     Args:
-        found: of each step.
-        replicas: those that have made the same steps.
-        parts: of each step this replica's part of the minibatch's rows, and the number of these.
+        found: the measurements of each step.
+        replicas: the replicas that have taken the same steps.
+        parts: for each step this replica's part of the minibatch's rows, and the number of all rows.
     """
     columns: list[list[Tensor]] = [[each.q1, each.q2, each.targets, each.values, each.negentropies] for each in found]
     masked = found[-1].mask is not None
@@ -197,13 +197,13 @@ def measures_of_all(
 
 
 def spreads_of(measures: UpdateMeasures) -> tuple[dict[str, list[float]], list[float]]:
-    """Minimum, mean and maximum of what was measured, by name, and the mean value of each signal; padding left out."""
+    """Minimum, mean and maximum of each measurement, by name, and the mean value of each signal; padding left out."""
     q1, log_probs = measures.q1, measures.negentropies.sum(dim=1)
     of_rows = torch.stack([q1, measures.q2, measures.values, (q1 - measures.targets).abs_()])
     if measures.mask is not None:
         real = measures.mask > 0
         of_rows, log_probs = of_rows[:, real], log_probs[real]
-    # Together: each number that is fetched by itself costs as much as a layer, and there is an update every few steps.
+    # Together: fetching each number separately costs as much as a layer, and there is an update every few steps.
     least, greatest = torch.aminmax(of_rows.flatten(1), dim=1)
     per_signal = of_rows.mean(dim=1)  # [4, S]
     ends = torch.stack([least, per_signal.mean(dim=1), greatest], dim=1)
@@ -216,7 +216,7 @@ def spreads_of(measures: UpdateMeasures) -> tuple[dict[str, list[float]], list[f
 def statistics_of(
     losses: NDArray[np.float32], norms: Sequence[float], measures: UpdateMeasures, signals: Sequence[str]
 ) -> dict[str, float]:
-    """What was measured, by the names of statistics.
+    """The measurements, by the names of statistics.
 
     Args:
         losses: [k, 4] of k gradient steps.

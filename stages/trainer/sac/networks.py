@@ -1,6 +1,6 @@
-"""The networks of soft actor-critic beside the actor: Q, V, and the entropy coefficients.
+"""The networks of soft actor-critic other than the actor: Q, V, and the entropy coefficients.
 
-The actor is `ActorNetwork`. All of them have the body that the settings describe, each its own.
+The actor is `ActorNetwork`. Each network has a separate body, of the kind that the settings describe.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class QNetwork(nn.Module):
     def forward(self, inputs: Inputs, continuous: Tensor, frozen: bool = False) -> Tensor:
         """Values [B, S, A] of B rows with continuous actions [B, C].
 
-        With `frozen`, gradients by the weights need not be computed, only those by the actions.
+        With `frozen`, only gradients with respect to the actions are needed, not those of the weights.
         """
         if self._plain is not None:
             x = torch.cat((inputs.vectors, continuous), dim=1) if self._takes_actions else inputs.vectors
@@ -92,15 +92,15 @@ class EntropyCoefficients(nn.Module):
 
 
 def drawn_for(actions: ActionSpec, network: Network) -> Network:
-    """Draw a network's weights anew as suits the actions; its encoders and memory stay as they are.
+    """Draw new weights for a network, as suits the actions; its encoders and memory stay as they are.
 
-    With continuous actions alone, hidden layers and heads are drawn uniformly within ±1/sqrt(fan_in), as torch does.
+    With only continuous actions, hidden layers and heads are drawn uniformly within ±1/sqrt(fan_in), as torch does.
     ML-Agents' weights are 1.7 times as large (and those of value heads more): Q's values of untried actions are then
-    large beside what is learned first, which delays learning (docs/learning.md). The values of discrete choices are
-    outputs, all at once, and are learned sooner from ML-Agents' weights, which hidden layers begin with; with both
-    kinds of actions value heads have them, too (Xavier uniform, biases 0), and with a memory previous actions, which
-    ML-Agents' networks do not see, have no weight at first: else what is observed and the action that Q values would
-    be a small part of what the networks see, and learning comes later (docs/learning.md).
+    large compared with what is learned first, which delays learning (docs/learning.md). The values of discrete choices
+    are outputs, all together, and are learned sooner from ML-Agents' weights, which hidden layers start with. With both
+    kinds of actions, value heads have ML-Agents' weights, too (Xavier uniform, biases 0). With a memory, previous
+    actions, which ML-Agents' networks do not see, have no weight at first: otherwise observations and the Q value's
+    action would be a small part of the inputs, and learning would be delayed (docs/learning.md).
     """
     if actions.discrete_branches:
         if actions.continuous_size:
@@ -124,7 +124,7 @@ def _bodies(network: nn.Module) -> list[NetworkBody]:
 
 
 def _linear(network: nn.Module, *names: str) -> list[nn.Linear]:
-    """The linear layers of these names, anywhere in the network."""
+    """The linear layers with these names, anywhere in the network."""
     found = network.named_modules()
     return [module for path, module in found if isinstance(module, nn.Linear) and path.rpartition(".")[2] in names]
 
@@ -133,7 +133,7 @@ def check_actions(behavior: str, actions: ActionSpec, target_entropy: float | No
     """Refuse continuous actions that SAC's policies can't scale, and a target entropy of none.
 
     Raises:
-        StageError: naming those without bounds, or the setting.
+        StageError: naming the actions without bounds, or the setting.
     """
     if target_entropy is not None and not actions.continuous_size:
         raise StageError(

@@ -1,7 +1,7 @@
-"""How many updates are due: counted against steps, as they come, or in rounds, after so many steps or episodes.
+"""The number of updates due: counted against arriving steps, or in rounds of a number of steps or episodes.
 
 Rounds are those of Stable-Baselines3 (its `train_freq` and `gradient_steps`): they are counted from the run's first
-step, and one that ends after `buffer_init_steps` makes all of its updates, though it may have begun before.
+step, and one that ends after `buffer_init_steps` makes all of its updates, even if it began before.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 
 class UpdateRatio:
-    """Counts updates against steps exactly, however many steps come at a time.
+    """Counts updates against steps exactly, however many steps arrive at a time.
 
     Args:
         steps_per_update: agent steps for each update; below 1 for several updates a step.
-        first_step: steps up to this one owe nothing.
+        first_step: steps up to this one are owed no updates.
     """
 
     def __init__(self, steps_per_update: float, first_step: int) -> None:
@@ -34,15 +34,15 @@ class UpdateRatio:
         self._updates = 0
 
     def owes(self, step: int) -> bool:
-        """Return True if fewer updates were made than `step` agent steps ask for."""
+        """Return True if fewer updates have been made than `step` agent steps are owed."""
         return self._updates * self._steps_per_update < step - self._first_step
 
     def owed(self, step: int) -> int:
-        """Return how many updates are missing."""
+        """Return the number of missing updates."""
         return max(0, ceil((step - self._first_step) / self._steps_per_update) - self._updates)
 
     def count(self) -> None:
-        """Count one more update."""
+        """Count one update."""
         self._updates += 1
 
     def restart(self, first_step: int) -> None:
@@ -51,7 +51,7 @@ class UpdateRatio:
         self._updates = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The count of updates, the step that it starts from, and the ratio."""
+        """The number of updates, the step that the count starts from, and the ratio."""
         return {
             "first_step": self._first_step,
             "updates": self._updates,
@@ -59,7 +59,7 @@ class UpdateRatio:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], step: int) -> None:
-        """Continue from `state_dict()`, made at this step; a changed ratio holds from here on only."""
+        """Continue from `state_dict()`, made at this step; a changed ratio applies only from here on."""
         self._first_step = int(state["first_step"])
         self._updates = int(state["updates"])
         if state["steps_per_update"] != self._steps_per_update:
@@ -86,17 +86,17 @@ class UpdatePace:
         self.of_policy = UpdateRatio(h.steps_per_update if h.gradient_steps is None else 1.0, 0)
         self.of_signals = UpdateRatio(h.reward_signal_steps_per_update, 0)
         self._due_step = 0
-        """The steps that owe updates: in rounds those up to the end of the last one."""
+        """The steps that are owed updates: in rounds those up to the end of the last round."""
         self._due_updates = 0
         """With `gradient_steps`, the policy's updates of all rounds so far."""
         self._episodes = self._last_end = 0
-        """Episodes that have ended, and the step at which the last one did."""
+        """The number of ended episodes, and the step at which the last one ended."""
         self._told_of_waiting = False
         self._first_step = 0
         self.restart(0)
 
     def add(self, batch: TrajectoryBatch, step: int) -> None:
-        """Take in trajectories, with which `step` steps have come in all."""
+        """Count trajectories, with which `step` steps have arrived in total."""
         if not self._in_rounds:
             self._due_step = step
             return
@@ -110,7 +110,7 @@ class UpdatePace:
             self._tell_of_waiting(step)
 
     def postpone(self, step: int) -> None:
-        """Let steps up to this one owe nothing, as nothing can be learned from yet; rounds of episodes wait anyway."""
+        """Cancel what steps up to this one are owed, as the memory holds too few rows; rounds of episodes wait."""
         if not self._by_episodes and step > self._first_step:
             self._first_step = step
             self._count_from(step)
@@ -120,7 +120,7 @@ class UpdatePace:
         return ratio.owes(self._due(ratio))
 
     def owed(self, ratio: UpdateRatio) -> int:
-        """Return how many of them are missing."""
+        """Return the number of missing updates that this ratio counts."""
         return ratio.owed(self._due(ratio))
 
     def restart(self, step: int) -> None:
@@ -129,7 +129,7 @@ class UpdatePace:
         self._count_from(step if self._in_rounds else self._first_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Both counts, and what they are compared with."""
+        """Both counts, and the numbers that they are compared with."""
         return {
             "due_step": self._due_step,
             "due_updates": None if self._hyperparameters.gradient_steps is None else self._due_updates,
@@ -141,7 +141,7 @@ class UpdatePace:
 
     def load_state_dict(self, state: Mapping[str, Any], step: int) -> None:
         """Continue from `state_dict()`, made at this step."""
-        # States that are older than `update_at`, or than rounds, lack these.
+        # States from before `update_at`, or before rounds, lack these.
         self._due_step = int(state.get("due_step", step)) if self._in_rounds else step
         self._last_end, self._episodes = self._due_step, int(state.get("episodes", 0))
         self._first_step = int(state.get("first_step", self._first_step))
@@ -154,18 +154,18 @@ class UpdatePace:
         self.of_signals.load_state_dict(state["signal_ratio"], step)
 
     def _due(self, ratio: UpdateRatio) -> int:
-        """What a count of updates is compared with."""
+        """The number that a count of updates is compared with."""
         by_rounds = ratio is self.of_policy and self._hyperparameters.gradient_steps is not None
         return self._due_updates if by_rounds else self._due_step
 
     def _count_from(self, step: int) -> None:
-        """Let steps up to this one owe nothing."""
+        """Cancel what steps up to this one are owed."""
         self.of_signals.restart(step)
         self._due_updates = 0
         self.of_policy.restart(step if self._hyperparameters.gradient_steps is None else 0)
 
     def _ends_of_rounds(self, batch: TrajectoryBatch, step: int) -> list[int]:
-        """The steps at which rounds end within a batch, with which `step` steps have come in all."""
+        """The steps at which rounds end within a batch, with which `step` steps have arrived in total."""
         before, each = step - batch.num_rows, self._hyperparameters.train_freq or 1
         if not self._by_episodes:
             return [*range(before - before % each + each, step + 1, each)]
@@ -177,7 +177,7 @@ class UpdatePace:
         return ends[each - earlier - 1 :: each]
 
     def _tell_of_waiting(self, step: int) -> None:
-        """Warn once steps would leave the buffer unlearned, or a tenth of the run is over, because no episode ends."""
+        """Warn once, before steps leave the buffer unused or a tenth of the run is over, if no episode ends."""
         waited = step - self._last_end
         if waited < min(self._hyperparameters.buffer_size, max(1, self._context.settings.max_steps // 10)):
             return

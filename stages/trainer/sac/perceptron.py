@@ -1,9 +1,9 @@
-"""A whole perceptron as one step of autograd: the same numbers as those of `NetworkBody` and a head, sooner.
+"""A whole perceptron as one step of autograd: the same numbers as those of `NetworkBody` and a head, faster.
 
-Off-policy learning makes an update for each step or so, and seven passes through networks for each update. For plain
-designs that is matrix products and their overhead: graphs of small operations, copies of biases, fresh memory for each
-result. Here a pass keeps its results in buffers of its own, gradients of weights are added in place to the vector of
-`FlatParameters`, and products with the few columns of an observation are transposed where that is quicker.
+Off-policy learning makes an update every step or so, and each update runs networks seven times. For plain designs that
+is matrix products and their overhead: graphs of small operations, copies of biases, new memory for each result. Here a
+pass keeps its results in reused buffers, gradients of weights are added in place to the vector of `FlatParameters`, and
+products with the few columns of an observation are transposed if that is faster.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from headrace.stages.policy.network.layers import SLOPE_OF_INPUT, TIMES_SLOPE, W
 from headrace.stages.policy.network.products import HiddenProducts
 
 FEW = 32
-"""Columns up to which the transposed product is quicker: five times at 4, and never slower."""
+"""Columns up to which the transposed product is faster: five times at 4, and never slower."""
 
 
 class Perceptron:
     """The hidden layers of a body, and a head, whose parameters a `FlatParameters` has taken over.
 
-    One pass of each kind, frozen or not, can be under way at a time: the next one overwrites the buffers that its
+    One pass of each kind, frozen or not, can be pending at a time: the next one overwrites the buffers that its
     backward pass reads.
 
     Args:
@@ -79,7 +79,7 @@ class _Pass:
         return torch.addmm(self._biases[-1], x, self._weights[-1].t())
 
     def backward(self, gradient: Tensor, to_inputs: bool) -> Tensor | None:
-        """Add up the gradients of the parameters; returns the gradient of the inputs if asked for."""
+        """Add up the gradients of the parameters; return the gradient of the inputs if `to_inputs`."""
         if not self._learns:
             return self._to_inputs(gradient) if to_inputs else None
         for layer in reversed(range(len(self._weights))):
@@ -98,7 +98,7 @@ class _Pass:
         return self._first(gradient) if to_inputs else None
 
     def _to_inputs(self, gradient: Tensor) -> Tensor:
-        """The gradient of the inputs alone."""
+        """Only the gradient of the inputs."""
         rows = _some_rows(gradient) if gradient.device.type == "cpu" else None
         if rows is not None:
             gradient = gradient[rows]
@@ -115,7 +115,7 @@ class _Pass:
         return below
 
     def _first(self, gradient: Tensor) -> Tensor:
-        """The gradient of the inputs, made of that of the first layer's outputs."""
+        """The gradient of the inputs, from the gradient of the first layer's outputs."""
         return (self._weights[0].t() @ gradient.t()).t()
 
     def _make_buffers(self, x: Tensor) -> None:
@@ -130,17 +130,17 @@ class _Pass:
 
 
 def _some_rows(gradient: Tensor) -> Tensor | None:
-    """The rows of a gradient that are not all 0; None if all of them.
+    """The rows of a gradient that are not all 0; None if all rows are such.
 
-    Where the smaller output of two networks counts, each has gradients for some of the rows alone: on a CPU only these
-    are computed, as looking at the gradient costs no wait there.
+    If only the smaller output of two networks counts, each has gradients for some of the rows: on a CPU only these are
+    computed, as reading the gradient there does not wait for a device.
     """
     rows = gradient.count_nonzero(dim=1).nonzero().squeeze(1)
     return None if len(rows) == len(gradient) else rows
 
 
 class _Node(torch.autograd.Function):
-    """A pass as autograd sees it. Parameters are among its inputs because they require gradients."""
+    """A pass, as an autograd function. Parameters are among its inputs because they require gradients."""
 
     @staticmethod
     def forward(ctx: Any, way: _Pass, x: Tensor, *parameters: Tensor) -> Tensor:
@@ -150,23 +150,23 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         below = ctx.way.backward(gradients[0], ctx.needs_input_grad[1])
-        return (None, below, *(None for _ in range(ctx.count)))  # the parameters' were added where they belong
+        return (None, below, *(None for _ in range(ctx.count)))  # the parameters' gradients were added in place
 
 
 # The same without autograd; the equations are in `gradients`. Axis letters: R rows, U units of a layer, V inputs of a
 # layer, K outputs. Outputs have their rows last.
 
 Numbers = NDArray[np.floating[Any]]
-"""Of the networks' own precision."""
+"""The networks' own precision."""
 
 
 class HandPerceptron:
-    """Linear layers with an activation behind each but the last, on the CPU.
+    """Linear layers with an activation after each but the last, on the CPU.
 
     Args:
         layers: `FlatParameters` has taken over their parameters.
-        activation: its name.
-        products: multiplies what is wide.
+        activation: the activation's name.
+        products: multiplies wide layers.
     """
 
     def __init__(self, layers: Sequence[nn.Linear], activation: str, products: HiddenProducts) -> None:
@@ -179,10 +179,10 @@ class HandPerceptron:
         self._head_weight, self._bias = head.weight.detach(), bias[:, None]
         self._activate, self._slope = WRITE_ACTIVATION[activation], TIMES_SLOPE[activation]
         self.keeps_z = activation in SLOPE_OF_INPUT
-        """Whether the activation's slope is found at what goes into it, instead of at what comes out."""
+        """Whether the activation's slope is computed from its input, instead of its output."""
 
     def forward(self, x: Tensor, room: Room) -> Numbers:
-        """Outputs [K, R] of rows [R, V]; what the backward pass needs stays in the room."""
+        """Outputs [K, R] of rows [R, V]; `room` keeps what the backward pass needs."""
         room.x, rows = x, x.shape[0]
         for layer, zs, ys in zip(self.hidden, room.zs, room.ys, strict=True):
             z, y = zs[:rows], ys[:rows]
@@ -194,15 +194,15 @@ class HandPerceptron:
         return outputs
 
     def back(self, of_outputs: Numbers, room: Room) -> Tensor:
-        """Find the δ of all layers, for `learn`; returns the first one's [n, U].
+        """Compute the δ of all layers, for `learn`; return the first one's [n, U].
 
         Args:
-            of_outputs: [K, n] the loss's gradient by the outputs of the first n rows.
-            room: has the last forward pass, and is given the δ.
+            of_outputs: [K, n] the loss's gradient with respect to the outputs of the first n rows.
+            room: holds the last forward pass, and receives the δ.
         """
         rows = of_outputs.shape[1]
         deltas = [delta[:rows] for delta in room.deltas]
-        # A product of a column and a row takes BLAS three times as long.
+        # BLAS takes three times as long for the product of a column and a row.
         multiply = torch.mul if len(of_outputs) == 1 else torch.mm
         multiply(torch.from_numpy(of_outputs).t(), self._head_weight, out=deltas[-1])
         kept = room.zs if self.keeps_z else room.ys
@@ -216,8 +216,8 @@ class HandPerceptron:
         """Write the parameters' gradients.
 
         Args:
-            of_outputs: [K, r] the loss's gradient by the outputs of the first r rows.
-            room: has the δ of `back`.
+            of_outputs: [K, r] the loss's gradient with respect to the outputs of the first r rows.
+            room: holds the δ of `back`.
         """
         rows = of_outputs.shape[1]
         np.matmul(of_outputs, room.ys[-1][:rows].numpy(), out=self._of_head)
@@ -243,12 +243,12 @@ class Room:
         self.x = torch.empty(0)
         self.zs = buffers()
         self.ys = buffers() if network.keeps_z else self.zs
-        """Activations take the place of what goes into them where that is not needed any more."""
+        """Activations overwrite their inputs if these are no longer needed."""
         self.deltas = buffers()
 
     def keep(self, rows: int, chosen: NDArray[np.intp]) -> None:
-        """Leave out the rows behind the first ones, but for the chosen of them, counted from there, ascending."""
-        for kept in self.zs:  # δ are found at these alone
+        """Drop the rows after the first ones, except the chosen of them, counted from there, ascending."""
+        for kept in self.zs:  # δ are computed only at these
             of_layer = kept.numpy()[rows:]
             of_layer[: len(chosen)] = of_layer.take(chosen, axis=0)
 
@@ -261,21 +261,21 @@ class _Layer:
         self._of_weight, self._of_bias = _gradient(layer.weight), _gradient(layer.bias)
         self._products = products
         if not products.rounds(self.weight):
-            products.provider(self.weight)  # chosen by measuring, so before there are two threads
+            products.provider(self.weight)  # chosen by measuring, so before a second thread starts
 
     def forward(self, x: Tensor, z: Tensor) -> None:
         """Write z [R, U] of rows [R, V]."""
         self._products.layer(self._bias, x, self.weight, z)
 
     def back(self, delta: Tensor, below: Tensor) -> None:
-        """Write the gradient of the inputs, of δ [n, U], to `below` [n, V]."""
+        """Write the gradient of the inputs, from δ [n, U], to `below` [n, V]."""
         self._products.product(delta, self.weight, below, self.weight)
 
     def learn(self, delta: Tensor, x: Tensor) -> None:
-        """Write the parameters' gradients, of δ [r, U] and inputs [r, V]."""
+        """Write the parameters' gradients, from δ [r, U] and inputs [r, V]."""
         torch.sum(delta, 0, out=self._of_bias)
         if x.shape[1] <= FEW:
-            # NumPy's product of few columns takes a third of the time.
+            # NumPy's product with few columns takes a third of the time.
             np.matmul(delta.numpy().T, x.numpy(), out=self._of_weight.numpy())
         else:
             self._products.product(delta.t(), x, self._of_weight, self.weight)

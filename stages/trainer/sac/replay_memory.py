@@ -1,8 +1,8 @@
 """The replay memory: the newest `capacity` steps in preallocated columns, sampled uniformly.
 
-Observations are kept apart (`ObservationStore`), and rows refer to them. The observation after a step is the one before
-the next step, so each is kept once; also across pieces of a trajectory, however short: the first observation of a piece
-is the one after the piece before it. `replay_store` writes the memory to the disk.
+Observations are stored separately (`ObservationStore`), and rows refer to them. The observation after a step is the one
+before the next step, so each is stored once, even across pieces of a trajectory: the first observation of a piece is
+the one after the previous piece. `replay_store` writes the memory to disk.
 
 Axis letters: N rows and K pieces of a batch, B rows of a sample, S sequences of L rows.
 """
@@ -27,12 +27,12 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSequences:
-    """The sequences of a sample, beside their S × L rows, which lie end to end."""
+    """The sequences of a sample, in addition to their S × L rows, which are concatenated."""
 
     length: int
     """L."""
     mask: NDArray[np.bool_]
-    """[S * L] true for rows; the rest is padding: a sequence's last row over again."""
+    """[S * L] true for rows; the rest is padding: copies of a sequence's last row."""
     memories: NDArray[np.float32]
     """[S, m] the actor's memory before the first row."""
     previous: Mapping[str, Array]
@@ -47,18 +47,18 @@ class ReplayedSequences:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRows:
-    """B rows of the memory, in arrays of their own."""
+    """B rows of the memory, as copies."""
 
     observations: EncodedObservations
     """[B, ...] not normalised."""
     next_observations: EncodedObservations
-    """[B, ...] after the row; where an episode terminated, as `Intake` returned it."""
+    """[B, ...] after the row; at a terminated episode's end, as `Intake` returned it."""
     columns: Mapping[str, Array]
     """[B, ...] `rewards`, `terminated`, actions, `action_masks`."""
     sequences: ReplayedSequences | None = None
 
     def part(self, rows: slice) -> ReplayedRows:
-        """Some of the rows, which are whole sequences if there are any; views."""
+        """Some of the rows, whole sequences if there are any; views."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         sequences = None if self.sequences is None else self.sequences.part(rows)
         return ReplayedRows(_part(self.observations, rows), _part(self.next_observations, rows), columns, sequences)
@@ -72,7 +72,7 @@ class ReplayMemory:
         layout: the layout of encoded observations.
         capacity: rows kept; new rows replace the oldest ones one by one.
         memory_size: m, of a policy with memory.
-        sequence_length: L, of a policy with memory: sequences start where pieces do, and at each multiple of L within.
+        sequence_length: L, of a policy with memory: sequences start with pieces, and at each multiple of L within.
         block_bytes: see `LazyColumn`.
     """
 
@@ -92,7 +92,7 @@ class ReplayMemory:
         references = [Column("slot", "int64"), Column("next_slot", "int64"), Column("continued", "bool")]
         self._sampled = [column.name for column in sampled]
         self._rows = {c.name: LazyColumn(c, capacity, block_bytes) for c in (*sampled, *references)}
-        # At most, each row has an observation before and one after it of its own.
+        # At most, each row has a separate observation before and after it.
         self.observations = ObservationStore(layout, 2 * capacity, block_bytes)
         starts = [Column("row", "int64"), Column("length", "int64"), memory_column(memory_size)]
         starts += action_columns(spec, "previous_")
@@ -102,9 +102,9 @@ class ReplayMemory:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._count = 0  # rows ever added: row i stands at i % capacity
-        self._start_count = 0  # sequences ever begun, likewise
-        self._first_start = 0  # the first one whose row is still there
+        self._count = 0  # rows ever added: row i is stored at i % capacity
+        self._start_count = 0  # sequences ever begun, stored in the same way
+        self._first_start = 0  # the first sequence whose first row is still stored
         self._open: dict[int, tuple[int, int]] = {}  # agent → episode, and the newest row of its unfinished trajectory
         self.observations.clear()
 
@@ -113,15 +113,15 @@ class ReplayMemory:
 
     @property
     def num_sequences(self) -> int:
-        """The sequences whose first row is still there."""
+        """The sequences whose first row is still stored."""
         return self._start_count - self._first_start
 
     def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
-        """Copy trajectories in.
+        """Copy trajectories into the memory.
 
         Args:
             batch: K pieces of N rows.
-            rows: [N, ...] their observations.
+            rows: [N, ...] the observations of their rows.
             finals: [K, ...] the observations after the last row of each piece.
         """
         first, oldest = self._count, max(0, self._count + batch.num_rows - self.capacity)
@@ -129,7 +129,7 @@ class ReplayMemory:
         before = self._continue(batch)
         if self.sequence_length:
             self._add_starts(batch, oldest)
-        # Of a batch larger than the memory, the newest rows.
+        # Of a batch larger than the memory, only the newest rows are kept.
         skip = max(0, oldest - first)
         ends = np.cumsum(batch.lengths, dtype=np.int64)
         kept = slice(int(np.searchsorted(ends, skip, side="right")), None)
@@ -154,19 +154,18 @@ class ReplayMemory:
         self._count += batch.num_rows
 
     def enough(self, count: int) -> bool:
-        """Return True if so many rows are there, or of a memory with sequences any."""
+        """Return True if the memory holds `count` rows, or for a memory with sequences, any row."""
         return len(self) >= (1 if self.sequence_length else count)
 
     def sample(self, count: int, random: np.random.Generator) -> ReplayedRows:
-        """Rows drawn uniformly with replacement; there must be at least one."""
+        """Rows drawn uniformly with replacement; the memory must hold at least one."""
         return self._gather(random.integers(len(self), size=count))
 
     def sample_sequences(self, count: int, random: np.random.Generator) -> ReplayedRows:
-        """Sequences drawn uniformly with replacement, as many as have `count` rows on average; there must be one.
+        """Sequences drawn uniformly with replacement, as many as have `count` rows on average; at least one must exist.
 
-        A sequence is a run of steps of one episode: pieces are, and it ends with its piece at the latest. All are
-        padded to the longest of them. Padding counts as no row: where episodes are much shorter than sequences, so many
-        more sequences are drawn.
+        A sequence is a run of steps of one episode, and ends no later than its piece. All are padded to the longest of
+        them. Padding does not count as rows: if episodes are much shorter than sequences, more sequences are drawn.
         """
         number = max(1, round(count * self.num_sequences / len(self)))
         chosen = random.integers(self._first_start, self._start_count, size=number) % self.capacity
@@ -183,7 +182,7 @@ class ReplayMemory:
         return self._gather(rows.reshape(-1) % self.capacity, sequences)
 
     def taken(self, ages: Index) -> tuple[TrajectoryBatch, EncodedObservations, EncodedObservations]:
-        """Rows of a memory without sequences, as `add` takes them: rows that follow each other are one piece.
+        """Rows of a memory without sequences, in the form that `add` takes: consecutive rows form one piece.
 
         Args:
             ages: [N] ascending; 0 is the oldest row.
@@ -198,14 +197,14 @@ class ReplayMemory:
             "agent_ids": np.zeros(len(lasts), np.int64),
             "episode_ids": np.arange(len(lasts)),
             "terminated": terminated,
-            "truncated": ~terminated,  # nothing will go on from them
+            "truncated": ~terminated,  # no piece will continue them
             "credits": np.zeros(len(lasts), np.int32),
         }
         before, after = self.observations.read(slots), self.observations.read(next_slots[lasts])
         return TrajectoryBatch("", 0, rows, pieces), before, after
 
     def facts(self) -> dict[str, Any]:
-        """Plain values for `restore`, beside the columns."""
+        """Plain values for `restore`, in addition to the columns."""
         return {
             "capacity": self.capacity,
             "sequence_length": self.sequence_length,
@@ -218,11 +217,11 @@ class ReplayMemory:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The keys of the YAML that decide its shape."""
+        """The keys of the YAML that determine the memory's shape."""
         return {"buffer_size": self.capacity, "sequence_length": self.sequence_length}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
-        """All columns, and the number of their first rows in use. Written as they are: they may be large."""
+        """All columns, and the number of their first rows in use. Not copied, as they may be large."""
         begun = min(self._start_count, self.capacity)
         return [
             *((column, len(self)) for column in self._rows.values()),
@@ -231,7 +230,7 @@ class ReplayMemory:
         ]
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        """Restore `facts()`; after it the columns are to be filled in, and `restored` to be called."""
+        """Restore `facts()`; the caller then fills the columns, and calls `restored`."""
         self.clear()
         self._count = int(facts["count"])
         self._start_count = int(facts["start_count"])
@@ -240,7 +239,7 @@ class ReplayMemory:
         self.observations.touched = int(facts["touched"])
 
     def restored(self) -> None:
-        """Find the observations in use, once all columns are filled in."""
+        """Find the observations in use, after all columns are filled."""
         at = np.arange(len(self))
         used = np.union1d(self._rows["slot"].take(at), self._rows["next_slot"].take(at)) if len(self) else at
         self.observations.restore(self.observations.touched, used)
@@ -256,8 +255,8 @@ class ReplayMemory:
     def _evict(self, oldest: int) -> None:
         """Remove the rows before `oldest`, and the observations that only these refer to.
 
-        The observation before a row belongs to the row before it as well, but that row is older. The observation after
-        it belongs to the next row as well where the trajectory went on.
+        The observation before a row also belongs to the previous row, but that row is older. The observation after it
+        also belongs to the next row if the trajectory continues.
         """
         present = max(0, self._count - self.capacity)
         at = np.arange(present, oldest) % self.capacity
@@ -293,7 +292,7 @@ class ReplayMemory:
         """Slots of the observations before and after each row; stored observations are not stored again."""
         lengths = pieces.ends - pieces.begins
         piece = np.repeat(np.arange(len(lengths)), lengths)
-        at = np.arange(len(piece)) + piece  # in `slots`: of each piece its rows' observations, then the final one
+        at = np.arange(len(piece)) + piece  # in `slots`: for each piece its rows' observations, then the final one
         first_at = pieces.begins - pieces.skip + np.arange(len(lengths))
         final_at = first_at + lengths
         stored, within = self._find_continued(pieces)
@@ -311,7 +310,7 @@ class ReplayMemory:
     def _find_continued(self, pieces: _Pieces) -> tuple[Index, Index]:
         """Pieces that continue a stored piece, and pieces that continue one of the same batch.
 
-        A piece may have been lost or changed on the way: then nothing continues it, and `before` becomes -1.
+        A piece may be lost or changed in transit: then no piece continues it, and `before` becomes -1.
         """
         found = []
         for chosen in (
@@ -353,7 +352,7 @@ class ReplayMemory:
 
 
 def replayed_columns(spec: BehaviorSpec) -> list[str]:
-    """Names of the columns of batches that a replay memory keeps, beside observations."""
+    """Names of the batch columns that a replay memory keeps, in addition to observations."""
     masks = ["action_masks"] if spec.actions.masked else []
     return ["rewards", *(column.name for column in action_columns(spec)), *masks]
 
@@ -363,13 +362,13 @@ class _Pieces:
     """The kept pieces of a batch."""
 
     first: int
-    """Number of the batch's first row, counted over all rows ever added."""
+    """Index of the batch's first row, counted over all rows ever added."""
     begins: Index
     """[K] first row of each piece within the batch."""
     ends: Index
     """[K] the row after its last one."""
     before: Index
-    """[K] number of the row that the piece continues, -1 for none."""
+    """[K] index of the row that the piece continues, -1 for none."""
     rows: EncodedObservations
     """Observations of the rows from `skip` on."""
     finals: EncodedObservations
@@ -378,7 +377,7 @@ class _Pieces:
     """Rows at the batch's beginning that are not kept."""
 
     def containing(self, numbers: Index) -> Index:
-        """The pieces with these rows of the batch, by number."""
+        """The indices of the pieces that contain these rows of the batch."""
         return np.searchsorted(self.ends, numbers - self.first, side="right").astype(np.int64)
 
 
@@ -387,7 +386,7 @@ def _pick(observations: EncodedObservations, index: slice | Index | NDArray[np.b
 
 
 def _equal(first: EncodedObservations, second: EncodedObservations) -> NDArray[np.bool_]:
-    """True [n] where two observations are equal."""
+    """True [n] for equal observations."""
     same: NDArray[np.bool_] = (first.vectors == second.vectors).all(axis=1)
     for one, other in zip(first.others, second.others, strict=True):
         same &= (one == other).reshape(len(one), -1).all(axis=1)

@@ -1,9 +1,9 @@
-"""A replay memory whose rows lie in shards, each in a host of its own: the trainer's side, and a shard as a stage.
+"""A replay memory whose rows are in shards, each in a separate host: the trainer's side, and a shard as a stage.
 
-Rows go to shards by episode, so that the pieces of one stay together. Of each batch every shard gives a number of rows
-that is drawn by the sizes of all shards, so each row that is kept is equally likely. Before an update the batches that
-it takes are asked for, some at a time, and the trainer waits for them: `fetch`. What is sent keeps its order: a batch
-that is asked for after some rows may have these among it.
+Rows go to shards by episode, so that an episode's pieces stay together. Each shard contributes to each batch a number
+of rows drawn by the sizes of all shards, so every stored row is equally likely. Before an update the trainer requests
+the batches that the update takes, a few at a time, and waits for them: `fetch`. Messages keep their order: a batch
+requested after some rows were sent may contain these rows.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from headrace.stages.trainer.protocol import new_random, random_state, restore_r
 from headrace.stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory
 
 AT_ONCE = 64
-"""Batches that are on their way at most."""
+"""The largest number of batches in flight."""
 
 ASKS_SIZE = np.array([-1], np.int64)
-"""In place of numbers of rows, in the request for a shard's size."""
+"""In the request for a shard's size, replaces the numbers of rows."""
 SIZE = "size"
 """The column of the answer."""
 
@@ -41,21 +41,21 @@ class ShardedReplay:
 
     Args:
         capacity: rows kept by all shards together.
-        columns: those that shards keep, beside observations and `terminated`.
-        shards: how many.
+        columns: the columns that shards keep, in addition to observations and `terminated`.
+        shards: the number of shards.
     """
 
     sequence_length = 0
 
     def __init__(self, capacity: int, columns: Sequence[str], shards: int) -> None:
         self.outgoing: list[asyncio.Queue[Outgoing]] = [asyncio.Queue() for _ in range(shards)]
-        """What is to be sent to each shard, in order; `drained` bounds it."""
+        """The messages to send to each shard, in order; `drained` bounds them."""
         self._columns = columns
         self._capacity = shard_capacity(capacity, shards)
         self._sizes = np.zeros(shards, np.int64)
         self._known = np.zeros(shards, np.bool_)
         self._asked: deque[NDArray[np.int64]] = deque()
-        """Rows of each batch asked for, by shard."""
+        """Rows of each requested batch, by shard."""
         self._answers: list[deque[ReplaySample]] = [deque() for _ in range(shards)]
         self._ready: deque[ReplayedRows] = deque()
         self._arrived = asyncio.Event()
@@ -65,16 +65,16 @@ class ShardedReplay:
         return int(self._sizes.sum())
 
     def enough(self, count: int) -> bool:
-        """Return True if so many rows are there."""
+        """Return True if the shards hold `count` rows."""
         return len(self) >= count
 
     @property
     def ready(self) -> int:
-        """Batches that `sample` can return."""
+        """The number of batches that `sample` can return."""
         return len(self._ready)
 
     def clear(self) -> None:
-        """Nothing: shards begin with what their own part of a checkpoint holds."""
+        """Do nothing: each shard starts with its own part of a checkpoint."""
 
     def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
         """Send trajectories to the shards of their episodes."""
@@ -95,7 +95,7 @@ class ShardedReplay:
             queue.put_nowait(Barrier(number))
 
     async def fetch(self, batches: int, rows: int, random: np.random.Generator) -> None:
-        """Wait for so many batches of so many rows.
+        """Wait for `batches` batches of `rows` rows.
 
         Raises:
             QueueClosed: if a shard is gone.
@@ -112,7 +112,7 @@ class ShardedReplay:
                 await self._wait()
 
     async def opened(self) -> None:
-        """Ask every shard how many rows it has, and wait for the answers; earlier ones were for a trainer that is lost.
+        """Request the number of rows from every shard, and wait for it; earlier answers were for a lost trainer.
 
         Raises:
             QueueClosed: if a shard is gone.
@@ -124,12 +124,12 @@ class ShardedReplay:
             await self._wait()
 
     async def drained(self) -> None:
-        """Wait until all is sent: this bounds what waits for shards."""
+        """Wait until everything is sent, which bounds the messages waiting for shards."""
         for queue in self.outgoing:
             await queue.join()
 
     def receive(self, shard: int, answer: ReplaySample) -> None:
-        """Take what a shard has sent: first its size, then rows."""
+        """Accept a shard's message: first its size, then rows."""
         if SIZE in answer.columns:
             self._known[shard], self._sizes[shard] = True, int(answer.columns[SIZE][0])
         elif self._known[shard]:
@@ -137,7 +137,7 @@ class ShardedReplay:
         self._arrived.set()
 
     def lose(self, shard: int) -> None:
-        """A shard sends nothing any more."""
+        """Note that a shard sends nothing any more."""
         self._lost = shard
         self._arrived.set()
 
@@ -151,7 +151,7 @@ class ShardedReplay:
         await self._arrived.wait()
 
     def _assemble(self) -> None:
-        """Put batches together as far as all of their shards have answered."""
+        """Assemble the batches for which all of their shards have answered."""
         while self._asked:
             shards = self._asked[0].nonzero()[0]
             if not all(self._answers[shard] for shard in shards):
@@ -164,17 +164,17 @@ class ShardedReplay:
 
 
 def shard_capacity(capacity: int, shards: int) -> int:
-    """Rows that each of so many shards keeps."""
+    """The number of rows that each shard keeps."""
     return -(-capacity // shards)
 
 
 def as_sample(rows: ReplayedRows) -> ReplaySample:
-    """A shard's rows, as they are sent."""
+    """A shard's rows, in the form of a message."""
     return ReplaySample({**rows.columns, **_named("obs", rows.observations), **_named("next", rows.next_observations)})
 
 
 def taken_apart(batch: TrajectoryBatch) -> tuple[EncodedObservations, EncodedObservations]:
-    """Observations of the rows, and after the last row of each trajectory, as `ShardedReplay.add` has sent them."""
+    """Observations of the rows, and after the last row of each trajectory, as `ShardedReplay.add` sent them."""
     return _encoded("obs", batch.rows), _encoded("final", batch.trajectories)
 
 
@@ -195,10 +195,10 @@ class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
 
     Args:
         memory: keeps the rows.
-        seed: of the draws.
+        seed: the seed of the draws.
 
     Attributes:
-        rows: that have ever come.
+        rows: the number of rows ever added.
     """
 
     may_block = True
@@ -209,7 +209,7 @@ class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
         self._random = new_random(seed)
 
     def process(self, item: TrajectoryBatch | ReplayRequest) -> Iterator[ReplaySample]:
-        """Keep a batch, or answer a request: an item for each batch of which this shard gives rows."""
+        """Keep a batch, or answer a request, with an item for each batch to which this shard contributes rows."""
         if isinstance(item, TrajectoryBatch):
             self.memory.add(item, *taken_apart(item))
             self.rows += item.num_rows
@@ -221,11 +221,11 @@ class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
                 yield as_sample(self.memory.sample(count, self._random))
 
     def size(self) -> ReplaySample:
-        """What a trainer is told that begins: the rows that the shard has."""
+        """The message for a new trainer: the number of rows that the shard holds."""
         return ReplaySample({SIZE: np.array([len(self.memory)], np.int64)})
 
     def state_dict(self) -> Mapping[str, Any]:
-        """All but the rows, which are in a file of their own."""
+        """Everything except the rows, which are in a separate file."""
         return {"rows": self.rows, "random": random_state(self._random)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -234,21 +234,20 @@ class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
         restore_random(self._random, state["random"])
 
 
-# A resumed run may have another number of shards: the rows of a replay memory are then dealt out to them.
+# A resumed run may have another number of shards: the rows of a replay memory are then redistributed to them.
 
 RUN = 16
-"""Rows that stay together: each run costs one more observation."""
+"""Rows that stay together, as each run costs one more observation."""
 _AT_ONCE = 2**12
 
 
 def deal(former: ReplayMemory, memory: ReplayMemory, place: int, shards: int) -> None:
     """Add a shard's share of the rows of another memory, oldest first, to its own.
 
-    Args:
-        former: the rows; without sequences.
-        memory: the shard's.
-        place: the run that the shard gets first, of the first `shards` ones.
-        shards: how many get rows.
+    former: the memory with the rows; without sequences.
+    memory: the shard's memory.
+    place: the first run that the shard gets, among the first `shards` ones.
+    shards: the number of shards that get rows.
     """
     ages = np.arange(len(former))
     ages = ages[ages // RUN % shards == place % shards]

@@ -1,4 +1,4 @@
-"""The trainer stage of SAC whose replay buffer lies in shards: it waits for batches where the trainer can't."""
+"""The trainer stage of SAC with a sharded replay buffer: it waits for batches, which the trainer can't do."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class ShardedTrainerStage(TrainerStage):
     trainer: SACTrainer
 
     async def process(self, item: TrajectoryBatch) -> AsyncIterator[PolicyUpdate]:  # type: ignore[override]
-        """Add a batch, and learn as soon as there is enough and the batches for it have come."""
+        """Add a batch, and learn as soon as there is enough and the batches for it have arrived."""
         replay = self.trainer.replay
-        assert replay is not None, "it is asked for with shards alone"
+        assert replay is not None, "this stage runs only with shards"
         if self._take(item):
             while self.trainer.ready():
                 with self._context.timings.lasting(f"{BLOCKED}/{self._context.name}"):

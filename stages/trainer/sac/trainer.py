@@ -1,7 +1,7 @@
 """Soft actor-critic with a value network, with ML-Agents' settings, as a `Trainer`.
 
-The path of one update: `replay_memory` draws rows, `minibatch` makes inputs of them, and `update` makes a gradient step
-down the losses. docs/differences.md has the differences from ML-Agents.
+The path of one update: `replay_memory` draws rows, `minibatch` converts them to inputs, and `update` takes a gradient
+step on the losses. docs/differences.md lists the differences from ML-Agents.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ from headrace.stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory
 from headrace.stages.trainer.sac.sharded_replay import AT_ONCE, ShardedReplay
 
 _CALLS_PER_NORM = 8
-"""The norms of gradients are measured in one of so many calls of `learn`: there may be one for every few steps."""
+"""One in this many calls of `learn` measures the norms of gradients: there may be a call every few steps."""
 
 
 class SACTrainer(Trainer):
     """Learns one behaviour from a memory of its newest steps.
 
     Raises:
-        StageError: if the behaviour can't be trained so: no reward signals, no actions, actions without bounds, an
+        StageError: if the behaviour can't be trained: no reward signals, no actions, actions without bounds, an
             observation that no encoder accepts, demonstrations that do not fit.
     """
 
@@ -95,11 +95,11 @@ class SACTrainer(Trainer):
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_size, self._intake, self._random)
         self._memory = self._make_memory()
         self.replay = self._memory if isinstance(self._memory, ShardedReplay) else None
-        """The replay buffer, where it lies in hosts of its own; then `prepare` comes before `learn`."""
+        """The sharded replay buffer, if there is one in separate hosts; then `prepare` must run before `learn`."""
         self._maker = MinibatchMaker(self._intake, spec.actions, context.device)
         self._episode_rewards = EpisodeRewards(self._signals, self._maker)
         self._learning = [signal for signal in self._signals if type(signal).learn is not RewardSignal.learn]
-        """Those of the signals that have anything to learn."""
+        """The signals that learn."""
         self._gammas = torch.tensor([signal.gamma for signal in self._signals], device=context.device)
         self._ends = torch.tensor(ends, device=context.device)
         self._pace = UpdatePace(context, h)
@@ -133,16 +133,16 @@ class SACTrainer(Trainer):
             self._pace.postpone(self.step)
 
     def ready(self) -> bool:
-        """Return True if `rows_per_update` steps have come since the last call of `learn`."""
+        """Return True if `rows_per_update` steps have arrived since the last call of `learn`."""
         return self._unlearned >= self.rows_per_update
 
     async def prepare(self) -> None:
-        """Fetch the batches that `learn` will take from shards; of many, learn from the first ones meanwhile.
+        """Fetch the batches that `learn` will take from shards; if they are many, learn from the first ones meanwhile.
 
         Raises:
             QueueClosed: if a shard is gone.
         """
-        assert self.replay is not None, "asked for with shards alone"
+        assert self.replay is not None, "only called with shards"
         while (due := self._samples_due()) > 0:
             await self.replay.fetch(min(due, AT_ONCE), self._hyperparameters.batch_size, self._random)
             if due <= AT_ONCE:
@@ -150,10 +150,10 @@ class SACTrainer(Trainer):
             self._learn_all()
 
     def learn(self) -> int:
-        """Make all updates that are owed by now, perhaps none; returns the steps that have come since the last call.
+        """Make all updates that are due, perhaps none; return the number of steps added since the last call.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; the weights are then as before.
+            NotFiniteError: if a loss or a weight became NaN or infinite; then the weights are as before.
         """
         self._learn_all()
         rows, self._unlearned = self._unlearned, 0
@@ -177,7 +177,7 @@ class SACTrainer(Trainer):
         }
 
     def use_threads(self, threads: int) -> None:
-        """Learn with so many threads from now on."""
+        """Learn with that many threads from now on."""
         self._update.use_threads(threads)
 
     def set_hyperparameter(self, name: str, value: float) -> None:
@@ -209,7 +209,7 @@ class SACTrainer(Trainer):
             write_replay(self._memory, self._replay_path(folder), self.step)
 
     def load_bulk(self, folder: Path) -> str | None:
-        """Read the replay memory, with `save_replay_buffer`; without it, collect anew before learning."""
+        """Read the replay memory, with `save_replay_buffer`; without it, collect steps again before learning."""
         warning = None
         if self._hyperparameters.save_replay_buffer and isinstance(self._memory, ReplayMemory):
             try:
@@ -217,12 +217,12 @@ class SACTrainer(Trainer):
             except ReplayFileError as error:
                 warning = f"the replay buffer could not be restored, so it starts empty: {error}"
         if not len(self._memory):
-            # It first collects as at the beginning; updates that would be owed by then are not made up for.
+            # Collect as at the beginning; the updates that these steps would be owed are not made up for.
             self._pace.restart(self.step)
         return warning
 
     def parameter_counts(self) -> Mapping[str, int]:
-        """Actor, critics, and the targets that follow these."""
+        """Actor, critics, and the targets that follow them."""
         return self._update.parameter_counts()
 
     def warm_state(self) -> dict[str, Any]:
@@ -264,7 +264,7 @@ class SACTrainer(Trainer):
             self._pace.of_signals.count()
 
     def _samples_due(self) -> int:
-        """Return how many batches `learn` would take beyond those that are there."""
+        """Return how many batches `learn` would take beyond those already fetched."""
         if self.replay is None or len(self.replay) < self._hyperparameters.batch_size:
             return 0
         pace = self._pace
@@ -278,7 +278,7 @@ class SACTrainer(Trainer):
         return self._memory.enough(self._hyperparameters.batch_size) and self._pace.owes(ratio)
 
     def _learn_policy(self) -> None:
-        """Make all policy updates that are owed."""
+        """Make all policy updates that are due."""
         before = self._update.snapshot()
         h, steps = self._hyperparameters, self.context.settings.max_steps
         learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
@@ -289,7 +289,7 @@ class SACTrainer(Trainer):
         while self._owes(self._pace.of_policy):
             made.append(self._learn_minibatch(learning_rate))
             if len(made) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
-                norms = self._update.gradient_norms()  # now, as cloning has gradients of its own
+                norms = self._update.gradient_norms()  # now, as cloning overwrites the gradients
             if self._cloning is not None:
                 cloned.append(self._cloning.update(self.step))
             self._pace.of_policy.count()
@@ -329,7 +329,7 @@ class SACTrainer(Trainer):
         )
 
     def _rewards(self, signal: RewardSignal, replayed: ReplayedRows, transitions: Transitions) -> NDArray[np.float32]:
-        # The environment's own are here, and finite: from a GPU they would come when it has made the step before.
+        # The environment's rewards are finite, and on the host: reading them from a GPU would wait for its last step.
         own = type(signal) is Extrinsic
         rewards: NDArray[np.float32] = replayed.columns["rewards"] if own else signal.rewards(transitions)
         if own and self._scale is not None:
@@ -358,7 +358,7 @@ class SACTrainer(Trainer):
         return folder / f"replay-{quote(self.context.behavior, safe='')}.bin"
 
     def _check_parts(self, state: Mapping[str, Any]) -> None:
-        """Refuse a state with other reward signals, or with cloning on one side alone."""
+        """Refuse a state with other reward signals, or with cloning on one side only."""
         found, expected = sorted(state["signals"]), sorted(signal.name for signal in self._signals)
         if found != expected:
             made_with = ", ".join(found)
@@ -370,7 +370,7 @@ class SACTrainer(Trainer):
     def _report(
         self, losses: NDArray[np.float32], measures: UpdateMeasures, learning_rate: float, norms: list[float]
     ) -> None:
-        """Report statistics of the updates made, given norms of the actor's and the critics' gradients, or none."""
+        """Report statistics of the updates, with norms of the actor's and the critics' gradients, if measured."""
         found = {"Policy/Learning Rate": learning_rate}
         # Both, as in ML-Agents, whichever actions there are: the coefficient of absent ones is 0.
         discrete = self._update.coefficients.module.logs.detach().exp().tolist()

@@ -2,15 +2,15 @@
 
 Haarnoja et al. (2018), "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic
 Actor" (with a value network), and "Soft Actor-Critic Algorithms and Applications" (entropy coefficients); for discrete
-actions Christodoulou (2019), "Soft Actor-Critic for Discrete Action Settings". Of several branches the mean is taken,
-as ML-Agents does.
+actions Christodoulou (2019), "Soft Actor-Critic for Discrete Action Settings". Several branches are averaged, as in
+ML-Agents.
 
-A function of parameters, optimizer states, one minibatch and noise: nothing inside looks at a value, so nothing waits
-for a device. The caller checks the losses now and then.
+An update is a function of parameters, optimizer states, one minibatch and noise: no code inside reads a value, so none
+waits for a device. The caller checks the losses now and then.
 
-Axis letters: B rows, S reward signals, C continuous actions, K discrete branches of A choices in all (A = 1 without
+Axis letters: B rows, S reward signals, C continuous actions, K discrete branches of A choices in total (A = 1 without
 any), G entropy coefficients: one for all continuous actions together if there are any, then one per branch.
-A mask [B] is 1 for rows and 0 for padding, or None where there is none.
+A mask [B] is 1 for rows and 0 for padding, or None without padding.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ from headrace.stages.trainer.sac.perceptron import Perceptron
 
 SACGradients = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor], UpdateMeasures]
 SACSteps = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor, float, float], UpdateMeasures]
-"""Ways to find gradients, and to make steps; they take in what `SACUpdate.step` does."""
+"""Ways to compute gradients, and to take steps; their arguments are those of `SACUpdate.step`."""
 DISCRETE_TARGET = 0.2
-"""Target entropy of a branch, as a share of the entropy of choosing blindly (ML-Agents' number)."""
+"""Target entropy of a branch, as a share of the entropy of a uniform choice (ML-Agents' number)."""
 
 
 class SACUpdate:
     """Owns the networks of one behaviour, and their optimizers.
 
     Args:
-        design: the policy's.
-        hyperparameters: the behaviour's.
+        design: the policy's design.
+        hyperparameters: the behaviour's hyperparameters.
         signals: S, the number of reward signals.
         random: draws the initial weights.
         device: the networks' device.
-        replicas: those that make the same update, each from its part of every minibatch.
+        replicas: the replicas that make the same update, each from its part of every minibatch.
 
     Attributes:
-        target_entropies: [G] where nothing is masked.
-        find_gradients: sets the gradients of all networks; autograd does, unless another way is put there.
-        advance: makes a gradient step; `step` does, unless another way is put there.
-        use_threads: makes gradient steps compute with so many threads; torch does, unless another way is put there.
+        target_entropies: [G] if nothing is masked.
+        find_gradients: sets the gradients of all networks; autograd unless replaced.
+        advance: takes a gradient step; `step` unless replaced.
+        use_threads: sets the number of threads of gradient steps; torch's own function unless replaced.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class SACUpdate:
         self.actor = FlatParameters(seeded(random, lambda: drawn_for(actions, ActorNetwork(design, True))), device)
         actor = self.actor.module
         self._plain_actor = Perceptron(design, actor.body, actor.action) if design.perceptron else None
-        # With continuous actions the next observation is valued by target networks of Q, which is learned sooner
-        # (docs/learning.md), where the policy can be evaluated there. As in ML-Agents it is valued by a target of V
-        # where the policy would need what is not recorded (masks of the choices there, or the memory), and with
-        # discrete choices alone.
+        # With continuous actions, target networks of Q, which is learned sooner (docs/learning.md), value the next
+        # observation, if the policy can be evaluated there. As in ML-Agents, a target of V values it if the policy
+        # would need data that is not recorded (masks of the choices there, or the memory), and with only discrete
+        # choices.
         self._asks_policy = bool(actions.continuous_size) and not actions.masked and design.settings.memory is None
         self.draws = 2 if self._asks_policy else 1
-        """Rows of noise that `step` needs for each row of a minibatch."""
+        """The rows of noise that `step` needs for each row of a minibatch."""
         critics = partial(Critics, design, signals, not self._asks_policy)
         self.critics = FlatParameters(seeded(random, lambda: drawn_for(actions, critics())), device)
         following = partial(Critics, values=False) if self._asks_policy else ValueNetwork
@@ -135,9 +135,9 @@ class SACUpdate:
             batch: B rows.
             rewards: [B, S] scaled.
             discounts: [B, S] see `q_target`.
-            noise: [draws B, C] standard normal, that actions are drawn by; those for the next observations last.
-            learning_rate: of all optimizers.
-            share: weight of the means over these rows, where other replicas have other rows of the same minibatch.
+            noise: [draws B, C] standard normal, for drawing actions; the part for the next observations comes last.
+            learning_rate: the rate of all optimizers.
+            share: weight of the means over these rows, if other replicas have other rows of the same minibatch.
         """
         measures = self.find_gradients(batch, rewards, discounts, noise)
         self._move(measures.losses, share, learning_rate)
@@ -146,12 +146,12 @@ class SACUpdate:
     def _gradients_by_autograd(
         self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor
     ) -> UpdateMeasures:
-        """Set the gradients of all networks; arguments as of `step`."""
+        """Set the gradients of all networks; arguments are those of `step`."""
         critics, inputs = self.critics.module, batch.critic_inputs
         self.actor.gradients.zero_()
         self.critics.gradients.zero_()
-        # Each loss is propagated back at once, while the networks' results are still in the processor's cache; weights
-        # change when all gradients are there.
+        # Each loss is propagated back immediately, while the networks' results are still in the processor's cache;
+        # weights change once all gradients are computed.
         rows = len(rewards)
         soft, negentropies = self._soft_values(batch, noise[:rows])
         losses = [self._back(policy_loss(soft, batch.mask), self._actor_parameters)]
@@ -174,7 +174,7 @@ class SACUpdate:
         return UpdateMeasures(torch.stack(losses), q1, q2, targets, values.detach(), negentropies.detach(), batch.mask)
 
     def _move(self, means: Tensor, share: float, learning_rate: float) -> None:
-        """Change all weights by the gradients; these, and the mean losses [4], first become those of all replicas."""
+        """Change all weights by the gradients; these, and the mean losses [4], are first combined over all replicas."""
         if self._replicas.size > 1:
             of_all = [self.actor.gradients, self.critics.gradients, self.coefficients.gradients, means]
             for tensor in of_all:
@@ -186,7 +186,7 @@ class SACUpdate:
             self.follow()
 
     def follow(self) -> None:
-        """Let the targets follow by `tau`; each step does, unless `target_update_interval` is above 1."""
+        """Move the targets by `tau`; each step does so, unless `target_update_interval` is above 1."""
         self.target.values.lerp_(self._followed, self._tau)
 
     @property
@@ -196,7 +196,7 @@ class SACUpdate:
 
     @property
     def moving(self) -> list[Adam]:
-        """The optimizers that make steps: of actor, critics and, unless they are fixed, entropy coefficients."""
+        """The optimizers that take steps: of actor, critics and, unless they are fixed, entropy coefficients."""
         return [adam for name, adam in self._adams.items() if name != "coefficients" or self.learns_coefficients]
 
     def gradient_norms(self) -> list[float]:
@@ -219,7 +219,7 @@ class SACUpdate:
 
     def finite(self) -> bool:
         """Return True if all weights are finite."""
-        # A sum is finite if all its terms are (weights near float32's limit would not be of use either), and quick.
+        # A sum is finite if all its terms are (weights near float32's limit are useless as well), and fast to compute.
         sums = torch.stack([flat.values.sum() for flat in self._groups.values()])
         return bool(torch.isfinite(sums).all())
 
@@ -233,7 +233,7 @@ class SACUpdate:
         return {"actor": size(self.actor.module), **critics, "targets": self.target.values.numel()}
 
     def weights(self) -> dict[str, Any]:
-        """All weights, by network and parameter name; copies, on the host."""
+        """Host copies of all weights, by network and parameter name."""
         return {name: flat.state_dict() for name, flat in self._groups.items()}
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
@@ -289,7 +289,7 @@ class SACUpdate:
 
     @staticmethod
     def _back(loss: Tensor, parameters: list[Tensor]) -> Tensor:
-        """Add the gradients of a loss by these parameters, and of nothing else; returns the loss without its graph."""
+        """Add only the gradients of a loss with respect to these parameters; return the loss without its graph."""
         torch.autograd.backward(loss, inputs=parameters)
         return loss.detach()
 
@@ -315,12 +315,12 @@ class SACUpdate:
             parts = [torch.log_softmax(branch, dim=1) for branch in torch.split(logits, self._branches, dim=1)]
             shares = [part.exp() for part in parts]
             probabilities = shares[0] if len(shares) == 1 else torch.cat(shares, dim=1)
-            # Where a choice is forbidden its share is exactly 0 and its logarithm about -1e8: the product is 0.
+            # A forbidden choice has a share of exactly 0 and a logarithm of about -1e8: their product is 0.
             negentropies += [(p * part).sum(dim=1, keepdim=True) for p, part in zip(shares, parts, strict=True)]
         return actions, probabilities, negentropies[0] if len(negentropies) == 1 else torch.cat(negentropies, dim=1)
 
     def _entropy_targets(self, batch: ReplayMinibatch) -> Tensor:
-        """Target entropies [G], or [B, G] where masks leave fewer choices in some states than in others."""
+        """Target entropies [G], or [B, G] if masks leave fewer choices in some states than in others."""
         if batch.allowed is None:
             return self.target_entropies
         discrete = DISCRETE_TARGET * batch.allowed.log()

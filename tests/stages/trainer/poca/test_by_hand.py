@@ -78,7 +78,7 @@ def test_a_state_of_one_way_goes_on_in_the_other():
     ("autograd", "observed", "network", "why"),
     [
         (False, (VECTOR,), {}, None),
-        (True, (VECTOR,), {}, "torch_settings.gradients says so"),
+        (True, (VECTOR,), {}, "torch_settings.gradients asks for it"),
         (False, (VECTOR, IMAGE), {}, "its actor is more than a perceptron over vectors"),
         (False, (VECTOR,), {"memory": {"memory_size": 4}}, "its actor is more than a perceptron over vectors"),
     ],

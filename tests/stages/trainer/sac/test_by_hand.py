@@ -142,7 +142,7 @@ def test_two_threads_give_the_same_bits_as_one(activation):
     ("actions", "network", "autograd", "why"),
     [
         (ActionSpec(2), {}, False, None),
-        (ActionSpec(2), {}, True, "torch_settings.gradients says so"),
+        (ActionSpec(2), {}, True, "torch_settings.gradients asks for it"),
         (ActionSpec(2, (3,)), {}, False, "some of its actions are discrete"),
         (ActionSpec(2), {"memory": {"memory_size": 4}}, False, "its networks are more than perceptrons over vectors"),
     ],
