@@ -16,20 +16,21 @@ INTRODUCTION = """\
 
 <!-- Written by tests/zoo_page.py; change tests/zoo/packages instead. -->
 
-{count} environments of {tried} packages, none of them written here. Each takes six steps: `--validate`; training of two updates; `--resume` for
-one more; `--inference` of three episodes; a film of three; and [`predict`](predict.md) for the environment made without Headrace, which has to take
-the action. {whole} pass all six, {unfilmed} all but the film, as they draw no pictures, and {others} are refused otherwise, by name and with the
-reason [below](#refused). What `--validate` refuses, training refuses in the same words.
+The tests train on {count} environments of {tried} third-party packages. Each environment takes six steps: `--validate`; training with two updates;
+`--resume` for one more; `--inference` for three episodes; a film of three episodes; and [`predict`](predict.md) for the environment created without Headrace, which
+must accept the action. {whole} pass all six, {unfilmed} pass all but the film, as they can't render, and {others} are refused at another step, with the
+message and reason [below](#refused). If `--validate` refuses an environment, training refuses it with the same message.
 
-The files that the first table links to hold `environment` as in a YAML, wrappers included, and the versions that were tried. They are tests:
+The files that the first table links to contain the `environment` section of a YAML, including wrappers, and the tested versions. They are tests:
 
+<!-- not run: installs packages -->
 ```sh
 .venv/bin/pip install -c constraints.txt -e '.[dev,zoo]'
-MUJOCO_GL=egl .venv/bin/python -m pytest tests/zoo -m slow -n 2   # of the packages that are installed, others are skipped
+MUJOCO_GL=egl .venv/bin/python -m pytest tests/zoo -m slow -n 2   # skips packages that are not installed
 ```
 
-The extra `zoo` holds the packages that go with `constraints.txt`; what needs a virtual environment of its own is [listed](#alone). The first environment
-of each package is tried by the command with its hosts in processes, all others in one process each.
+The extra `zoo` contains the packages that are compatible with `constraints.txt`; the others, which need a separate virtual environment, are [listed](#alone). The first environment
+of each package runs through the command with its hosts in processes, all others in one process each.
 """
 
 
