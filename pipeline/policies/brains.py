@@ -1,4 +1,4 @@
-"""The brains that a configuration names: those of behaviours, those met in self-play, and trained policies."""
+"""The brains that a configuration names: those of behaviours, self-play opponents, and trained policies."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 def brain_maker(
     config: RunConfig, seed: int, person: Callable[[BehaviorSpec], ActingPolicy] | None = None
 ) -> Callable[[BehaviorSpec], Sequence[BrainShare]]:
-    """Return what makes the brains that decide for a behaviour id, with their shares of the games.
+    """Return the factory of the brains that decide for a behaviour id, with their shares of the games.
 
     Args:
         config: names them.
-        seed: for those that draw random numbers of their own.
-        person: makes what decides by the keys of a person; None where nobody can play.
+        seed: for brains that draw their own random numbers.
+        person: makes the brain that decides by a person's keys; None if no person can play.
     """
     return partial(_make_brains, config, seed, person)
 
 
 def check_brains(config: RunConfig) -> list[LoadError]:
-    """Find the mistakes for which brains can't be made, as far as is known without making them."""
+    """Find mistakes in brains that are detectable without creating them."""
     mistakes = []
     for path, settings in config.blocks():
         for _, request in _requests(config, path, settings):
@@ -47,7 +47,7 @@ def check_brains(config: RunConfig) -> list[LoadError]:
 
 
 def lone_brain(config: RunConfig, seed: int, spec: BehaviorSpec) -> ActingPolicy | None:
-    """Return the brain that decides for a behaviour id; of several the one with the largest share.
+    """Return the brain that decides for a behaviour id; of several, the one with the largest share.
 
     None if a trainer's policy decides in some games.
     """
@@ -61,7 +61,7 @@ def lone_brain(config: RunConfig, seed: int, spec: BehaviorSpec) -> ActingPolicy
 
 
 def named_brains(config: RunConfig, seed: int, spec: BehaviorSpec) -> dict[str, BrainRequest]:
-    """Return how the brains are made that a behaviour names, by their names there."""
+    """Return the factories of a behaviour's brains, by their names there."""
     settings = config.behavior_settings(spec.name)
     listed = _requests(config, ("behaviors", spec.name), settings, spec, seed)
     return {brain.name: request for brain, request in listed}
@@ -105,10 +105,10 @@ def _requests(
 
 
 class ModelBrain:
-    """Acts by a model; as `ActingPolicy` it keeps its weights.
+    """Acts with a model; as an `ActingPolicy`, it ignores new weights.
 
     Args:
-        policy: the model's, loaded.
+        policy: the loaded policy.
         deterministic: always take its most likely actions.
     """
 
@@ -127,7 +127,7 @@ class ModelBrain:
         return self._policy.previous_action_size
 
     def load(self, update: PolicyUpdate) -> None:
-        """Load nothing: a model does not change."""
+        """Do nothing: a model does not change."""
 
     def act(
         self,
@@ -145,7 +145,7 @@ def make_model(request: BrainRequest) -> ModelBrain | None:
     """Read the model.
 
     Raises:
-        LoadError: if there is none, or it was made for other observations or actions.
+        LoadError: if it is missing, or was made for other observations or actions.
     """
     spec = request.spec
     with blaming(*request.key):

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 SECONDS = 10.0
 SEED = 7
-"""Seed of the filmed game: each clip has the same serves."""
+"""Seed of the filmed game, so that each clip has the same serves."""
 
 
 def write_final_clips(config: RunConfig, run_folder: Path, exports: Mapping[str, Path]) -> None:

@@ -23,7 +23,7 @@ def to_demo(source: str, target: str) -> str:
     """Write `.demo` files, and return a line for each.
 
     Raises:
-        StageError: as `write_demos`, also for streams that can't be read.
+        StageError: see `write_demos`; also for unreadable streams.
     """
     try:
         written = write_demos(source, Path(target))
@@ -43,10 +43,10 @@ def write_demos(source: str, target: Path) -> dict[Path, Demonstrations]:
         target: a file whose name ends with `.demo`, or a folder for a file per recorded behaviour.
 
     Returns:
-        The demonstrations by the file that they were written to.
+        The demonstrations, by the file written.
 
     Raises:
-        StageError: if there is nothing to write, a `.demo` file can't hold it, or a file is there already.
+        StageError: if there is nothing to write, a `.demo` file can't hold it, or a file exists already.
         StreamError: if a stream can't be read.
     """
     if not source.startswith(PREFIX) and not Path(source).exists() and not glob.glob(source, recursive=True):
@@ -85,7 +85,7 @@ def _write(source: str, path: Path, behavior: str) -> Demonstrations:
 
 
 def _recorded_behaviors(source: str) -> list[str]:
-    """Return the behaviour names in the headers of streams; none for other sources, which have no names or one."""
+    """Return the behaviour names in the headers of streams; empty for other sources, which have at most one name."""
     place = Path(source)
     files = place.iterdir() if place.is_dir() else map(Path, glob.glob(source, recursive=True))
     streams = [file for file in files if file.suffix == ".stream" and file.is_file()]

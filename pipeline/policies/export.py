@@ -29,10 +29,10 @@ from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
 
 _UNREADABLE = (OSError, zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, zlib.error)
-"""What `zipfile` raises for damaged archives; `ValueError` is ours, too."""
+"""Errors of `zipfile` for damaged archives; `ValueError` is also ours."""
 
 NEWEST = "checkpoint.pt"
-"""A copy of the newest export, under the name that ML-Agents' users give in `init_path`."""
+"""Name of a copy of the newest export, which ML-Agents' users give in `init_path`."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Export:
     update: PolicyUpdate
     """The policy; its behaviour id is the behaviour name."""
     design: PolicyDesign
-    """The design that the policy is built from."""
+    """The design of the policy."""
     trainer_type: str = ""
-    """The type of the trainer; empty in files of older versions, which did not record it."""
+    """The trainer's type; empty in files of older versions, which did not record it."""
     learner: Mapping[str, Any] | None = None
-    """Further state that a trainer of that type can start from (`Trainer.warm_state`); None if there is none."""
+    """Further state from which a trainer of that type can start (`Trainer.warm_state`); None without any."""
 
 
 def export_policy(
@@ -87,7 +87,7 @@ def export_policy(
     write_atomic(folder / NEWEST, data, files=files)
     if settings.keep_checkpoints > 0:
         for old in exports_by_step(folder, spec.name)[: -settings.keep_checkpoints]:
-            files.remove(old.with_suffix(".onnx"))  # first: after an interruption only a .pt is found again
+            files.remove(old.with_suffix(".onnx"))  # first, because after an interruption only a .pt is found
             files.remove(old)
     return path
 
@@ -119,7 +119,7 @@ def _serialize(
 
 
 def exports_by_step(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
-    """Return the exports of a behaviour that have a step in their names, oldest first."""
+    """Return the exports of a behaviour with a step in their names, oldest first."""
     found = [
         path
         for name in folder_names(behavior)
@@ -130,15 +130,15 @@ def exports_by_step(folder: Path, behavior: str, suffix: str = ".pt") -> list[Pa
 
 
 def step_in_name(path: Path) -> int:
-    """Return the step in an export's name, 0 where it has none."""
+    """Return the step in an export's name, 0 if it has none."""
     step = path.stem.rpartition("-")[2]
     return int(step) if step.isdecimal() else 0
 
 
 def is_export(path: Path) -> bool:
-    """Return True if a file is an export of ours, without importing torch; a damaged one counts as such.
+    """Return True if a file is an export of Headrace's, even a damaged one, without importing torch.
 
-    ML-Agents' `.pt` files have the same names and another content.
+    ML-Agents' `.pt` files have the same names but different content.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -158,7 +158,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
 
     Raises:
         OSError: if the file can't be read.
-        ValueError: if it is not such an export.
+        ValueError: if the file is not an export.
     """
     content = read_tensors(path)
     try:
@@ -177,7 +177,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         learner = content.get("learner")
         return Export(
             PolicyUpdate(spec.name, int(content["version"]), weights, layout, int(content["step"])),
-            # Files of older versions lack the key; no policy was squashed then.
+            # Files of older versions lack the key, as no policy was squashed then.
             PolicyDesign(spec, settings, bool(content.get("squashed", False)), folder),
             str(content.get("trainer_type", "")),
             None if learner is None else _as_arrays(learner),
@@ -193,11 +193,11 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
 
 
 def read_tensors(path: Path) -> Any:
-    """Return what a `.pt` file holds, without running code; torch's advice to allow that is not passed on.
+    """Return the content of a `.pt` file without running code; hide torch's advice to allow that.
 
     Raises:
         OSError: if the file can't be read.
-        ValueError: if torch can't read it, or not safely.
+        ValueError: if torch can't read it safely.
     """
     import torch
 
@@ -214,15 +214,15 @@ def read_tensors(path: Path) -> Any:
 
 
 class _DamagedError(ValueError):
-    """An archive is not as it was written, or claims more bytes than its file has."""
+    """An archive is damaged, or claims more bytes than its file has."""
 
 
 def check_undamaged(path: Path) -> None:
-    """Check that a `.pt` file is what was written, without importing torch; one that is none of torch's passes.
+    """Check that a `.pt` file is undamaged, without importing torch; a file of another format passes.
 
     Raises:
         OSError: if the file can't be read.
-        ValueError: if it isn't.
+        ValueError: if the file is damaged.
     """
     file = io.BytesIO(path.read_bytes())
     try:
@@ -234,7 +234,7 @@ def check_undamaged(path: Path) -> None:
 
 
 _FOLDER = 0x10
-"""Of a zip's attributes of a member, as DOS has them."""
+"""The directory bit of DOS attributes in a zip."""
 _RESTORE = "restore it from a copy, or take the file of another step"
 
 
@@ -242,9 +242,9 @@ def _check_archive(path: Path, file: io.BytesIO) -> None:
     with zipfile.ZipFile(file) as archive:
         _check_size(path, archive)
         for member in archive.infolist():
-            if member.external_attr & _FOLDER and not member.is_dir():  # torch would read nothing, and say nothing
+            if member.external_attr & _FOLDER and not member.is_dir():  # torch would silently read nothing
                 raise _DamagedError(f"is damaged: it says that its entry {member.filename} is a folder; {_RESTORE}")
-        if (entry := archive.testzip()) is not None:  # torch does not look at the checksums
+        if (entry := archive.testzip()) is not None:  # torch ignores the checksums
             raise _DamagedError(
                 f"is damaged: the checksum (CRC-32) of its entry {entry} is not that of what was written; {_RESTORE}"
             )
@@ -261,7 +261,7 @@ def _describe_torch_error(error: Exception, path: Path) -> str:
 
 
 def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
-    """Check that what is in the archive is no larger than the file: torch compresses nothing.
+    """Check that the archive's content is no larger than the file, as torch compresses nothing.
 
     Raises:
         ValueError: if it is.
@@ -272,7 +272,7 @@ def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
 
 
 def check_tensors(path: Path, content: Mapping[str, Any]) -> None:
-    """Check that the tensors have no more elements than the file has room for: they may be views of a few bytes.
+    """Check that the tensors have no more elements than the file can hold, as they may be views of a few bytes.
 
     Raises:
         ValueError: if they have.
@@ -292,7 +292,7 @@ def check_tensors(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def load_acting_policy(path: Path, folder: Path | None = None) -> ActingPolicy:
-    """Return an exported policy, ready to act.
+    """Return an exported policy that is ready to act.
 
         policy = load_acting_policy(Path("results/run/Ball/Ball-best.pt"))
         decision = policy.act((observations,), None, np.random.default_rng(0), deterministic=True)
@@ -323,7 +323,7 @@ def _as_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Invert `_as_tensors`."""
+    """Convert the result of `_as_tensors` back."""
     import torch
 
     return _map_leaves(values, lambda leaf: leaf.numpy() if isinstance(leaf, torch.Tensor) else leaf)

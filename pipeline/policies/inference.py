@@ -1,4 +1,4 @@
-"""Behaviours that only play, by trained policies or by brains: a counting stage takes the trainer's place."""
+"""Behaviours that only play, with trained policies or brains: a counting stage replaces the trainer."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from headrace.surroundings import absolute, shown
 
 
 class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):
-    """Counts the steps and episodes of played trajectories, reports returns, and passes them on.
+    """Counts the steps and episodes of played trajectories, reports returns, and forwards the trajectories.
 
     Args:
         behavior: the behaviour name.
         report: called after each batch.
-        begin: steps made before.
+        begin: number of earlier steps.
         max_steps: steps after which it reports that it is done.
-        rate: called with results of games, if there are any; returns (behaviour name, statistic, value) of each.
+        rate: called with results of games, if any; returns (behaviour name, statistic, value) for each.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):
 
 
 def policy_maker(config: RunConfig, run_folder: Path, device: str = "cpu") -> Callable[[BehaviorSpec], ActingPolicy]:
-    """Return what makes acting policies; where nothing is learned, they may be models from the run's folder."""
+    """Return the factory of acting policies; in a run that does not learn, they may be models from the run's folder."""
 
-    @preparing()  # also what a design names, such as a network of one's own
+    @preparing()  # including modules that a design names, such as a custom network
     def make(spec: BehaviorSpec) -> ActingPolicy:
         if config.checkpoint_settings.inference:
             return make_inference_policy(config, run_folder, spec, device)
@@ -85,25 +85,25 @@ def policy_maker(config: RunConfig, run_folder: Path, device: str = "cpu") -> Ca
 
 
 def acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:
-    """Return the design of a policy that acts while it is trained: at first at random, if its trainer wants that."""
+    """Return the design of a policy that acts while it trains: first at random, if its trainer requires that."""
     settings = config.behavior_settings(spec.name)
     design, values = design_of(spec, settings, config.source_folder), settings.hyperparameters
-    # A trainer derived from SAC has its hyperparameters as the YAML has them.
+    # A trainer derived from SAC has hyperparameters as plain YAML data.
     steps = values.get("random_steps", 0) if isinstance(values, Mapping) else getattr(values, "random_steps", 0)
     return replace(design, random_steps=steps if design.squashed and isinstance(steps, int) else 0, explores=True)
 
 
 def plays_given_models(config: RunConfig) -> bool:
-    """Return True if no run is needed: `--inference` with an `.onnx` file as `init_path` of each listed behaviour."""
+    """Return True if no run is needed: `--inference` with an `.onnx` file as each listed behaviour's `init_path`."""
     init_paths = [settings.init_path or "" for settings in config.behaviors.values()]
     return config.checkpoint_settings.inference and bool(init_paths) and all(map(is_onnx, init_paths))
 
 
 def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
-    """Return the file to play: an `.onnx` file that `init_path` names, else the run's newest policy of either kind.
+    """Return the file to play: the `.onnx` file of `init_path`, else the run's newest policy of either kind.
 
     Raises:
-        RunError: if there is none.
+        RunError: if there is no file.
     """
     init_path = config.behavior_settings(behavior).init_path
     if init_path is not None and is_onnx(init_path):
@@ -119,7 +119,7 @@ def make_inference_policy(config: RunConfig, run_folder: Path, spec: BehaviorSpe
     """Return the policy that plays a behaviour in an actor, from the file that `policy_file` names.
 
     Raises:
-        RunError: if there is no such file.
+        RunError: if there is no file.
         StageError: if it does not fit the environment.
     """
     design = replace(design_of(spec, config.behavior_settings(spec.name), config.source_folder), explores=True)

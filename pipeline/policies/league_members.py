@@ -1,4 +1,4 @@
-"""The leagues of a run's folder: their learners, the members of their pools, and the mixture of these."""
+"""The leagues in a run's folder: their learners, the members of their pools, and the members' mixture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MEMBER = re.compile(r"member-(\d+)")
 
 
 def learners_in(run_folder: Path) -> dict[str, list[str]]:
-    """Return the behaviours that have a league, each with its learners' names; the first is whom it is for."""
+    """Return the behaviours with a league, each with its learners' names; the first is the main learner."""
     found: dict[str, list[str]] = {}
     if any(run_folder.glob(f"*/{FOLDER}")):
         behaviors = read_configuration(run_folder).get("behaviors")
@@ -33,16 +33,16 @@ def learners_in(run_folder: Path) -> dict[str, list[str]]:
 
 
 def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: str | None) -> str:
-    """Return the learner of a league that a behaviour's name means: the first, if it names none.
+    """Return the learner of a league that a behaviour's name means; without a name, the first.
 
     Args:
-        reference: of the run, for the message.
+        reference: the run's reference, for the message.
         of: the league's behaviour.
         learners: their names.
-        behavior: the name; None where nobody says.
+        behavior: the name; None if none was given.
 
     Raises:
-        RunError: if it names a learner that is not there.
+        RunError: if it names an unknown learner.
     """
     if behavior in learners:
         return str(behavior)
@@ -55,13 +55,13 @@ def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: st
 
 
 def league_of(run_folder: Path, name: str) -> str | None:
-    """Return the behaviour in whose league a learner is; None of another behaviour. Names may be those of folders."""
+    """Return the behaviour of a learner's league; None for other behaviours. Names may be folder names."""
     leagues = learners_in(run_folder).items()
     return next((of for of, learners in leagues if name in {of, *learners, *map(file_name, (of, *learners))}), None)
 
 
 def member_number(choice: str) -> int | None:
-    """Return the number of the member that `member-3` means; None for other words."""
+    """Return the number in a name like `member-3`; None for other names."""
     found = _MEMBER.fullmatch(choice)
     return None if found is None else int(found[1])
 
@@ -82,9 +82,9 @@ def member_file(run_folder: Path, behavior: str, number: int) -> Path:
     """Return the file of a member of the pool of a league.
 
     Args:
-        run_folder: where it is.
-        behavior: that of the league, or a learner's.
-        number: the member's.
+        run_folder: the run's folder.
+        behavior: the league's behaviour, or a learner's.
+        number: the member's number.
 
     Raises:
         RunError: if there is none.
@@ -105,15 +105,15 @@ def member_file(run_folder: Path, behavior: str, number: int) -> Path:
 
 
 def is_member(path: Path) -> bool:
-    """Return True for the file of a member of a pool."""
+    """Return True for the file of a pool's member."""
     return path.suffix == SUFFIX
 
 
 def member_of(path: Path) -> Member:
-    """Return what a pool says of the member whose file this is.
+    """Return a pool's entry for the member with this file.
 
     Raises:
-        RunError: if no pool beside it has such a member.
+        RunError: if no pool next to it has this member.
     """
     of = path.parent.parent
     found = next((each for each in members_of(of.parent, of.name) if each.path == path.name), None)
@@ -123,14 +123,14 @@ def member_of(path: Path) -> Member:
 
 
 def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple[str, float]]]:
-    """Return the behaviour of a league, and what names each member that stands for it, with its probability.
+    """Return a league's behaviour, and a reference to each member of its mixture with its probability.
 
     Args:
-        path: the folder of a run, or of the league's behaviour in it.
-        behavior: that of the league, where the run has several.
+        path: a run's folder, or the folder of the league's behaviour in it.
+        behavior: the league's behaviour, if the run has several leagues.
 
     Raises:
-        RunError: if there is none, or the run has not written its mixture.
+        RunError: if there is no league, or the run has not written its mixture.
     """
     own, inside = path.resolve(), learners_in(path)
     run_folder, leagues = (

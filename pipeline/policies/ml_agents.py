@@ -1,7 +1,7 @@
-"""Checkpoints of ML-Agents (`<Behavior>/checkpoint.pt`): its perceptrons of PPO and SAC, in the form of our trainers.
+"""Checkpoints of ML-Agents (`<Behavior>/checkpoint.pt`): its PPO and SAC perceptrons, converted for our trainers.
 
-Such a file holds a `state_dict` of torch's for each module: `Policy` is the actor, `global_step` the count of steps,
-`Optimizer:<name>` a critic or an Adam. An Adam knows the parameters by their numbers only.
+A checkpoint holds a torch `state_dict` for each module: `Policy` is the actor, `global_step` the count of steps,
+`Optimizer:<name>` a critic or an Adam. An Adam identifies parameters only by number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headrace.stages.policy.design import NORMALIZER_INVERSE_STD, NORMALIZER_MEA
 from headrace.stages.policy.observations import ObservationLayout
 
 _TRAINERS = {"Optimizer:q_network": "sac", "Optimizer:adam": "poca", "Optimizer:value_optimizer": "ppo"}
-"""A module that tells a trainer's checkpoints; the first that a file has counts."""
+"""Modules that identify a trainer's checkpoint; the first one in the file decides."""
 _LEARNED: dict[str, dict[str, tuple[str, ...]]] = {
     "ppo": {"Optimizer:value_optimizer": ("Policy", "Optimizer:critic")},
     "sac": {
@@ -44,13 +44,13 @@ _LEARNED: dict[str, dict[str, tuple[str, ...]]] = {
         "Optimizer:entropy_optimizer": (COEFFICIENTS,),
     },
 }
-"""The modules whose parameters an Adam numbers, in this order."""
+"""The modules whose parameters each Adam numbers, in order."""
 
 
 def left_checkpoint(run_folder: Path, behavior: str) -> Path | None:
-    """Return the checkpoint of a behaviour in a run's folder that ML-Agents would resume from; None if it left none.
+    """Return the checkpoint from which ML-Agents would resume a behaviour; None if there is none.
 
-    Where a run here has overwritten `checkpoint.pt`, it is the newest that has its step in its name.
+    If a run of Headrace has overwritten `checkpoint.pt`, it is the newest checkpoint with a step in its name.
     """
     folder = behavior_folder(run_folder, behavior)
     found = [folder / NEWEST, *reversed(exports_by_step(folder, behavior))]
@@ -58,14 +58,14 @@ def left_checkpoint(run_folder: Path, behavior: str) -> Path | None:
 
 
 def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
-    """Return the steps of the checkpoints that ML-Agents left in a run's folder, by behaviour folder.
+    """Return the steps of ML-Agents' checkpoints in a run's folder, by behaviour folder.
 
     Args:
         run_folder: `results/<run-id>`.
         but: behaviours that resume from elsewhere.
 
     Raises:
-        RunError: naming one that can't be resumed from.
+        RunError: if one can't be resumed from; the message names it.
     """
     passed = {folder for name in but for folder in folder_names(name)}
     names = sorted(path.parent.name for path in run_folder.glob(f"*/{NEWEST}"))
@@ -78,7 +78,7 @@ def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
 
 @contextmanager
 def _taking_over() -> Iterator[None]:
-    """Say of a file in which something is missing, or has another shape, that it is not whole."""
+    """Report a file as incomplete if something is missing or has another shape."""
     try:
         yield
     except (KeyError, ValueError) as error:
@@ -91,11 +91,11 @@ class MLAgentsCheckpoint:
     Attributes:
         step: agent steps that it has been trained for.
         trainer_type: `ppo`, `sac` or `poca`.
-        squashed: true if continuous actions are drawn as sac draws them.
-        unused: what no trainer here takes: networks of reward signals.
+        squashed: True if continuous actions are drawn as in sac.
+        unused: networks that no trainer here uses: those of reward signals.
 
     Raises:
-        StageError: if the file can't be read, is none of these, or its actor is no perceptron.
+        StageError: if the file can't be read, is another kind of file, or its actor is not a perceptron.
     """
 
     def __init__(self, path: Path) -> None:
@@ -104,7 +104,7 @@ class MLAgentsCheckpoint:
             self.trainer_type = next(kind for module, kind in _TRAINERS.items() if module in content)
             (step,) = content["global_step"].values()
             self.step = int(step)
-            for part in content.values():  # one by one, as a shared critic is the policy once more
+            for part in content.values():  # one by one, as a shared critic repeats the policy
                 check_tensors(path, part)
             self._adams = {name: part for name, part in content.items() if "param_groups" in part}
             self._weights = {
@@ -124,7 +124,7 @@ class MLAgentsCheckpoint:
         self.unused = [name.removeprefix("Module:") for name in self._weights if name.startswith("Module:")]
 
     def design(self, behavior: str) -> PolicyDesign:
-        """The design of the actor, by its tensors: all vectors that it observes count as one."""
+        """Return the actor's design, from its tensors: all observed vectors count as one."""
         shape = self._shape()
         observed = ObservationSpec("vector", (shape.inputs,))
         spec = BehaviorSpec(behavior, (observed,), ActionSpec(shape.continuous, shape.branches, bool(shape.branches)))
@@ -132,10 +132,10 @@ class MLAgentsCheckpoint:
         return PolicyDesign(spec, settings, self.squashed)
 
     def check(self, design: PolicyDesign) -> None:
-        """Check that the actor is one of this design.
+        """Check that the actor has this design.
 
         Raises:
-            StageError: if it isn't; the message says what each of them is.
+            StageError: if it doesn't; the message describes both.
         """
         if not design.plain or design.settings.activation != "swish":
             raise StageError(
@@ -151,7 +151,7 @@ class MLAgentsCheckpoint:
 
     @_taking_over()
     def acting_tensors(self) -> dict[str, Array]:
-        """The actor and its normaliser, by the names of `PolicyUpdate.layout`."""
+        """Return the actor and its normaliser, by the names of `PolicyUpdate.layout`."""
         tensors: dict[str, Array] = {}
         for number, (weight, bias) in enumerate(self._actor.layers):
             tensors[f"body.{number}.weight"], tensors[f"body.{number}.bias"] = weight.T, bias
@@ -166,7 +166,7 @@ class MLAgentsCheckpoint:
         return tensors
 
     def acting_policy(self, behavior: str) -> PolicyUpdate:
-        """The policy to play."""
+        """Return the policy to play."""
         tensors = self.acting_tensors()
         weights = np.concatenate([tensor.reshape(-1) for tensor in tensors.values()]).astype(np.float32)
         return PolicyUpdate(
@@ -175,7 +175,7 @@ class MLAgentsCheckpoint:
 
     @_taking_over()
     def warm_state(self, own: Mapping[str, Any], signals: Sequence[str]) -> dict[str, Any]:
-        """The state for `Trainer.warm_start`: actor, critics and normaliser.
+        """Return the state for `Trainer.warm_start`: actor, critics and normaliser.
 
         Args:
             own: the trainer's `warm_state()`.
@@ -194,7 +194,7 @@ class MLAgentsCheckpoint:
 
     @_taking_over()
     def resumed_state(self, own: Mapping[str, Any], signals: Sequence[str]) -> dict[str, Any]:
-        """The state for `Trainer.load_state_dict`: as `warm_state`, with step and optimizers.
+        """Return the state for `Trainer.load_state_dict`: like `warm_state`, with step and optimizers.
 
         Args:
             own: the trainer's `state_dict()`, whose other entries are kept.
@@ -245,7 +245,7 @@ class MLAgentsCheckpoint:
             )
 
     def _moments(self, moment: str) -> dict[str, Named]:
-        """One of Adam's moments (`exp_avg`, `exp_avg_sq`) for each parameter of each module that is learned."""
+        """Return one of Adam's moments (`exp_avg`, `exp_avg_sq`) for each parameter of each trained module."""
         _, branches = self._actor.actions
         # The file lacks the coefficients themselves, but has the moments.
         coefficients = {"discrete": np.zeros(len(branches), np.float32), "continuous": np.zeros(1, np.float32)}
@@ -254,7 +254,7 @@ class MLAgentsCheckpoint:
         for adam, learned in _LEARNED[self.trainer_type].items():
             state, numbers = self._adams[adam]["state"], self._adams[adam]["param_groups"][0]["params"]
             parameters = [(module, name) for module in learned for name in parameters_of(modules[module])]
-            if len(parameters) != len(numbers):  # a shared critic is the actor, which is learned once
+            if len(parameters) != len(numbers):  # a shared critic is the actor, which is trained once
                 parameters = [(module, name) for module, name in parameters if module == "Policy"]
             for number, (module, name) in zip(numbers, parameters, strict=True):
                 weight = modules[module][name]
@@ -268,7 +268,7 @@ class MLAgentsCheckpoint:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What an actor observes, is and does."""
+    """An actor's observations, network and actions."""
 
     inputs: int
     widths: tuple[int, ...]

@@ -1,6 +1,6 @@
-"""The networks of ML-Agents' checkpoints: its perceptrons, in the form of our networks' parameters.
+"""The networks of ML-Agents' checkpoints: its perceptrons, converted to our networks' parameters.
 
-All functions take weights, or one of Adam's moments of them: each lies where its parameter does.
+All functions take weights or one of Adam's moments, which have the same names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.queues.messages import Array
 from headrace.stages.errors import StageError
 
 Named = Mapping[str, Array]
-"""The parameters of a module by ML-Agents' names, or one of Adam's moments of each."""
+"""A module's parameters by ML-Agents' names, or one of Adam's moments of each."""
 Modules = Mapping[str, Named]
 
 COEFFICIENTS = "coefficients"
@@ -34,11 +34,11 @@ _BEYOND_PERCEPTRONS = {
     "self_ent": "buffer sensors",
     "processors": "images",
 }
-"""What a network has beyond a perceptron, by a part of a parameter's name; the first that is found counts."""
+"""Features beyond a perceptron, by a part of a parameter's name; the first that is found counts."""
 
 
 class MLAgentsNetwork:
-    """A module of ML-Agents': its hidden layers and its heads, each as (weight [out, in], bias [out])."""
+    """An ML-Agents module: its hidden layers and heads, each as (weight [out, in], bias [out])."""
 
     def __init__(self, named: Named) -> None:
         self._named = named
@@ -53,28 +53,28 @@ class MLAgentsNetwork:
 
     @property
     def action_heads(self) -> tuple[Array, Array]:
-        """Means, log σ if it depends on the state, then the logits of each branch."""
+        """Heads of the means, of log σ if it depends on the state, then of each branch's logits."""
         heads = [f"{_ACTIONS}{name}" for name in ("mu", "log_sigma") if f"{_ACTIONS}{name}.weight" in self._named]
         return self._side_by_side([*heads, *(name.removesuffix(".weight") for name in self._branches)])
 
     @property
     def log_sigma(self) -> Array | None:
-        """Log σ [C] if it is the same in all states."""
+        """Log σ [C] if it does not depend on the state."""
         found = self._named.get(f"{_ACTIONS}log_sigma")
         return None if found is None else found.reshape(-1)
 
     @property
     def squashed(self) -> bool:
-        """True if log σ depends on the state, as sac has it."""
+        """True if log σ depends on the state, as in sac."""
         return f"{_ACTIONS}log_sigma.weight" in self._named
 
     @property
     def signals(self) -> list[str]:
-        """The reward signals that it has values of; none for an actor without a shared critic."""
+        """The reward signals that it values; none for an actor without a shared critic."""
         return [name.split(".")[2] for name in self._named if name.startswith(_VALUE) and name.endswith(".weight")]
 
     def value_heads(self, signals: Sequence[str]) -> tuple[Array, Array]:
-        """The values of each signal."""
+        """The value head of each signal."""
         return self._side_by_side([f"{_VALUE}{signal}" for signal in signals])
 
     @property
@@ -90,7 +90,7 @@ class MLAgentsNetwork:
 
 
 def as_ppo(modules: Modules, signals: Sequence[str], own: Named) -> dict[str, Array]:
-    """The parameters of `ActorCritic`; a shared critic has the actor's layers."""
+    """Return the parameters of `ActorCritic`; a shared critic has the actor's layers."""
     actor, critic = (MLAgentsNetwork(modules[name]) for name in ("Policy", "Optimizer:critic"))
     shared = bool(actor.signals)
     if shared != (len(own["body.0.weight"]) == 1):
@@ -108,9 +108,9 @@ def as_ppo(modules: Modules, signals: Sequence[str], own: Named) -> dict[str, Ar
 
 
 def as_sac(modules: Modules, signals: Sequence[str], own: Mapping[str, Named]) -> dict[str, Named]:
-    """The parameters of `SACUpdate`'s networks; of the coefficients, where there are any.
+    """Return the parameters of `SACUpdate`'s networks, and of the coefficients if there are any.
 
-    Where our SAC has no V, its targets are copies of both Qs, as they are at the start.
+    If our SAC has no V, its targets are copies of both Qs, as at the start of training.
     """
     actor = MLAgentsNetwork(modules["Policy"])
     of_actor = _as_module(actor.layers, "action", actor.action_heads)
@@ -124,7 +124,7 @@ def as_sac(modules: Modules, signals: Sequence[str], own: Mapping[str, Named]) -
     if any(name.startswith("value.") for name in own["critics"]):
         value = modules["Optimizer:value_network"]
         critics |= _as_value(value, signals, "value.")
-        taken["target"] = _as_value(modules.get("Optimizer:target_network", value), signals)  # no Adam learns it
+        taken["target"] = _as_value(modules.get("Optimizer:target_network", value), signals)  # no Adam trains it
     if COEFFICIENTS in modules:
         both = [modules[COEFFICIENTS][name] for name in ("continuous", "discrete")]
         taken[COEFFICIENTS] = {"logs": np.concatenate(both)[-len(own[COEFFICIENTS]["logs"]) :]}
@@ -139,7 +139,7 @@ def _as_value(named: Named, signals: Sequence[str], prefix: str = "") -> dict[st
 def _as_module(
     layers: Iterable[tuple[Array, Array]], head: str, outputs: tuple[Array, Array], prefix: str = ""
 ) -> dict[str, Array]:
-    """The parameters of a module of ours with a `body` and one head."""
+    """Return the parameters of one of our modules with a `body` and one head."""
     tensors: dict[str, Array] = {}
     for number, (weight, bias) in enumerate(layers):
         at = f"{prefix}body.layers.{2 * number}"  # an activation follows each layer
@@ -149,7 +149,7 @@ def _as_module(
 
 
 def normalizer_of(policy: Named) -> dict[str, Any] | None:
-    """The actor's normalisers as one over all vectors; critics have copies of them. None without any."""
+    """Return the actor's normalisers as one over all vectors, of which critics have copies; None without any."""
     found: dict[int, dict[str, Array]] = {}
     for name, value in policy.items():
         if match := _NORMALIZER.fullmatch(name):
@@ -168,15 +168,15 @@ def normalizer_of(policy: Named) -> dict[str, Any] | None:
 
 
 def parameters_of(named: Named) -> list[str]:
-    """The names in a module's `state_dict` that are parameters: not the normaliser's, which torch calls buffers."""
+    """Return the names of parameters in a module's `state_dict`, without the normaliser's, which are torch buffers."""
     return [name for name in named if not _NORMALIZER.fullmatch(name)]
 
 
 def check_perceptron(policy: Named) -> None:
-    """Check that an actor has what a perceptron over vectors has, and nothing else.
+    """Check that an actor is a perceptron over vectors.
 
     Raises:
-        StageError: if it has more; the message says what.
+        StageError: if it is more; the message names the feature.
     """
     for name in policy:
         known = _LAYER.fullmatch(f"{name.rpartition('.')[0]}.weight") or _NORMALIZER.fullmatch(name)

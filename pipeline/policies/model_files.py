@@ -1,8 +1,8 @@
-"""Model files: what a *model reference* names, found in the files of runs and read, ready to act. No run is needed.
+"""Model files: finds the file of a *model reference*, and reads a policy that is ready to act. No run is needed.
 
 - `results/first`: the newest policy of the run's behaviour, or of each of them
 - `results/first/Ball`: that of one behaviour
-- `results/first@best`: its best one by evaluations; `@last` is the newest, `@500000` that of a step
+- `results/first@best`: its best one by evaluations; `@last` is the newest, `@500000` the one of a step
 - `results/first@member-3`: of a run with a league, a member of its pool; without it, the league's first learner, and
   `results/first/Ball.exploiter` is another one
 - `results/first/Ball/Ball-500000.pt`, `Ball.onnx`, `checkpoint.pt`: a file, which is an export, an `.onnx` model, or a
@@ -52,11 +52,11 @@ _NAMED = (*_SUFFIXES, MEMBER)
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """The file of one behaviour's policy, not read yet."""
+    """The file of one behaviour's policy, not yet read."""
 
     path: Path
     behavior: str
-    """Name of the behaviour as far as the file's place tells it; the name in the file is the right one."""
+    """Name of the behaviour by the file's place; the name in the file takes precedence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class Model:
 
     path: Path
     design: PolicyDesign
-    """Its spec and network. Of an `.onnx` file only the spec has a meaning."""
+    """Its spec and network. For an `.onnx` file, only the spec is meaningful."""
     update: PolicyUpdate
-    """Its weights and step; no weights for an `.onnx` file, which is read by what acts with it."""
+    """Its weights and step; no weights for an `.onnx` file, which the acting policy reads."""
 
     @property
     def spec(self) -> BehaviorSpec:
@@ -89,26 +89,26 @@ class Model:
 
 
 def find_models(reference: str, folder: Path | None = None) -> list[ModelFile]:
-    """Return the files that a model reference names: one, or of a run's folder one for each behaviour.
+    """Return the files of a model reference: one, or for a run's folder one per behaviour.
 
     Args:
         reference: see the top of this module.
-        folder: that of the YAML, beside which a relative path is looked for first.
+        folder: the YAML's folder, where a relative path is looked up first.
 
     Raises:
-        RunError: if there is none; the message says what is there.
+        RunError: if there is none; the message lists existing ones.
     """
     return [ModelFile(choose(), behavior) for behavior, choose in _candidates(reference, folder)]
 
 
 def find_model(reference: str, behavior: str | None = None, folder: Path | None = None) -> ModelFile:
-    """Return the one file that a model reference names for a behaviour.
+    """Return the single file of a model reference for a behaviour.
 
     Args:
         reference: see the top of this module.
-        behavior: name of the behaviour that it is for. Of a run with several behaviours it is this one's, and a file
-            of another behaviour is taken where it is the only one.
-        folder: as in `find_models`.
+        behavior: name of the behaviour that will use it. From a run with several behaviours, its own file is taken; a
+            file of another behaviour is taken only if it is the only one.
+        folder: as for `find_models`.
 
     Raises:
         RunError: if there is none, or several and none of the behaviour's name.
@@ -131,11 +131,11 @@ def read_model(
     """Read a model.
 
     Args:
-        file: where it is.
-        spec: of the environment that it is to be played in, if there is one; else the file says what it observes and
-            does; an `.onnx` model of another program and a checkpoint of ML-Agents without the observations' names.
-        network_folder: folder beside which `network_settings.network` may name a module.
-        version: version of the policy that is returned, for messages.
+        file: the file.
+        spec: spec of the environment in which it will play, if known; else the file's own spec, which lacks the
+            observations' names in an `.onnx` model of another program and in a checkpoint of ML-Agents.
+        network_folder: folder in which `network_settings.network` may name a module.
+        version: version of the returned policy, for messages.
 
     Raises:
         RunError: if it can't be read, or does not fit the environment.
@@ -170,10 +170,10 @@ def read_model(
 
 
 def check_decides(path: Path, policy: ActingPolicy, spec: BehaviorSpec) -> None:
-    """Let a policy decide once, on zeros: what fails then is of no use.
+    """Let a policy decide once, on zeros: one that fails is unusable.
 
     Raises:
-        RunError: if it can't, naming the file.
+        RunError: if it can't; the message names the file.
     """
     try:
         zeros = tuple(np.zeros((1, *each.shape), each.dtype) for each in spec.observations)
@@ -183,7 +183,7 @@ def check_decides(path: Path, policy: ActingPolicy, spec: BehaviorSpec) -> None:
 
 
 def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
-    """Return the policy to send to actors; for an `.onnx` model, which they read themselves, it has no weights.
+    """Return the policy to send to actors; without weights for an `.onnx` model, which they read themselves.
 
     Raises:
         RunError: if it can't be read.
@@ -192,18 +192,18 @@ def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
         return _unread(ModelFile(path, behavior), 0)
     try:
         found = read_export(path).update if is_export(path) else MLAgentsCheckpoint(path).acting_policy(behavior)
-        return replace(found, behavior_id=behavior)  # the file of a league's learner has the learner's
+        return replace(found, behavior_id=behavior)  # the file of a league's learner has the learner's name
     except (OSError, ValueError, StageError) as error:
         raise RunError(str(error)) from error
 
 
 def acting_policy(path: Path, design: PolicyDesign, device: str = "cpu") -> ActingPolicy:
-    """Return a policy that acts with a file; its weights come with the first update.
+    """Return a policy that acts with a file's network; its weights come with the first update.
 
     Args:
         path: the file.
-        design: the policy's.
-        device: the torch device on which it computes; an `.onnx` file has the CPU.
+        design: the policy's design.
+        device: the torch device on which it computes; an `.onnx` file uses the CPU.
 
     Raises:
         StageError: if it does not fit the design's spec.
@@ -218,8 +218,8 @@ def acting_policy(path: Path, design: PolicyDesign, device: str = "cpu") -> Acti
 def newest_policy(run_folder: Path, behavior: str) -> Path:
     """Return a run's newest policy of a behaviour: a `.pt` or `.onnx` file.
 
-    Of a `.pt` and an `.onnx` file of the same step it is the `.pt`. One that ML-Agents wrote is played only where there
-    is no `.onnx`, as that can be a perceptron's alone.
+    A `.pt` file wins over an `.onnx` file of the same step. ML-Agents' `.pt` is played only if there is no `.onnx`,
+    because we read only its perceptrons.
 
     Raises:
         RunError: if there is none.
@@ -247,7 +247,7 @@ def newest_policy(run_folder: Path, behavior: str) -> Path:
 
 
 def behaviors_in(run_folder: Path) -> list[str]:
-    """Return the names of the behaviours that a run's folder holds policies of, as their folders are named."""
+    """Return the names of the behaviours with policies in a run's folder, as their folders are named."""
     folders = {
         inner.name
         for inner in run_folder.iterdir()
@@ -261,15 +261,16 @@ def behaviors_in(run_folder: Path) -> list[str]:
 def check_spec(theirs: BehaviorSpec, ours: BehaviorSpec, whose: str = "the environment now has") -> None:
     """Check that a policy was trained with these observations and actions.
 
-    Whether actions are masked is no part of a network: a clone of a `.demo`, which always has masks, plays without.
+    Action masks may differ, as they don't affect the network: a clone of a `.demo`, which always has masks, plays
+    without.
 
     Args:
-        theirs: of the policy.
-        ours: what it has to be.
-        whose: words in front of `ours`.
+        theirs: the policy's spec.
+        ours: the required spec.
+        whose: words before `ours` in the message.
 
     Raises:
-        StageError: if it was not.
+        StageError: if the specs differ.
     """
     if not theirs.sees_like(ours):
         raise StageError(f"it was trained with other observations: {theirs.seen}; {whose} {ours.seen}")
@@ -283,12 +284,12 @@ def is_onnx(path: str | Path) -> bool:
 
 
 def is_choice(choice: str) -> bool:
-    """Return True for what may stand behind `@`."""
+    """Return True for a valid choice after `@`."""
     return choice in (BEST, LAST) or choice.isdecimal() or member_number(choice) is not None
 
 
 def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | None, version: int) -> Model:
-    """Read a member of a pool: its weights, in the design of the newest policy of the learner that it was."""
+    """Read a member of a pool: its weights, with the design of its learner's newest policy."""
     member, of = member_of(path), path.parent.parent
     run_folder, learner = of.parent, f"{of.name}.{member.learner}"
     like = read_model(ModelFile(newest_policy(run_folder, learner), learner), spec, network_folder)
@@ -301,7 +302,7 @@ def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | N
 
 
 def _candidates(reference: str, folder: Path | None, wanted: str | None = None) -> list[tuple[str, Callable[[], Path]]]:
-    """Return the behaviours of a reference, each with what finds its file; of a league's learners the one wanted."""
+    """Return the behaviours of a reference, each with its file's finder; of a league, only the requested learner."""
     path, choice = _split(reference, folder)
     if path.is_file():
         if path.suffix not in _NAMED:
@@ -330,7 +331,7 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
 
 
 def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
-    """Return the path of a reference, beside the YAML where it is there, and what stands behind `@`."""
+    """Return the path of a reference, next to the YAML if it exists there, and the choice after `@`."""
     whole = _beside(reference, folder)
     if whole.exists() or "@" not in reference:
         return whole, ""
@@ -373,7 +374,7 @@ def _exports(folder: Path, behavior: str) -> Sequence[Path]:
 
 
 def _behavior_of(path: Path) -> str:
-    """Return the behaviour by a file's place: `Ball/Ball-500.onnx` and `Ball/checkpoint.pt` in its folder, or alone."""
+    """Return the behaviour by a file's path: `Ball/Ball-500.onnx`, `Ball/checkpoint.pt`, or only the file's name."""
     parent = path.resolve().parent.name
     return parent if path.name == NEWEST or path.stem.startswith(f"{parent}-") else path.stem
 

@@ -1,7 +1,7 @@
-"""Policies for Unity and Godot: `<Behavior>/<Behavior>-<step>.onnx` beside each `.pt`, the last as `<Behavior>.onnx`.
+"""Policies for Unity and Godot: `<Behavior>/<Behavior>-<step>.onnx` next to each `.pt`, the last as `<Behavior>.onnx`.
 
-An `.onnx` file is best effort: the `.pt` file and the checkpoint come first, and an error here is a warning. It can be
-made later from the `.pt` file (`run-pipeline --export-onnx results/<run-id>`).
+Writing `.onnx` files is best effort: the `.pt` file and the checkpoint come first, and an error here is a warning. They
+can be created later from the `.pt` files (`run-pipeline --export-onnx results/<run-id>`).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ SUFFIX = ".onnx"
 
 
 class OnnxExporter:
-    """Writes the `.onnx` files of one behaviour, one after the other.
+    """Writes the `.onnx` files of one behaviour.
 
     The first one is compared with the live policy if onnxruntime is installed; later ones differ in weights only.
 
     Args:
         log: receives warnings.
-        check: compare all of them.
+        check: compare all of them with their policies.
         files: file operations.
 
     Attributes:
-        refused: why the disk did not take the last one; empty if it did.
+        refused: reason why the disk refused the last one; empty if it didn't.
     """
 
     def __init__(self, log: logging.Logger = log, check: bool = False, files: FileOperations = REAL) -> None:
@@ -50,7 +50,7 @@ class OnnxExporter:
         self._last_reason = ""
 
     def write(self, exported: Path, design: PolicyDesign, policy: PolicyUpdate) -> Path | None:
-        """Write a policy beside its `.pt` file; None, and a warning, if that can't be done."""
+        """Write a policy next to its `.pt` file; on failure, warn and return None."""
         path, self.refused = exported.with_suffix(SUFFIX), ""
         try:
             from headrace.stages.policy.onnx.model import onnx_model, remark
@@ -60,7 +60,7 @@ class OnnxExporter:
             if not self._remarked and (text := remark(design.spec)):
                 self._log.warning("%s", text)
             self._remarked = True
-        except Exception as error:  # no training ends, and no checkpoint is lost, for want of an .onnx file
+        except Exception as error:  # a missing .onnx file must not end the training or cost a checkpoint
             self._warn(path, error)
             if isinstance(error, OSError):
                 self.refused = error.strerror or str(error)
@@ -78,7 +78,7 @@ class OnnxExporter:
         self._checked = True
         try:
             problem = difference(design, policy, model)
-        except Exception as error:  # the model may be sound: it is onnxruntime that fails here
+        except Exception as error:  # the model may be valid, as it is onnxruntime that fails here
             self._log.warning("%s could not be compared with the policy: %s: %s", path, type(error).__name__, error)
             return
         if problem is not None:
@@ -110,11 +110,11 @@ def copy_final_model(run_folder: Path, behavior: str, last: ExportEntry, files: 
 
 
 def reexport(run_folder: Path, network_folder: Path | None = None) -> bool:
-    """Write all `.onnx` files of a run again from its `.pt` files; return True if all could be written.
+    """Rewrite all `.onnx` files of a run from its `.pt` files; return True if all could be written.
 
     Args:
         run_folder: `results/<run-id>`.
-        network_folder: folder of the YAML, beside which `network_settings.network` may name a module.
+        network_folder: the YAML's folder, where `network_settings.network` may name a module.
 
     Raises:
         RunError: if there is nothing to export.

@@ -1,4 +1,4 @@
-"""`--tournament`: policies of runs, models and scripts play each other; a rated table, a matrix and JSON of it."""
+"""`--tournament`: policies of runs, models and scripts play each other; writes a rated table, a matrix and JSON."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ log = logging.getLogger(__name__)
 
 _OPTION = "--tournament"
 USUAL_GAMES = 20
-"""Of each pair."""
+"""Default number of games per pair."""
 ALL = "@all"
-"""Behind the folder of a run: each of its exported policies that has a step."""
+"""Suffix of a run's folder that means each of its exported policies with a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How an entrant has done."""
+    """An entrant's result."""
 
     name: str
     rating: float
-    """Elo, fitted to all games; their mean is 1200."""
+    """Elo rating, fitted to all games; the ratings' mean is 1200."""
     margin: float
-    """Half the width of its interval of 95 %."""
+    """Half the width of its 95 % interval."""
     skill: float | None
-    """openskill's, where it is installed."""
+    """openskill's rating, if it is installed."""
     won: int
     drawn: int
     lost: int
@@ -68,14 +68,14 @@ def open_table(
     """Return the table of the tournament that a command names, before its first game.
 
     Args:
-        players: those who play, as the command names them.
-        config_file: says which game is played; None: the run of the first player that has one.
-        overrides: values that take precedence over it.
+        players: the players, as the command names them.
+        config_file: configuration of the game; None: that of the first player's run.
+        overrides: values that override it.
 
     Raises:
-        CommandError: if there is no game to be played.
+        CommandError: if there is no game to play.
         ConfigError: if the configuration of the game is wrong.
-        RunError: if somebody can't play.
+        RunError: if a player can't play.
     """
     config = load_config(config_file or _configuration_of(players, overrides), overrides)
     entrants = entrants_of(players, config.checkpoint_settings.results_dir, config.builtin_game)
@@ -85,7 +85,7 @@ def open_table(
 
 
 def _configuration_of(players: Sequence[str], overrides: Sequence[Override | str]) -> Path:
-    """Return the configuration of the first run that is named."""
+    """Return the configuration of the first named run."""
     results = [each.value for each in overrides if isinstance(each, Override) and each.path[-1] == "results_dir"]
     for player in players:
         folder = run_folder_of(found_below(player, results[-1] if results else "results"))
@@ -98,16 +98,16 @@ def _configuration_of(players: Sequence[str], overrides: Sequence[Override | str
 
 
 def run_folder_of(player: str) -> Path | None:
-    """Return the folder of the run that a model reference lies in; None if there is none."""
+    """Return the folder of a model reference's run; None if there is none."""
     path = Path(player if Path(player).exists() else player.rpartition("@")[0] or player)
     return next((each for each in (path, *path.parents[:2]) if (each / CONFIGURATION).is_file()), None)
 
 
 def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> list[str]:
-    """Return who plays: what was named, a run's `@all` as its policies; of one run alone these, and a script or chance.
+    """Return the players: those named, with `@all` expanded; for a single run, its policies and a script or chance.
 
     Raises:
-        RunError: if somebody is none of those who can play, or is named twice, or there are not two.
+        RunError: if a name is not a player's or occurs twice, or there are fewer than two players.
     """
     found, wrong = [], []
     named = [found_below(player, results_dir) for player in players]
@@ -134,14 +134,14 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
 
 
 def found_below(player: str, results_dir: str) -> str:
-    """Return what names a player; a run id is the folder of the run."""
+    """Return the reference of a player; a run id means the run's folder."""
     run, at, choice = player.rpartition("@") if "@" in player else (player, "", "")
     below = absolute(results_dir) / run
     return f"{below}{at}{choice}" if run and not Path(run).exists() and below.is_dir() else player
 
 
 def _league_of(run: str) -> tuple[Path, str, list[str]] | None:
-    """Return the folder of a run, the behaviour of the league that is meant, and its learners; None without one."""
+    """Return a run's folder, the behaviour of the intended league, and its learners; None without a league."""
     folder = absolute(run)
     for run_folder, wanted in ((folder, None), (folder.parent, folder.name)):
         for of, learners in learners_in(run_folder).items():
@@ -151,7 +151,7 @@ def _league_of(run: str) -> tuple[Path, str, list[str]] | None:
 
 
 def _all_of(run: str, wrong: list[str]) -> list[str]:
-    """Return the references of a run's policies by step; of a league, of its pool's members and its newest learners."""
+    """Return the references of a run's policies by step; for a league, its pool's members and newest learners."""
     folder = Path(run)
     if (league := _league_of(run)) is not None:
         run_folder, of, learners = league
@@ -167,18 +167,18 @@ def _all_of(run: str, wrong: list[str]) -> list[str]:
 
 
 class TournamentTable:
-    """Plays a tournament, and tells what came of it.
+    """Plays a tournament and reports its results.
 
     Args:
-        config: says which game is played, and how.
-        players: those who play.
-        games: of each pair.
-        seed: of all chance in it.
+        config: configuration of the game.
+        players: the players.
+        games: number of games per pair.
+        seed: seed of all randomness.
         deterministic: take the most likely actions instead of drawn ones.
 
     Attributes:
-        config: the configuration, with no more instances than there is use for.
-        results: of the pairs that have played.
+        config: the configuration, without instances that would be unused.
+        results: results of the pairs that have played.
     """
 
     def __init__(self, config: RunConfig, players: Sequence[str], games: int, seed: int, deterministic: bool) -> None:
@@ -193,7 +193,7 @@ class TournamentTable:
         """Play until all games are played or `stop` is set.
 
         Raises:
-            RunError: if the game can't be played by two teams, or somebody can't play it; the message names all.
+            RunError: if the game is not for two teams, or some players can't play it; the message names all of them.
         """
         parameters = EpisodeParameters()
         parameters.receive(final_parameters(self.config.environment_parameters))
@@ -212,7 +212,7 @@ class TournamentTable:
             raise RunError(f"{_OPTION}: {error}") from error
 
     def standings(self) -> list[Standing]:
-        """Return how all have done, the strongest first."""
+        """Return the results of all players, the strongest first."""
         counts = matrix(self.results, len(self._players))
         ratings, margins = fitted_ratings(counts @ np.array([1.0, 0.5, 0.0]), counts.sum(axis=2).astype(np.float64))
         skills, totals = self._skills(), counts.sum(axis=1).tolist()
@@ -223,7 +223,7 @@ class TournamentTable:
         return sorted(found, key=lambda each: -each.rating)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
-        """Write JSON and a picture of the matrix; returns their paths.
+        """Write JSON and a picture of the matrix; return their paths.
 
         Raises:
             OSError: if they can't be written.
@@ -269,8 +269,8 @@ class TournamentTable:
         }
 
     def _check(self, group: EnvironmentGroup) -> None:
-        """Make each player for each side once, so that all who can't play are named before the first game."""
-        wrong: dict[tuple[str, str], None] = {}  # what holds for both sides is said once
+        """Create each player once for each side, so that all that can't play are named before the first game."""
+        wrong: dict[tuple[str, str], None] = {}  # a reason that holds for both sides is reported once
         for number in range(len(self._players)):
             for spec in group.behavior_specs.values():
                 try:
@@ -297,7 +297,7 @@ class TournamentTable:
         log.info("%s against %s: %d won, %d drawn, %d lost.", *names, won, drawn, lost)
 
     def _skills(self) -> list[float | None]:
-        """Return openskill's ratings, by the games in an order drawn by the seed; None without openskill."""
+        """Return openskill's ratings from the games in a random order of the seed; None without openskill."""
         if find_spec("openskill") is None:
             return [None] * len(self._players)
         records, rating = [Record(0.0) for _ in self._players], SkillRating()
@@ -309,7 +309,7 @@ class TournamentTable:
 
 
 def standings_table(standings: Sequence[Standing]) -> str:
-    """Return the standings as a table in words."""
+    """Return the standings as a text table."""
     rated = any(each.skill is not None for each in standings)
     rows = [["player", "ELO (95 %)", *["skill"] * rated, "games", "points", "won", "drawn", "lost"]]
     for each in standings:
@@ -322,7 +322,7 @@ def standings_table(standings: Sequence[Standing]) -> str:
 
 
 def _for_so_many(config: RunConfig, games: int) -> RunConfig:
-    """Return the configuration with no more instances than games of one side, which would be played for nothing."""
+    """Return the configuration with at most as many instances as games of one side: more would be wasted."""
     if config.environment is None or config.environment.kind in ("unity", "mlagents"):
         raise RunError(f"{_OPTION} plays built-in games and those of PettingZoo and OpenSpiel, and not Unity's")
     plain = config.to_plain()

@@ -1,6 +1,6 @@
-"""Warm starts: the policies that a fresh run's trainers start from, given as `init_path` or `initialize_from`.
+"""Warm starts: the policies from which a fresh run's trainers start, given as `init_path` or `initialize_from`.
 
-They are exports of ours or checkpoints of ML-Agents; the latter are resumed from as well.
+They are Headrace's exports or ML-Agents' checkpoints; a run can also resume from the latter.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 
 
 def initial_policy(config: RunConfig, behavior: str) -> Path | None:
-    """Return the export that a behaviour starts from; None for a start from scratch.
+    """Return the export from which a behaviour starts; None for a start from scratch.
 
     `init_path` is a path, or a file name in `<results_dir>/<initialize_from>/<behaviour>/`; without it,
     `initialize_from` means that run's newest export of the behaviour.
 
     Raises:
-        RunError: if there is no such file.
+        RunError: if the file is missing.
     """
     init_path = config.behavior_settings(behavior).init_path
     source = config.checkpoint_settings.initialize_from
@@ -67,16 +67,16 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
 
 
 def _trained_as(behavior: str, run_folder: Path) -> str:
-    """Return the behaviour of a run that another run's behaviour starts from: of a league, the first learner."""
+    """Return the behaviour of a run from which another run's behaviour starts; for a league, the first learner."""
     return learners_in(run_folder).get(behavior, [behavior])[0]
 
 
 def warm_start(
     trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None = None
 ) -> None:
-    """Initialize a trainer from an export, or from a checkpoint of ML-Agents.
+    """Initialize a trainer from an export or a checkpoint of ML-Agents.
 
-    All networks are taken if the file is of the trainer's type, else the policy alone.
+    If the file is of the trainer's type, all networks are used, else only the policy.
 
     Args:
         trainer: the trainer.
@@ -106,7 +106,7 @@ def warm_start(
 
 
 def _check_activation(theirs: str, ours: str) -> None:
-    """Refuse a policy whose weights fit, and mean something else."""
+    """Refuse a policy whose weights fit but have another meaning."""
     if theirs != ours:
         text = f"network_settings.activation is {ours}, but its policy was made with {theirs}; set it to that"
         raise StageError(text)
@@ -162,7 +162,7 @@ def resume_from_ml_agents(
 
 @contextmanager
 def _naming(path: Path, problem: str) -> Iterator[None]:
-    """Put the file before the message of a `StageError` that is raised within."""
+    """Prefix the message of a `StageError` raised in this context with the file."""
     try:
         yield
     except StageError as error:
@@ -172,7 +172,7 @@ def _naming(path: Path, problem: str) -> Iterator[None]:
 def _check_form(
     theirs_squashed: bool, trainer_type: str, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None
 ) -> None:
-    """Refuse a policy with another distribution of continuous actions, before its tensors are found not to fit."""
+    """Refuse a policy with another distribution of continuous actions, before a mismatch of tensors is reported."""
     squashed = design_of(spec, settings, folder).squashed
     if not spec.actions.continuous_size or theirs_squashed == squashed:
         return

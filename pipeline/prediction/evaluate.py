@@ -1,6 +1,6 @@
-"""A policy's returns in any environment object: a single one, a vectorised one, or one of many agents.
+"""A policy's returns in any environment object: single, vectorised or multi-agent.
 
-Every kind of environment is stepped by a generator of its ended episodes, and `_KINDS` is the table of them.
+For each kind of environment, a generator steps it and yields ended episodes; `_KINDS` is their table.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headrace.stages.errors import type_of
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
-    """The returns of some episodes, in the environment's own rewards."""
+    """Returns of some episodes, in the environment's own rewards."""
 
     returns: tuple[float, ...]
-    """Of each episode, in the order in which they ended."""
+    """Return of each episode, in the order in which they ended."""
     lengths: tuple[int, ...]
-    """Environment steps of each."""
+    """Environment steps of each episode."""
 
     @property
     def mean(self) -> float:
@@ -44,13 +44,13 @@ class EvaluatedPolicy:
         return statistics.pstdev(self.returns)
 
     def __str__(self) -> str:
-        """Mean ± SD, and of how many."""
+        """Return mean ± SD and the number of episodes as text."""
         return f"{self.mean:.6g} ± {self.deviation:.3g} ({len(self.returns)} episodes)"
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """Who acts, and how."""
+    """The policy and how it acts."""
 
     policy: LoadedPolicy | LoadedMixture
     deterministic: bool
@@ -59,7 +59,7 @@ class _Asked:
 
 
 _Episodes = Iterator[tuple[float, int]]
-"""Return and length of each episode, when it has ended; without an end."""
+"""Yields each episode's return and length when it ends, endlessly."""
 _Kind = Callable[[Any, _Asked], _Episodes]
 
 
@@ -73,24 +73,24 @@ def evaluate(
     behavior: str | None = None,
     checkpoint: str | int | None = None,
 ) -> EvaluatedPolicy:
-    """Let a policy play so many episodes in an environment.
+    """Let a policy play a number of episodes in an environment.
 
         print(evaluate("results/cartpole", "CartPole-v1", episodes=100))
 
     Args:
-        policy: what `load_policy` returned, or what it takes (a run's folder, a file), or the result of `run`.
+        policy: a policy of `load_policy`, its argument (a run's folder or a file), or the result of `run`.
         env: an environment, which stays open: `gymnasium.Env`, `gymnasium.vector.VectorEnv` with any autoreset mode,
-            a VecEnv of Stable-Baselines3's, or PettingZoo's `ParallelEnv` or `AECEnv`, all agents of which the policy
-            plays; or Gymnasium's id of one or what makes one, which is closed again. It is wrapped as in the training.
-        episodes: how many; of n instances each plays its share of them, so that short episodes count no more than
-            long ones; of several agents every agent's is an episode.
-        deterministic: the mean and the most likely choice instead of a sample.
-        seed: of the first reset (instance i gets seed + i); None leaves randomness as it is.
-        behavior: of a run with several behaviours, the one that is wanted.
-        checkpoint: of a run: "best", "last", or a step.
+            a Stable-Baselines3 VecEnv, or PettingZoo's `ParallelEnv` or `AECEnv`, all of whose agents the policy
+            plays; or a Gymnasium id or a function that makes one, which is closed afterwards. Wrap it as in training.
+        episodes: number of episodes. Each of n instances plays its share, so that short episodes count no more than
+            long ones. With several agents, each agent's part is an episode.
+        deterministic: True for the mean and the most likely choice instead of a sample.
+        seed: seed of the first reset (instance i gets seed + i); None leaves randomness as it is.
+        behavior: the behaviour to load from a run with several.
+        checkpoint: for a run: "best", "last", or a step.
 
     Raises:
-        RunError: if the policy can't be loaded, or the environment is none of these.
+        RunError: if the policy can't be loaded, or the environment is of another kind.
         PredictError: if an observation does not fit the policy.
     """
     if episodes < 1:
@@ -107,7 +107,7 @@ def evaluate(
 
 @contextmanager
 def _opened(env: Any) -> Iterator[tuple[_Kind, Any]]:
-    """How an environment is stepped, and itself; one that is made here is closed again."""
+    """Yield an environment and its generator; close it if it was created here."""
     made = isinstance(env, str) or (callable(env) and _kind_of(env) is None)
     if isinstance(env, str):
         import gymnasium
@@ -126,7 +126,7 @@ def _opened(env: Any) -> Iterator[tuple[_Kind, Any]]:
 
 
 class _Agent:
-    """One agent's part of an episode: its memory, the action that it holds, its return so far."""
+    """One agent's part of an episode: its memory, its held action and its return so far."""
 
     def __init__(self, asked: _Asked) -> None:
         self._asked, self._deterministic = asked.policy, asked.deterministic
@@ -141,7 +141,7 @@ class _Agent:
         self._returned, self._steps = 0.0, 0
 
     def act(self, observation: Any, mask: Any) -> Any:
-        """Return the next action: a new decision, or the one that is still held."""
+        """Return the next action: a new decision, or the held one."""
         if self._left == 0:
             prediction = self._policy.predict(observation, self._deterministic, self._state, mask)
             self._action, self._state = prediction
@@ -152,12 +152,12 @@ class _Agent:
         return self._action
 
     def take(self, reward: Any) -> None:
-        """Count a step's reward."""
+        """Add a step's reward."""
         self._returned += float(np.asarray(reward).item())
         self._steps += 1
 
     def end(self, info: Any) -> tuple[float, int]:
-        """Return what the episode came to: what a monitor among the wrappers says, as its rewards are unchanged."""
+        """Return the episode's return and length; a monitor among the wrappers, if any, has the original rewards."""
         told = info.get("episode") if isinstance(info, dict) else None
         if isinstance(told, dict) and {"r", "l"} <= told.keys():
             return float(np.asarray(told["r"]).item()), int(np.asarray(told["l"]).item())
@@ -212,7 +212,7 @@ def _in_turn(env: Any, asked: _Asked) -> _Episodes:
 
 
 def _agents_of(env: Any, asked: _Asked) -> dict[str, _Agent]:
-    """The agents of an episode that has begun; without any it would never end, and nor would the next."""
+    """Return the agents of a new episode; without any, neither it nor the next would ever end."""
     if not env.agents:
         raise RunError("env: its reset() left no agents (env.agents is empty); expected at least one to play")
     return {name: _Agent(asked) for name in env.agents}
@@ -258,7 +258,7 @@ def _stable_baselines(env: Any, asked: _Asked) -> _Episodes:
 
 
 def _instances(env: Any, asked: _Asked, batch: Any, masks: Any, step: Any, resets_later: bool) -> _Episodes:
-    """The episodes of n instances, each of which plays its share."""
+    """Yield the episodes of n instances, each of which plays its share."""
     from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
     n = env.num_envs
@@ -272,7 +272,7 @@ def _instances(env: Any, asked: _Asked, batch: Any, masks: Any, step: Any, reset
         room: Any = create_empty_array(done, n)
         batch, rewards, ended, masks, info = step(concatenate(done, actions, room))
         for i, agent in enumerate(agents):
-            if waiting[i]:  # this step was the reset, whatever the action
+            if waiting[i]:  # this step was the reset, and ignored the action
                 waiting[i] = False
                 agent.begin()
                 continue
@@ -292,7 +292,7 @@ _KINDS: Sequence[tuple[Callable[[Any], bool], _Kind]] = (
     (lambda env: api_of(env) == "parallel", _parallel),
     (lambda env: offers(env, "action_space", "step", "reset"), _single),
 )
-"""How each kind of environment is told, by what it has, and stepped."""
+"""Kinds of environments: the attributes that identify each, and its generator."""
 
 
 def _kind_of(env: Any) -> _Kind | None:

@@ -1,4 +1,4 @@
-"""What a policy thinks of an observation: the distributions that it draws actions from, and the value of the state."""
+"""A policy's view of an observation: its action distributions and its critic's value of the state."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Columns = tuple[Array, ...]
 
 @dataclass(frozen=True)
 class ActionDistribution:
-    """The distributions of the actions for an observation, or for a batch of n: arrays then begin with n.
+    """The action distributions for an observation, or for a batch of n, whose arrays begin with axis n.
 
     Attributes:
-        probabilities: [choices] of each branch of discrete actions; 0 of what the mask forbids.
-        means: [C] of the Gaussians of continuous actions, in the policy's own units.
+        probabilities: [choices] of each branch of discrete actions; 0 for masked choices.
+        means: [C] means of the Gaussians of continuous actions, in the policy's own units.
         deviations: [C] their standard deviations.
-        squashed: true if the action is tanh of what is drawn (SAC), as a share of the Box; else it is a third of it,
-            cut at ±1 (in dimensions without bounds the draw itself).
+        squashed: True if the action is the tanh of the draw (SAC), as a share of the Box; else it is a third of the
+            draw, clipped to ±1 (in dimensions without bounds, the draw itself).
     """
 
     probabilities: tuple[Floats, ...]
@@ -41,7 +41,7 @@ class ActionDistribution:
     squashed: bool
 
     def first(self) -> ActionDistribution:
-        """Those of the only row of a batch."""
+        """Return the distributions of a batch's only row."""
         return ActionDistribution(
             tuple([each[0] for each in self.probabilities]), self.means[0], self.deviations[0], self.squashed
         )
@@ -50,7 +50,7 @@ class ActionDistribution:
 def distribution_of(
     spec: BehaviorSpec, heads: Floats, masks: NDArray[np.bool_] | None, squashed: bool
 ) -> ActionDistribution:
-    """The distributions of action heads [n, 2C + choices] (`design.action_heads_column`), under masks [n, choices]."""
+    """Return the distributions of action heads [n, 2C + choices] (`design.action_heads_column`), given masks."""
     split = split_action_heads(spec, heads)
     found = []
     for branch, logits in zip(branch_slices(spec), split.logits, strict=True):
@@ -61,7 +61,7 @@ def distribution_of(
 
 
 def critic_of(file: Path) -> Callable[[Columns], Floats]:
-    """Return what values states, [n, S] of n observations and S reward signals, as the trainer's critic in a file does.
+    """Return a function from n observations to the values [n, S] of S reward signals, by the critic in a file.
 
     Raises:
         PredictError: if the file has no critic that values a state alone.
@@ -96,7 +96,7 @@ def critic_of(file: Path) -> Callable[[Columns], Floats]:
 
 
 def _state_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Inputs], Any]:
-    """V(s) of an actor-critic."""
+    """Return V(s) of an actor-critic."""
     from headrace.stages.policy.network.actor_critic import make_actor_critic
 
     weights, design = learner["weights"], export.design
@@ -108,7 +108,7 @@ def _state_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Input
 
 
 def _soft_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Inputs], Any]:
-    """V(s) where it is learned; else the smaller Q of the most likely action."""
+    """Return V(s) if it is learned, else the smaller Q of the most likely action."""
     import torch
 
     from headrace.stages.policy.network.actor import ActorNetwork
@@ -140,4 +140,4 @@ _CRITICS: Mapping[str, Callable[[Export, Mapping[str, Any]], Callable[[Inputs], 
     "impala": _state_critic,
     "sac": _soft_critic,
 }
-"""By the type of the trainer whose critic it is."""
+"""Value functions by trainer type."""

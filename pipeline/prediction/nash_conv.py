@@ -1,7 +1,7 @@
-"""How far policies are from an equilibrium of a game of OpenSpiel's, by OpenSpiel's own evaluator.
+"""The distance of policies from an equilibrium of an OpenSpiel game, by OpenSpiel's own evaluator.
 
-Every information state of the game is visited once, and the policies are asked for the probabilities of its actions. A
-mixture becomes one policy that acts alike in every game, by OpenSpiel's `PolicyAggregator`.
+Each information state of the game is visited once, to get the policies' action probabilities. OpenSpiel's
+`PolicyAggregator` turns a mixture into one equivalent policy.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from headrace.stages.errors import StageError
 
 Policy = LoadedPolicy | LoadedMixture | str | os.PathLike[str] | Any
 _Probabilities = Mapping[str, Mapping[int, float]]
-"""Of each action, by information state."""
+"""Probability of each action, by information state."""
 _States = Mapping[str, Any]
-"""Of a player, by information state, one of the states in which the player is in it."""
+"""For a player, one state of each information state."""
 
 
 def nash_conv(
@@ -38,27 +38,27 @@ def nash_conv(
     checkpoint: str | int | None = None,
     max_states: int = 1_000_000,
 ) -> float:
-    """Return the NashConv of policies: the sum over the players of what each would gain by its best response.
+    """Return the NashConv of policies: the sum of the players' gains by best responses.
 
         nash_conv("results/kuhn", "kuhn_poker")
         nash_conv([early, late], "kuhn_poker", weights=[1, 3])  # a mixture
 
-    It is 0 in an equilibrium. The exploitability of a game for two is half of it.
+    It is 0 in an equilibrium. In a two-player game, the exploitability is half of it.
 
     Args:
-        policy: what `load_policy` returned, or what it takes (a run's folder, a file), the result of `run`, or a policy
-            of OpenSpiel's, which plays for all players. A list is a mixture, as a league's is: each player draws one of
-            it by itself before each game. A map from players, 0, 1, …, has such a policy or list for each.
-        game: the game's name, as `environment.game`, or OpenSpiel's game.
-        options: its parameters, as `environment.options`.
-        weights: of a mixture's policies, in any unit; None: all alike. A map has those of each player.
-        behavior: of a run with several behaviours, the one that is wanted.
-        checkpoint: of a run: "best", "last", or a step.
-        max_states: states, chance's included, that are visited at most.
+        policy: a policy of `load_policy`, its argument (a run's folder or a file), the result of `run`, or an OpenSpiel
+            policy; it plays for all players. A list is a mixture, like a league's: each player independently draws one
+            before each game. A map gives a policy or a list for each player 0, 1, ….
+        game: the game's name, as in `environment.game`, or an OpenSpiel game.
+        options: its parameters, as in `environment.options`.
+        weights: weights of a mixture's policies, in any unit; None: equal. A map gives those of each player.
+        behavior: the behaviour to load from a run with several.
+        checkpoint: for a run: "best", "last", or a step.
+        max_states: maximum number of visited states, including chance's.
 
     Raises:
-        RunError: if a policy can't be loaded or has no probabilities in a state alone, the weights do not fit, or the
-            game is not there or too large.
+        RunError: if a policy can't be loaded or has no probabilities per state, the weights do not fit, or the game is
+            missing or too large.
         PredictError: if a policy does not fit the game.
     """
     try:
@@ -81,11 +81,11 @@ def nash_conv(
 
 
 MOST_OF_A_LEAGUE = 20_000
-"""States of a game of which `nash_convs` finds best responses, which takes some seconds a policy."""
+"""Maximum states of a game for which `nash_convs` finds best responses, which takes some seconds per policy."""
 
 
 def nash_convs(run_folder: Path, behavior: str) -> list[str]:
-    """Say how far a league's first learner and its mixture are from an equilibrium, if its game is OpenSpiel's."""
+    """Report the NashConv of a league's first learner and of its mixture, if the game is OpenSpiel's."""
     environment = read_configuration(run_folder).get("environment") or {}
     if environment.get("kind") != "open_spiel" or behavior not in learners_in(run_folder):
         return []
@@ -102,19 +102,19 @@ def nash_convs(run_folder: Path, behavior: str) -> list[str]:
 
 
 class _Tables:
-    """What players do, in OpenSpiel's terms: by player and information state the probability of each action."""
+    """Players' policies for OpenSpiel: by player and information state, the probability of each action."""
 
     def __init__(self, by_player: Mapping[int, _Probabilities]) -> None:
         self.by_player = by_player
 
     def action_probabilities(self, state: Any, player_id: int | None = None) -> Mapping[int, float]:
-        """What a player does in a state, by default the one whose turn it is."""
+        """Return a player's action probabilities in a state, by default those of the player to move."""
         player = state.current_player() if player_id is None else player_id
         return self.by_player[player][state.information_state_string(player)]
 
 
 def _of_league(policy: Any, weights: Any) -> tuple[Any, Any]:
-    """Return the members and probabilities of a league's mixture; else what is given."""
+    """Return the members and probabilities of a league's mixture, or else the arguments."""
     if not isinstance(policy, LoadedMixture):
         return policy, weights
     if weights is not None:
@@ -123,7 +123,7 @@ def _of_league(policy: Any, weights: Any) -> tuple[Any, Any]:
 
 
 def _joint(played: OpenSpielGame, tables: Sequence[Sequence[_Tables]], shares: Sequence[Sequence[float]]) -> Any:
-    """The policy of all players together, of each player's pool and the shares of its members."""
+    """Return the joint policy, given each player's pool and its members' shares."""
     from open_spiel.python.algorithms import policy_aggregator
 
     if all(len(pool) == 1 for pool in tables):
@@ -132,7 +132,7 @@ def _joint(played: OpenSpielGame, tables: Sequence[Sequence[_Tables]], shares: S
 
 
 def _of_player(given: Any, player: int, players: Sequence[int], what: str) -> Any:
-    """A player's part of what is given for all, or for each: of policies, a list."""
+    """Return a player's part of an argument for all or for each player; policies as a list."""
     if isinstance(given, Mapping):
         if set(given) != {*players}:
             raise RunError(f"nash_conv: {what}: expected the players {[*players]} as keys, got {[*given]}")
@@ -143,7 +143,7 @@ def _of_player(given: Any, player: int, players: Sequence[int], what: str) -> An
 
 
 def _shares(weights: Any, count: int) -> list[float]:
-    """The weights of a mixture, as shares of 1."""
+    """Return a mixture's weights, normalised to sum to 1."""
     if count == 0:
         raise RunError("nash_conv: policy: the list is empty; expected at least one")
     if weights is None:
@@ -157,7 +157,7 @@ def _shares(weights: Any, count: int) -> list[float]:
 
 
 def _information_states(played: OpenSpielGame, most: int) -> list[_States]:
-    """The information states of each player."""
+    """Return the information states of each player."""
     if played.draws or not played.game.get_type().provides_information_state_string:
         why = "draws what chance does by itself" if played.draws else "names no information states"
         raise RunError(f"nash_conv: {played.name} {why}, so best responses can't be found")
@@ -194,7 +194,7 @@ def _loaded(policy: Any, behavior: str | None, checkpoint: str | int | None) -> 
 
 
 def _probabilities(policy: Any, played: OpenSpielGame, player: int, states: _States) -> _Probabilities:
-    """The probability of each action that is allowed, by information state of a player."""
+    """Return the probability of each legal action, by a player's information state."""
     if not isinstance(policy, LoadedPolicy):
         return {key: dict(policy.action_probabilities(state, player)) for key, state in states.items()}
     if not states:

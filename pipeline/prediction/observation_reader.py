@@ -1,6 +1,6 @@
-"""What a policy is asked with: observations, masks and memories as Python code has them, checked and made columns.
+"""Converts a policy's inputs from Python code, observations, masks and memories, to checked columns.
 
-One observation and a batch of them are told apart by their shapes. Axis letters: n observations of a batch.
+Shapes distinguish one observation from a batch. Axis letters: n observations of a batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ObservationReader:
     """Reads observations in the environment's own space.
 
     Args:
-        terms: the policy's.
+        terms: the policy's spaces.
     """
 
     def __init__(self, terms: OwnTerms) -> None:
@@ -42,10 +42,10 @@ class ObservationReader:
         self._floats = [part.spec.dtype in ("float32", "float64") for part in terms.parts]
 
     def read(self, value: Any) -> tuple[tuple[Array, ...], bool]:
-        """Return the columns [n, …] of an observation or a batch, and True if it was a single one (n = 1).
+        """Return the columns [n, …] of an observation or a batch, and True for a single observation (n = 1).
 
         Raises:
-            PredictError: if it does not fit the space; the message names the place and what was expected.
+            PredictError: if it does not fit the space; the message names the place and the expected value.
         """
         if self._alone is not None:
             batch, single = _batch_of(self._alone, value, "")
@@ -56,7 +56,7 @@ class ObservationReader:
             return "obs" if single or row is None else f"obs, row {row}"
 
         try:
-            with np.errstate(over="ignore"):  # what is too large becomes infinite
+            with np.errstate(over="ignore"):  # values that are too large become infinite
                 columns = tuple([extract(batch, who) for extract in self._extract])
         except StageError as error:
             raise PredictError(str(error)) from error
@@ -94,7 +94,7 @@ class ObservationReader:
 
 
 def read_masks(masks: Any, reader: MaskReader, n: int, single: bool) -> NDArray[np.bool_]:
-    """Return masks [n, choices] in any of the forms that environments give them in.
+    """Return masks [n, choices], given in any form that environments use.
 
     Raises:
         PredictError: if they do not fit the action space, or forbid all choices of a branch.
@@ -110,7 +110,7 @@ def read_state(state: Any, size: int, n: int, single: bool) -> Floats:
     """Return memories [n, size] that `predict` returned.
 
     Raises:
-        PredictError: if they are no such array.
+        PredictError: if they are anything else.
     """
     try:
         memories: Floats = np.asarray(state, np.float32)
@@ -126,10 +126,10 @@ def read_state(state: Any, size: int, n: int, single: bool) -> Floats:
 
 
 def read_starts(episode_start: Any, n: int, single: bool) -> NDArray[np.bool_]:
-    """Return [n] true where an episode begins.
+    """Return [n] flags, true where an episode begins.
 
     Raises:
-        PredictError: if it is no such array.
+        PredictError: if it is anything else.
     """
     starts = np.asarray(episode_start)
     if starts.shape not in ((n,), *([()] if single else [])) or starts.dtype.kind not in "bui":
@@ -140,7 +140,7 @@ def read_starts(episode_start: Any, n: int, single: bool) -> NDArray[np.bool_]:
 
 
 def _batch_of(leaf: Leaf, value: Any, where: str, single: bool | None = None) -> tuple[Any, bool]:
-    """Return a value of a leaf as a batch, and True if it was a single one."""
+    """Return a leaf's value as a batch, and True if it was a single value."""
     if isinstance(leaf, SequenceSpace):
         return _sequences(leaf, value, where, single)
     try:
@@ -162,7 +162,7 @@ def _batch_of(leaf: Leaf, value: Any, where: str, single: bool | None = None) ->
 
 
 def _check_numbers(leaf: Leaf, array: Array, where: str) -> None:
-    """Check that whole numbers are whole."""
+    """Check that values of an integer leaf are integers."""
     assert isinstance(leaf, BoxSpace | ChoiceSpace)
     if isinstance(leaf, BoxSpace) and (leaf.dtype.kind == "f" or array.dtype == leaf.dtype):
         return
@@ -173,7 +173,7 @@ def _check_numbers(leaf: Leaf, array: Array, where: str) -> None:
 
 
 def _sequences(leaf: SequenceSpace, value: Any, where: str, single: bool | None) -> tuple[list[Any], bool]:
-    """Return sequences as a list of them; told apart by the shape of an entity where nothing else tells."""
+    """Return sequences as a list; if nothing else distinguishes one from a batch, the shape of an entity does."""
     keys, inner = next(leaves(leaf.element))
     try:
         if single is None:
@@ -198,7 +198,7 @@ def _sequences(leaf: SequenceSpace, value: Any, where: str, single: bool | None)
 
 
 def _is_one(leaf: SequenceSpace, value: Any, keys: tuple[Any, ...], rank: int) -> bool:
-    """Return True if a value is one sequence: by the rank of its entities' first part."""
+    """Return True if a value is one sequence, by the rank of its entities' first part."""
     if leaf.stack:
         return not (isinstance(value, tuple | list) and not keys) and np.ndim(_reach(value, keys)) == rank + 1
     if not len(value):
@@ -216,7 +216,7 @@ def _reach(value: Any, keys: tuple[Any, ...]) -> Any:
 
 
 def _at(space: OwnSpace, value: Any, keys: tuple[Any, ...]) -> Any:
-    """Return what stands under these keys; on the way, each Dict and Tuple has to have just its own."""
+    """Return the value under these keys; each Dict and Tuple on the path must have exactly its own keys."""
     for depth, key in enumerate(keys):
         assert isinstance(space, ComposedSpace)
         where = _path(keys[:depth])
@@ -247,7 +247,7 @@ def _composed_of(space: OwnSpace, found: Mapping[tuple[Any, ...], Any], keys: tu
 
 
 _ATARI = (160, 3)
-"""The last two axes of Atari's screen, which is 210 or 250 high."""
+"""The last two axes of Atari's screen, which is 210 or 250 pixels high."""
 _STACKED = (
     "; it is a single frame: as Atari is vectorised by itself, policies see stacked grey ones, which "
     "FrameStackObservation(AtariPreprocessing(gymnasium.make(…, frameskip=1, repeat_action_probability=0.0)), 4, "
@@ -256,7 +256,7 @@ _STACKED = (
 
 
 def _is_one_frame(space: OwnSpace, shape: tuple[int, ...]) -> bool:
-    """Return True if a policy that sees stacked frames of bytes is asked with Atari's screen, or with one of them."""
+    """Return True if a policy for stacked frames of bytes gets Atari's screen or a single frame."""
     if not isinstance(space, BoxSpace) or len(space.shape) != 3 or space.dtype != np.uint8 or space.shape[2] <= 4:
         return False
     return shape[-2:] in (_ATARI, space.shape[1:])

@@ -1,4 +1,4 @@
-"""A trained policy, loaded: asked with observations of the environment, it answers with the environment's actions."""
+"""A loaded policy, which maps the environment's observations to its actions."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ from headrace.stages.policy.protocol import ActingPolicy, Recall
 
 
 class Prediction(NamedTuple):
-    """What `predict` returns."""
+    """The result of `predict`."""
 
     action: Any
-    """In the environment's own action space; batched if the observations were."""
+    """The action in the environment's own space; batched if the observations were."""
     state: Floats | None
-    """The memory, for the next observation of the same episode; None of a policy without memory."""
+    """The memory for the next observation of the same episode; None for a policy without memory."""
 
 
 class LoadedPolicy:
-    """A policy that `load_policy` read. It has no memory of its own: what it remembers is passed in and out.
+    """A policy of `load_policy`. It is stateless: its memory is passed in and out.
 
     Attributes:
-        behavior: the name of the behaviour that it acts for.
-        step: steps that it had learned from; 0 where its file does not say.
-        file: the file that was read.
-        observation_space: what `predict` takes, a description of the space (`stages/environments/spaces/own_space.py`).
-        action_space: what it returns.
-        state_size: numbers of a state; 0 without memory.
-        action_repeat: environment steps that each action is meant to be held for; where the policy chooses, the most;
-            None where an older file does not say.
+        behavior: the name of its behaviour.
+        step: number of steps from which it had learned; 0 if its file does not say.
+        file: the file.
+        observation_space: description of the space of `predict`'s input (`stages/environments/spaces/own_space.py`).
+        action_space: description of the space of its actions.
+        state_size: size of a state; 0 without memory.
+        action_repeat: environment steps for which each action is held; the maximum if the policy chooses; None if an
+            older file does not say.
     """
 
     def __init__(self, model: Model, seed: int | None) -> None:
@@ -68,7 +68,7 @@ class LoadedPolicy:
         self.behavior = spec.name
         self.step = max(0, step)
         self.file = file
-        self.observation_space: Any = terms.observation_space  # of a kind that the caller knows
+        self.observation_space: Any = terms.observation_space  # an error type that the caller knows
         self.action_space: Any = terms.action_space
         self.state_size = policy.memory_size + policy.previous_action_size
         self.action_repeat = terms.held
@@ -83,7 +83,7 @@ class LoadedPolicy:
         self._first = None if first is None else np.concatenate((first.memories, first.previous_actions), axis=1)
 
     def __repr__(self) -> str:
-        """Say what it is: behaviour, step and file."""
+        """Return behaviour, step and file as text."""
         return f"LoadedPolicy({self.behavior!r}, step {self.step}, {self.file})"
 
     def predict(
@@ -94,23 +94,24 @@ class LoadedPolicy:
         mask: Any = None,
         episode_start: Any = None,
     ) -> Prediction:
-        """Return the action for an observation, or the actions for a batch, and the memory afterwards.
+        """Return the action for an observation, or the actions for a batch, and the new memory.
 
             action, state = policy.predict(obs)
             action, state = policy.predict(obs, state=state)  # with a memory: the next observation of the episode
 
         Args:
-            obs: an observation of the environment, or a batch as vector environments give it: the shape tells. Values
-                are the environment's own; normalising and one-hot encoding are done here.
-            deterministic: the mean and the most likely choice instead of a sample.
-            state: what was returned with the observation before; None where an episode begins, of all of a batch.
-            mask: the choices that are allowed: `info["action_mask"]`, in any form that environments give it in
-                (`stages/environments/spaces/masks.py`); an observation may bring it under the key `action_mask`.
-            episode_start: of a batch, true for each whose episode begins with this observation: its state counts for
-                nothing. (`terminated | truncated` of the last step, where the environment resets itself.)
+            obs: an observation of the environment, or a batch from a vector environment, recognised by shape. Values
+                are the environment's own; normalising and one-hot encoding happen here.
+            deterministic: True for the mean and the most likely choice instead of a sample.
+            state: the state returned for the previous observation; None at the start of an episode, or of all of a
+                batch's episodes.
+            mask: the allowed choices: `info["action_mask"]`, in any form that environments use
+                (`stages/environments/spaces/masks.py`); an observation may have it under the key `action_mask`.
+            episode_start: for a batch, True for each observation that begins an episode, whose state is ignored:
+                `terminated | truncated` of the last step, if the environment resets itself.
 
         Raises:
-            PredictError: if an argument does not fit the policy; the message says which, and what was expected.
+            PredictError: if an argument does not fit the policy; the message names it and the expected value.
         """
         if not isinstance(deterministic, bool | np.bool_):
             raise PredictError(
@@ -133,17 +134,17 @@ class LoadedPolicy:
         return Prediction(_first_of(action), memory[0]) if single else Prediction(action, memory)
 
     def distribution(self, obs: Any, state: Any = None, mask: Any = None) -> ActionDistribution:
-        """Return the distributions that an action for an observation is drawn from, or those of a batch.
+        """Return the action distributions for an observation or a batch.
 
             policy.distribution(obs).probabilities[0]  # of each choice of the first (or only) discrete action
 
         Args:
-            obs: as of `predict`, and so are the others.
+            obs: as for `predict`.
             state: the memory before the observation.
-            mask: the choices that are allowed.
+            mask: the allowed choices.
 
         Raises:
-            PredictError: if an argument does not fit, or the file (an `.onnx` model) has actions alone.
+            PredictError: if an argument does not fit, or the file, an `.onnx` model, has only actions.
         """
         columns, single = self._reader.read(obs)
         n, policy = len(columns[0]), self._with_heads
@@ -156,10 +157,10 @@ class LoadedPolicy:
         return found.first() if single else found
 
     def value(self, obs: Any) -> Any:
-        """Return the critic's value of an observation, or of each of a batch [n].
+        """Return the critic's value of an observation, or the values [n] of a batch.
 
-        It is the expected return from there on, discounted as in the training, of the policy that was trained (with
-        SAC its entropy counts too). Where there were S reward signals, in the order of the YAML, an axis [S] is last.
+        The value is the expected return from there on, discounted as in training, of the trained policy; with SAC it
+        includes the entropy. With S reward signals, in the YAML's order, the last axis is [S].
 
         Raises:
             PredictError: if the observation does not fit, or the file has no critic that values a state alone: an
@@ -210,13 +211,13 @@ class LoadedPolicy:
 
 
 class LoadedMixture:
-    """What `load_policy(run, mixture=True)` read: policies of which one plays at a time.
+    """The result of `load_policy(run, mixture=True)`: policies of which one plays at a time.
 
     Attributes:
-        behavior: the name of the behaviour whose league it is.
+        behavior: the name of the league's behaviour.
         members: its policies.
-        probabilities: of each.
-        playing: the one that plays now.
+        probabilities: the probability of each.
+        playing: the policy that plays now.
     """
 
     def __init__(
@@ -229,20 +230,20 @@ class LoadedMixture:
         self.playing = self.reset()
 
     def __repr__(self) -> str:
-        """Say what it is: behaviour and size."""
+        """Return behaviour and size as text."""
         return f"LoadedMixture({self.behavior!r}, {len(self.members)} members)"
 
     def reset(self) -> LoadedPolicy:
-        """Draw the member that plays from now on, and return it; to be called where an episode begins."""
+        """Draw the member that plays from now on, and return it; call it at the start of an episode."""
         self.playing = self.members[self._random.choice(len(self.members), p=self.probabilities)]
         return self.playing
 
     def predict(self, *args: Any, **kwargs: Any) -> Prediction:
-        """Return what the member that plays does; see `LoadedPolicy.predict`."""
+        """Return the playing member's actions; see `LoadedPolicy.predict`."""
         return self.playing.predict(*args, **kwargs)
 
     def distribution(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: what a mixture does in a state depends on who has come there.
+        """Refuse: a mixture's behaviour in a state depends on which member has reached it.
 
         Raises:
             PredictError: always.
@@ -254,7 +255,7 @@ class LoadedMixture:
 
 
 def _first_of(action: Any) -> Any:
-    """Return the one action of a batch of one."""
+    """Return the action of a batch of one."""
     if isinstance(action, dict):
         return {key: _first_of(part) for key, part in action.items()}
     if isinstance(action, tuple):
@@ -285,24 +286,23 @@ def load_policy(
     seed: int | None = None,
     mixture: bool = False,
 ) -> LoadedPolicy | LoadedMixture:
-    """Load a trained policy, to ask it for actions.
+    """Load a trained policy to get actions from it.
 
         policy = load_policy("results/cartpole")
         action, state = policy.predict(obs)
 
     Args:
-        run_or_file: the folder of a run, or of a behaviour in it, or a `.pt` or `.onnx` file. With an `.onnx` file
-            neither torch nor an environment library is imported.
-        behavior: of a run with several behaviours, the one that is wanted; of a league, the learner, by default its
-            first one.
-        checkpoint: of a run: "best" by its evaluations, "last", a step, or "member-3" of a league's pool; None is the
+        run_or_file: the folder of a run, or of a behaviour in it, or a `.pt` or `.onnx` file. An `.onnx` file needs
+            neither torch nor an environment library.
+        behavior: the behaviour to load from a run with several; for a league, the learner, by default the first.
+        checkpoint: for a run: "best" by its evaluations, "last", a step, or "member-3" of a league's pool; None: the
             last.
-        seed: of the samples that `predict(…, deterministic=False)` draws; an `.onnx` file draws its own. Of a mixture,
-            also of who plays.
-        mixture: of a run with a league, the mixture of its pool's members in place of one policy.
+        seed: seed of the samples of `predict(…, deterministic=False)`, except for an `.onnx` file, which draws its
+            own; for a mixture, also of the choice of members.
+        mixture: for a run with a league, True to load the mixture of its pool's members instead of one policy.
 
     Raises:
-        RunError: if there is none, or it can't be read; the message says what is there.
+        RunError: if there is none or it can't be read; the message lists existing ones.
     """
     if not isinstance(run_or_file, str | os.PathLike):
         raise RunError(

@@ -1,4 +1,4 @@
-"""The terms in which a policy is asked: the environment's own spaces, or named columns where its file has none."""
+"""The spaces of a policy's inputs and actions: the environment's own, or named columns if its file has none."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ class OwnTerms:
     parts: tuple[ObservationPart, ...]
     """The extraction of each column, in the order of the space's leaves."""
     held: int | None = 1
-    """Environment steps that each action lasts for; the most of them where the policy chooses; None: unknown."""
+    """Environment steps for which each action is held; the maximum if the policy chooses; None: unknown."""
     chooses_held: bool = False
-    """True if it does, with each action."""
+    """True if the policy chooses, with each action."""
 
 
 def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
-    """Return the terms of a policy.
+    """Return the spaces of a policy.
 
     Args:
-        spec: as its file says it.
+        spec: the spec in its file.
         where: the file, for messages.
 
     Raises:
-        RunError: if the file's spaces are not those of its observations and actions.
+        RunError: if the file's spaces don't match its observations and actions.
     """
     chooses = spec.action_repeat == "learned"
     decided = _without_held(spec.actions) if chooses else spec.actions
@@ -77,11 +77,11 @@ def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
 def _held(spec: BehaviorSpec, stated: Mapping[str, Any]) -> int | None:
     if spec.action_repeat is None:
         return 1
-    return int(stated["action_repeat"]) if "action_repeat" in stated else None  # not in older files
+    return int(stated["action_repeat"]) if "action_repeat" in stated else None  # missing in older files
 
 
 def _columns(spec: BehaviorSpec, decided: ActionSpec, held: int | None, chooses: bool) -> OwnTerms:
-    """Return the terms of a policy without spaces: its observations by name, its actions by kind."""
+    """Return the named columns of a policy without spaces: its observations by name, its actions by kind."""
     boxes = [_any_numbers(each) for each in spec.observations]
     names = [each.name for each in spec.observations]
     if len(boxes) == 1:
@@ -125,7 +125,7 @@ def _without_held(actions: ActionSpec) -> ActionSpec:
 
 
 def _settings(space: OwnSpace, specs: tuple[ObservationSpec, ...]) -> Mapping[str, ObservationSettings]:
-    """Return the settings of `environment.observations` by which a space became these columns."""
+    """Return the settings of `environment.observations` that turned a space into these columns."""
     by_name = {spec.name: spec for spec in specs}
     named = {name_of(keys): leaf for keys, leaf in leaves(space)}
     return {name: _setting(leaf, by_name[name]) for name, leaf in named.items()}
@@ -142,7 +142,7 @@ def _setting(leaf: Leaf, spec: ObservationSpec) -> ObservationSettings:
 
 
 def _check_sizes(seen: OwnSpace, done: OwnSpace, spec: BehaviorSpec) -> None:
-    """Check that boxes are no larger than what the policy sees and does, before arrays of their size are made."""
+    """Check that boxes are no larger than the policy's inputs and actions, before arrays of their size are created."""
     most = max([spec.actions.continuous_size, *(each.size for each in spec.observations)])
     waiting = [seen, done]
     while waiting:
