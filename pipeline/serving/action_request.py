@@ -1,4 +1,4 @@
-"""A request for actions, read from plain data (JSON, msgpack), checked against the model's spec; and its refusal."""
+"""A request for actions, read from plain data (JSON, msgpack) and checked against the model's spec."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.stages.environments.spaces.masks import MaskError, MaskReader
 
 
 class ErrorKind(Enum):
-    """Why a request is refused: (status of HTTP, name of the status of gRPC), one table for both servers."""
+    """Reasons for refusing a request: (HTTP status, name of the gRPC status), for both servers."""
 
     MALFORMED = (400, "INVALID_ARGUMENT")
     UNKNOWN = (404, "NOT_FOUND")
@@ -34,21 +34,21 @@ class ErrorKind(Enum):
 
     @property
     def http(self) -> int:
-        """The status of HTTP."""
+        """The HTTP status."""
         return self.value[0]
 
     @property
     def grpc(self) -> str:
-        """The name of the status of gRPC."""
+        """The name of the gRPC status."""
         return self.value[1]
 
 
 class RequestRefused(Exception):
-    """A request is refused, and nothing has changed by it.
+    """A request is refused and has changed nothing.
 
     Args:
         why: the reason.
-        message: what was wrong, and what was expected.
+        message: the mistake and the expected value.
     """
 
     def __init__(self, why: ErrorKind, message: str) -> None:
@@ -57,7 +57,7 @@ class RequestRefused(Exception):
 
 
 MOST_AGENTS = 1024
-"""Agents of one request."""
+"""Maximum agents of one request."""
 KEYS = ("observations", "masks", "deterministic", "session", "episode_start")
 
 
@@ -68,15 +68,15 @@ class ActionRequest:
     observations: tuple[Array, ...]
     """One array [n, *shape] per observation spec, in its dtype, finite."""
     masks: NDArray[np.bool_] | None = None
-    """[n, sum of branches] true = allowed; at least one choice of each branch is."""
+    """[n, sum of branches] True = allowed; each branch has at least one allowed choice."""
     deterministic: bool | None = None
-    """The mean and the most likely choice instead of a sample; None: as the server does."""
+    """True for the mean and the most likely choice instead of a sample; None: the server's default."""
     session: str = ""
-    """The session that remembers for these agents; empty: none."""
+    """The session with these agents' memories; empty: none."""
     episode_start: NDArray[np.bool_] | None = None
-    """[n] true where the agent's episode begins; None: nowhere."""
+    """[n] True for agents whose episodes begin; None: for none."""
     begins: bool = False
-    """True if the session begins with this request, or begins anew."""
+    """True if the session begins or restarts with this request."""
     ends: bool = False
     """True if the session ends with this request."""
 
@@ -90,11 +90,11 @@ def read_action_request(spec: BehaviorSpec, plain: object) -> ActionRequest:
     """Read a request.
 
     Args:
-        spec: of the model that is asked.
-        plain: what came: a mapping with `observations`, and what else of `KEYS` is wanted.
+        spec: the model's spec.
+        plain: the received data: a mapping with `observations` and optionally other `KEYS`.
 
     Raises:
-        RequestRefused: if it does not fit; the message names the place and what was expected.
+        RequestRefused: if it does not fit; the message names the place and the expected value.
     """
     if not isinstance(plain, Mapping):
         raise unfit(f"the body is {_kind(plain)}, expected an object with 'observations'")
@@ -124,7 +124,7 @@ def make_action_request(
     begins: bool = False,
     ends: bool = False,
 ) -> ActionRequest:
-    """Return a request of these parts, of which the observations are checked each for itself.
+    """Return a request of these parts; each observation is already checked.
 
     Raises:
         RequestRefused: if they do not belong together, or the masks do not fit the spec.
@@ -149,12 +149,12 @@ def observation_array(spec: ObservationSpec, value: object, flat: bool = False) 
     """Return an observation of n agents [n, *shape].
 
     Args:
-        spec: of the observation.
+        spec: the observation's spec.
         value: nested lists, or the array's bytes in its dtype (little-endian, row by row), in JSON as base64.
-        flat: True if its numbers may also come one after the other.
+        flat: True to accept a flat list of numbers too.
 
     Raises:
-        RequestRefused: if it is no such array.
+        RequestRefused: if it is anything else.
     """
     if isinstance(value, str):
         try:
@@ -173,7 +173,7 @@ def observation_array(spec: ObservationSpec, value: object, flat: bool = False) 
 
 
 def _holds_flags(value: Any, depth: int) -> bool:
-    """True for true or false among numbers, as which NumPy would take them: in lists of that depth."""
+    """Return True if booleans are among numbers, which NumPy would accept, in lists of that depth."""
     for _ in range(depth - 1):
         value = chain.from_iterable(value)
     return bool in set(map(type, value if depth else [value]))
@@ -191,7 +191,7 @@ def observation_from_values(spec: ObservationSpec, values: Array) -> Array:
     """Return an observation of n agents [n, *shape] from its numbers, agent by agent, row by row.
 
     Raises:
-        RequestRefused: if they are none.
+        RequestRefused: if they don't fit.
     """
     if not spec.size or len(values) % spec.size:
         raise unfit(
@@ -209,7 +209,7 @@ def _of_spec(spec: ObservationSpec, array: Array) -> Array:
         limits = np.iinfo(dtype)
         if (array != np.floor(array)).any() or array.min() < limits.min or array.max() > limits.max:
             raise unfit(f"observations.{spec.name}: expected whole numbers from {limits.min} to {limits.max}")
-    with np.errstate(over="ignore"):  # what is too large becomes infinite
+    with np.errstate(over="ignore"):  # values that are too large become infinite
         array = array.astype(dtype, copy=False)
     if dtype.kind == "f" and not np.isfinite(array).all():
         raise unfit(f"observations.{spec.name}: has a number that is not finite in {spec.dtype}")
@@ -217,7 +217,7 @@ def _of_spec(spec: ObservationSpec, array: Array) -> Array:
 
 
 def by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationSpec, Any]]:
-    """Return each observation with what is given for it, by name or by place."""
+    """Return each observation with its given value, by name or by position."""
     specs = spec.observations
     names = [each.name for each in specs]
     if isinstance(observations, Mapping):
@@ -248,10 +248,10 @@ def _masks(spec: BehaviorSpec, masks: object, n: int) -> NDArray[np.bool_]:
 
 
 def flags(value: object, key: str) -> NDArray[np.bool_] | None:
-    """Return true and false, or 1 and 0, as an array; None of nothing.
+    """Return booleans, or 1 and 0, as an array; None for None.
 
     Raises:
-        RequestRefused: if there is something else; the message begins with the key.
+        RequestRefused: if a value is anything else; the message begins with the key.
     """
     if value is None:
         return None

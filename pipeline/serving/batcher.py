@@ -1,7 +1,7 @@
-"""The batcher of a model: requests that wait at the same time are answered by one decision.
+"""The batcher of a model: one decision answers all waiting requests.
 
-Nothing is waited for to fill a batch: while one is decided the next one gathers, so batches are as large as the load
-makes them, and a lone request is answered at once.
+The batcher never waits to fill a batch: while it decides one, the next one collects. So batches grow with the load, and
+a lone request is answered immediately.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class BatchLimits:
     """Bounds of a batcher."""
 
     waiting: int = 256
-    """Requests that wait; further ones are refused. With one decision per round, and rarely more callers than that."""
+    """Maximum waiting requests; further ones are refused. There are rarely more callers than that."""
     agents: int = 4096
-    """Agents of one decision."""
+    """Maximum agents of one decision."""
     patience_s: float = 5.0
-    """Seconds in which a request is answered or refused."""
+    """Seconds within which a request is answered or refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class ActionAnswer:
     actions: ActionBatch
     """[n, …]"""
     recall: Recall | None
-    """[n, …] the memories afterwards; None without memory."""
+    """[n, …] the new memories; None without memory."""
     loaded: LoadedModel
-    """What has decided."""
+    """The policy that has decided."""
 
 
 @dataclass(eq=False, slots=True)
@@ -56,17 +56,17 @@ class _WaitingRequest:
 
 
 class Batcher:
-    """Answers requests; `run` has to be running.
+    """Answers requests while `run` is running.
 
     Args:
-        model: what decides.
-        deterministic: for requests that do not say.
-        random: the source of all chance.
+        model: the policy.
+        deterministic: the default for requests.
+        random: the source of all randomness.
         limits: bounds.
 
     Attributes:
         decisions: calls of the policy so far.
-        decision_s: seconds of a call, averaged over the last ones.
+        decision_s: seconds of a call, averaged over recent ones.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Batcher:
         self.decision_s = 0.0
 
     def __len__(self) -> int:
-        """Requests that wait."""
+        """Number of waiting requests."""
         return len(self._waiting)
 
     async def ask(self, request: ActionRequest, recall: Recall | None) -> ActionAnswer:
-        """Answer a request; one that is cancelled is dropped.
+        """Answer a request; a cancelled one is dropped.
 
         Args:
             request: the request.
@@ -111,7 +111,7 @@ class Batcher:
         try:
             return await each.answer
         except BaseException:
-            if each in self._waiting:  # nobody waits for the answer any more
+            if each in self._waiting:  # the request was cancelled
                 self._waiting.remove(each)
             raise
         finally:
@@ -130,7 +130,7 @@ class Batcher:
                 self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _round(self) -> None:
-        """Decide for those that wait now, in one call for each of sampled and most likely actions."""
+        """Decide for all waiting requests, in one call each for sampled and most likely actions."""
         loaded, agents = self._model.newest, 0
         groups: dict[bool, list[_WaitingRequest]] = {}
         while self._waiting and (not agents or agents + self._waiting[0].request.agents <= self._limits.agents):
@@ -142,7 +142,7 @@ class Batcher:
             await self._decide(loaded, group, deterministic)
 
     async def _decide(self, loaded: LoadedModel, group: list[_WaitingRequest], deterministic: bool) -> None:
-        """Answer a group; where that fails, each for itself, so that only those are refused that are the cause."""
+        """Answer a group; if that fails, answer each separately, so that only the requests at fault are refused."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:
@@ -219,7 +219,7 @@ def _settle(each: _WaitingRequest, result: ActionAnswer | RequestRefused) -> Non
 
 
 def _refusal(loaded: LoadedModel, error: Exception) -> RequestRefused:
-    if isinstance(error, NotFiniteError):  # it has decided on zeros, so it is these observations
+    if isinstance(error, NotFiniteError):  # it has decided on zeros, so these observations are at fault
         return RequestRefused(ErrorKind.UNFIT, f"the model has no finite answer to these observations: {error}")
     reason = describe_error(error)
     log.error("%s could not decide: %s", loaded.path, reason)

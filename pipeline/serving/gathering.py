@@ -1,30 +1,30 @@
-"""Why calls of gRPC share decisions: none is answered before those that have arrived with it are read."""
+"""Gathers gRPC calls so that they share decisions: none is answered before all calls that came with it are read."""
 
 from __future__ import annotations
 
 import asyncio
 
 QUIET_TURNS = 6
-"""Turns of the event loop without an arrival after which there is none left. gRPC hands over its calls one by one, each
-some turns after the one before; six turns take 0.03 ms."""
+"""Turns of the event loop without an arrival after which no call is left. gRPC delivers calls one by one, some turns
+apart; six turns take 0.03 ms."""
 CROWD, SLEEP_S = 16, 0.0005
-"""So many calls that wait together, and for how long the loop sleeps then: gRPC's thread needs the core, too."""
+"""Number of waiting calls at which the loop sleeps, and for how long, as gRPC's thread needs the core too."""
 MOST_S = 0.1
-"""Seconds after which calls go on though others still arrive."""
+"""Seconds after which calls proceed even if others still arrive."""
 
 
 class Gathering:
-    """Lets calls go on together.
+    """Lets calls proceed together.
 
     Attributes:
-        arrived: calls so far, counted by whoever takes them.
+        arrived: number of calls so far, counted by the receiver.
     """
 
     def __init__(self) -> None:
         self.arrived = 0
         self._gate: asyncio.Event | None = None
         self._waiting = self._before = 0
-        """Calls that wait now, and that went on together before."""
+        """Calls that wait now, and calls that proceeded together before."""
 
     async def wait(self) -> None:
         """Wait until no more calls arrive."""
@@ -35,7 +35,7 @@ class Gathering:
         await self._gate.wait()
 
     def _look(self, arrived: int, turns: int, end: float) -> None:
-        """Go on turn by turn, then once asleep, and from the beginning when a call has arrived."""
+        """Wait turn by turn, then sleep once; start over when a call arrives."""
         loop = asyncio.get_running_loop()
         if arrived != self.arrived:
             turns = QUIET_TURNS

@@ -1,4 +1,4 @@
-"""The messages of the services that the policy server has over gRPC, from their compiled descriptions."""
+"""The messages of the policy server's gRPC services, from their compiled descriptions."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def serving_messages(name: str, package: str) -> ProtoMessages:
 
 
 def described_files() -> list[descriptor_pb2.FileDescriptorProto]:
-    """Return the descriptions of all files whose messages are in use."""
+    """Return the descriptions of all files in use."""
     return [file for messages in _FILES.values() for file in messages.files]

@@ -1,7 +1,7 @@
 """The policy server over gRPC: the services of `proto/*.proto`.
 
-Their messages are made at run time from the compiled files beside them. Those of the Open Inference Protocol, of health
-and of reflection are answered in `open_inference_grpc.py` and `grpc_standard.py`.
+Their messages are created at run time from the compiled files next to them. `open_inference_grpc.py` and
+`grpc_standard.py` answer the Open Inference Protocol, health and reflection.
 """
 
 from __future__ import annotations
@@ -55,41 +55,40 @@ CloseSessionRequest = _message("CloseSessionRequest")
 CloseSessionResponse = _message("CloseSessionResponse")
 
 _OPTIONS = {
-    "grpc.server_handshake_timeout_ms": int(1000 * HEADER_S),  # for the first words of HTTP/2
-    "grpc.max_connection_idle_ms": 30_000,  # without a call; clients connect again by themselves
-    "grpc.max_concurrent_streams": 1024,  # of one connection, also those that were just answered; more: UNAVAILABLE
-    "grpc.server.max_pending_requests": 1024,  # that have arrived and are not read yet; further ones are CANCELLED
+    "grpc.server_handshake_timeout_ms": int(1000 * HEADER_S),  # for the HTTP/2 handshake
+    "grpc.max_connection_idle_ms": 30_000,  # idle time; clients reconnect by themselves
+    "grpc.max_concurrent_streams": 1024,  # per connection, including just answered calls; more: UNAVAILABLE
+    "grpc.server.max_pending_requests": 1024,  # arrived but unread calls; further ones are CANCELLED
     "grpc.server.max_pending_requests_hard_limit": 1024,
-    "grpc.so_reuseport": 0,  # otherwise two servers on one port would share its calls at random
+    "grpc.so_reuseport": 0,  # else two servers on one port would share its calls at random
 }
 MOST_UNDER_WAY = 64
-"""Calls that are read and not answered yet; fewer where answers take long (`Admission`). Further ones are refused
-unread."""
+"""Maximum calls read but unanswered; fewer if answers are slow (`Admission`). Further ones are refused unread."""
 REFUSED_S = 1.0
-"""Seconds, and at random up to twice as many, after which a call that is one too many is refused. Callers ask again at
-once, and a refusal takes gRPC as long as an answer."""
+"""Seconds, randomly up to twice as many, before an excess call is refused. Callers retry immediately, and a refusal
+costs gRPC as much as an answer."""
 _QUIET_S = 0.1
-"""Without a call for so long, all that had arrived are read."""
+"""Seconds without a call after which all arrived calls are read."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Method = Callable[[Any], Awaitable[Any]]
 Methods = dict[str, tuple[Any, Method]]
 _OPEN = ("ServerLive", "ServerReady", "Check")
-"""Methods that need no token: those of health."""
+"""Methods that need no token: the health methods."""
 
 
 class GrpcServer:
-    """Answers calls of gRPC.
+    """Answers gRPC calls.
 
     Args:
-        service: what answers.
+        service: answers the requests.
         listen: a `listen` value.
-        token: what calls have to bring; empty: nothing.
-        most_bytes: of a message.
-        most_calls: at a time.
+        token: the token that calls have to send; empty: none.
+        most_bytes: maximum size of a message.
+        most_calls: maximum number of concurrent calls.
 
     Attributes:
-        port: where it listens, once started.
+        port: the port on which it listens, once started.
     """
 
     def __init__(self, service: PolicyService, listen: str, token: str, most_bytes: int, most_calls: int) -> None:
@@ -124,7 +123,7 @@ class GrpcServer:
         raise OSError(reason.errno, f"can't listen on {self._listen}:{ports[-1]} for gRPC: {reason.strerror}")
 
     async def read_all(self, patience_s: float) -> None:
-        """Wait, at most so long, until the calls that have arrived are read: `stop` would end them as CANCELLED."""
+        """Wait, at most that long, until all arrived calls are read: `stop` would end them as CANCELLED."""
         if self._server is None:
             return
         seen, end = -1, asyncio.get_running_loop().time() + patience_s
@@ -133,7 +132,7 @@ class GrpcServer:
             await asyncio.sleep(_QUIET_S)
 
     async def stop(self, grace_s: float) -> None:
-        """Take no further calls, and end those that are not answered in this time; stopping twice is allowed."""
+        """Accept no further calls, and end those not answered in this time; stopping twice is allowed."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop(grace_s)
@@ -155,8 +154,8 @@ class GrpcServer:
             open_inference_grpc.SERVICE: open_inference_grpc.methods(OpenInference(self._service)),
             grpc_standard.HEALTH: grpc_standard.health_methods(self._service),
         }
-        # Without deserializers: a message that is none is the caller's mistake, and gRPC would call it the server's.
-        # As a stream of one message, which is read here: gRPC itself would wait for it for ever.
+        # Without deserializers, as gRPC would report a caller's malformed message as the server's fault.
+        # As a stream of one message, which is read here, as gRPC itself would wait for it forever.
         generic = [
             grpc.method_handlers_generic_handler(
                 service,
@@ -177,7 +176,7 @@ class GrpcServer:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
 
     async def _reflect(self, _: Any, context: _Context) -> None:
-        """Answer a tool that asks for descriptions, until it has no more questions."""
+        """Answer a tool's requests for descriptions until it has no more."""
         await self._check_token(context)
         try:
             while (message := await self._message(context, last=True)) is not None:
@@ -187,7 +186,7 @@ class GrpcServer:
             await context.abort(grpc.StatusCode[refused.why.grpc], str(refused))
 
     def _answering(self, kind: Any, method: Method, is_open: bool) -> Callable[[Any, _Context], Awaitable[bytes]]:
-        """Return the handler of a method: it checks the token, reads the message and answers refusals."""
+        """Return a method's handler, which checks the token, reads the message and sends refusals."""
 
         async def answer(_: Any, context: _Context) -> bytes:
             self._gathering.arrived += 1
@@ -205,7 +204,7 @@ class GrpcServer:
         return answer
 
     async def _admitted(self, kind: Any, method: Method, context: _Context) -> Any:
-        """Answer a call together with those that have arrived with it, as far as there is room."""
+        """Answer a call together with those that arrived with it, as far as there is room."""
         if self._admission.full and not self._service.ending:
             under_way = self._admission.under_way
             self._service.tally.turned_away()
@@ -220,7 +219,7 @@ class GrpcServer:
             self._admission.end(begun)
 
     async def _message(self, context: _Context, last: bool = False) -> Any:
-        """Return the next message; None where there is none, if the one before may have been the last."""
+        """Return the next message; None at the end of the stream, if `last` allows an end."""
         try:
             async with asyncio.timeout(BODY_S):
                 message: Any = await context.read()

@@ -1,6 +1,6 @@
-"""What servers of gRPC have in common: health, for those who start and watch servers, and reflection, for tools.
+"""Standard services of gRPC servers: health, for supervisors of servers, and reflection, for tools.
 
-Both protocols are gRPC's own. Reflection has two names, of which older tools know the first alone.
+Both protocols are gRPC's own. Reflection has two names, of which older tools know only the first.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _reflection = serving_messages("reflection", "grpc.reflection.v1").message
 ServerReflectionRequest = _reflection("ServerReflectionRequest")
 ServerReflectionResponse = _reflection("ServerReflectionResponse")
 _NOT_FOUND, _UNIMPLEMENTED = 5, 12
-"""Statuses of gRPC."""
+"""Statuses of gRPC's health protocol."""
 
 
 def health_methods(service: PolicyService) -> dict[str, tuple[Any, Callable[[Any], Awaitable[Any]]]]:
-    """Return the methods of health: by name, the class of the request, and what answers it."""
+    """Return the health methods: by name, the request's class and its handler."""
 
     async def check(request: Any) -> Any:
         if request.service and request.service not in _services():
@@ -38,7 +38,7 @@ def health_methods(service: PolicyService) -> dict[str, tuple[Any, Callable[[Any
 
 
 def reflect(asked: Any) -> Any:
-    """Answer a tool's question for the descriptions of services and messages."""
+    """Answer a tool's request for descriptions of services and messages."""
     response = ServerReflectionResponse(valid_host=asked.host, original_request=asked)
     kind = asked.WhichOneof("message_request")
     if kind == "list_services":
@@ -59,7 +59,7 @@ def _services() -> list[str]:
 
 
 def _holds(file: descriptor_pb2.FileDescriptorProto, asked: Any) -> bool:
-    """True if what is asked for, such as a service, its method or a message, is described in a file."""
+    """Return True if a file describes the requested service, method or message."""
     symbol = asked.file_containing_symbol
     parts = [*file.service, *file.message_type, *file.enum_type]
     return any(f"{symbol}.".startswith(f"{file.package}.{each.name}.") for each in parts)

@@ -1,4 +1,4 @@
-"""The policy server over HTTP: `/api/models…`, in JSON or msgpack, `/healthz`, `/metrics`, and all else."""
+"""The policy server over HTTP: `/api/models…`, in JSON or msgpack, `/healthz`, `/metrics`, and the other routes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPEN = HEALTH_PATHS | {STYLE}
 
 
 class NewSession(BaseModel):
-    """A session: what a model remembers of agents between requests."""
+    """A request for a session, which keeps a model's memories of agents between requests."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -43,7 +43,7 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
 
     async def act(request: web.Request) -> web.Response:
         name = request.match_info["model"]
-        service.loaded(name)  # before a body is read for nothing
+        service.loaded(name)  # before an unneeded body is read
         body = await read_plain(request)
         answer = await service.act(name, lambda spec: read_action_request(spec, body))
         return _answer(request, _plain_of(answer))
@@ -94,7 +94,7 @@ def _plain_of(answer: ActionAnswer) -> dict[str, Any]:
 
 
 def _answer(request: web.Request, plain: Any, status: int = 200) -> web.Response:
-    """Return plain data in the form that is asked for: the one of `Accept`, else that of the request's body."""
+    """Return plain data in the requested form: that of `Accept`, else that of the request's body."""
     accept = request.headers.get(hdrs.ACCEPT, "*/*")
     packed = request.content_type == MSGPACK if accept == "*/*" else MSGPACK in accept
     body: bytes = msgpack.packb(plain) if packed else orjson.dumps(plain)

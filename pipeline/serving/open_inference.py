@@ -1,9 +1,8 @@
-"""The Open Inference Protocol (also called KServe's V2), whoever asks and however: its messages, and what answers them.
+"""The Open Inference Protocol (also called KServe's V2) for both transports: its messages and their handlers.
 
-A model's inputs are its observations, by name, a row for each agent; where it has them, `masks` of actions, and the
-`episode_start` of agents that are remembered. Its outputs are `continuous` and `discrete` actions. What the
-protocol has no words for is a parameter of a request: `deterministic`, and the sequences of Triton's servers, which are
-sessions.
+A model's inputs are its observations, by name, with a row per agent; action `masks`, if it has them; and
+`episode_start`, if it has a memory. Its outputs are `continuous` and `discrete` actions. Extensions are parameters of
+a request: `deterministic`, and Triton's sequences, which are sessions.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ DTYPES = {
     **{f"{sign}INT{8 * size}": f"<{sign.lower() or 'i'}{size}" for sign in ("U", "") for size in (1, 2, 4, 8)},
     **{f"FP{8 * size}": f"<f{size}" for size in (2, 4, 8)},
 }
-"""The protocol's datatypes, by which tensors are told, and NumPy's for their bytes."""
+"""The protocol's datatypes of tensors, and NumPy's for their bytes."""
 _DATATYPES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 EXTENSIONS = ("binary_tensor_data", "sequence", "sequence(string_id)")
-"""What the server adds to the protocol, by the names of Triton's."""
+"""The server's extensions of the protocol, by Triton's names."""
 PARAMETERS = ("deterministic", "sequence_id", "sequence_start", "sequence_end", "binary_data_output")
-"""Of a request."""
+"""Parameters of a request."""
 
 Parameters = dict[str, bool | int | float | str]
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -63,7 +62,7 @@ class InputTensor(BaseModel):
 
 
 class RequestedOutput(BaseModel):
-    """A tensor that the answer is to have."""
+    """A requested output tensor."""
 
     model_config = _STRICT
 
@@ -90,7 +89,7 @@ class OutputTensor:
     datatype: str
     array: Array
     binary: bool
-    """True if it is wanted as bytes."""
+    """True if it was requested as bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +101,10 @@ class InferAnswer:
 
 
 class _ModelTensors:
-    """The inputs and outputs of a model: by name, datatype and shape, -1 for the agents.
+    """The inputs and outputs of a model: by name, datatype and shape, with -1 for the agents.
 
     Args:
-        spec: of the model.
+        spec: the model's spec.
         remembers: True if it has a memory.
     """
 
@@ -124,7 +123,7 @@ class _ModelTensors:
             self.outputs["discrete"] = ("INT64", [-1, len(actions.discrete_branches)])
 
     def _add(self, name: str, datatype: str, *shape: int) -> str:
-        """Add an input; returns its name, another one where that is taken."""
+        """Add an input; return its name, which is changed if taken."""
         while name in self.inputs:
             name += "_"
         self.inputs[name] = (datatype, [-1, *shape])
@@ -165,10 +164,10 @@ class _ModelTensors:
         )
 
     def wanted(self, asked: InferRequest) -> dict[str, bool]:
-        """Return the outputs that are asked for, and whether as bytes.
+        """Return the requested outputs, and whether each is wanted as bytes.
 
         Raises:
-            RequestRefused: if there is no such output, or what is wanted of it can't be.
+            RequestRefused: if there is no such output, or a requested option is not supported.
         """
         binary = bool(_truth(asked.parameters, "binary_data_output"))
         if asked.outputs is None:
@@ -186,7 +185,7 @@ class OpenInference:
     """Answers the protocol's requests.
 
     Args:
-        service: what decides.
+        service: answers the requests.
     """
 
     def __init__(self, service: PolicyService) -> None:
@@ -206,10 +205,10 @@ class OpenInference:
         return {"name": "headrace", "version": version_of("headrace"), "extensions": list(EXTENSIONS)}
 
     def loaded(self, name: str, version: str = "") -> LoadedModel:
-        """Return what a model decides with.
+        """Return a model's loaded policy.
 
         Raises:
-            RequestRefused: if there is no such model, or not in this version.
+            RequestRefused: if there is no such model, or it lacks this version.
         """
         loaded = self.service.loaded(name)
         if version not in ("", str(loaded.version)):
@@ -220,7 +219,7 @@ class OpenInference:
         return loaded
 
     def model(self, name: str, version: str = "") -> dict[str, Any]:
-        """Describe a model; raises what `loaded` raises."""
+        """Describe a model; errors are those of `loaded`."""
         loaded, tensors = self.loaded(name, version), self._tensorss[name]
         return {
             "name": name,

@@ -34,11 +34,11 @@ _CONTENTS = {
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
 }
-"""The field of each datatype."""
+"""The message field of each datatype."""
 
 
 def methods(protocol: OpenInference) -> dict[str, tuple[Any, Callable[[Any], Awaitable[Any]]]]:
-    """Return the protocol's methods: by name, the class of the request, and what answers it."""
+    """Return the protocol's methods: by name, the request's class and its handler."""
 
     async def live(_: Any) -> Any:
         return _response["ServerLive"](live=True)
@@ -76,7 +76,7 @@ def _asked(request: Any) -> InferRequest:
     """Read a request.
 
     Raises:
-        RequestRefused: if it is none.
+        RequestRefused: if it is malformed.
     """
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
@@ -86,7 +86,7 @@ def _asked(request: Any) -> InferRequest:
         if raw and each.HasField("contents"):
             raise unfit(f"inputs.{each.name}: has both contents and raw_input_contents; expected one of them")
         inputs.append(
-            InputTensor.model_construct(  # what is in a message has its type
+            InputTensor.model_construct(  # protobuf has checked the types
                 name=each.name,
                 datatype=each.datatype,
                 shape=[*each.shape],
@@ -100,10 +100,10 @@ def _asked(request: Any) -> InferRequest:
 
 
 def _contents(tensor: Any) -> Any:
-    """Return a tensor's elements, from the field of its datatype; none of others.
+    """Return a tensor's elements, from the field of its datatype.
 
     Raises:
-        RequestRefused: if it has others.
+        RequestRefused: if it has elements in other fields.
     """
     filled = [field.name for field, _ in tensor.contents.ListFields()]
     if tensor.datatype not in _CONTENTS or filled != [_CONTENTS[tensor.datatype]]:
@@ -119,7 +119,7 @@ def _parameters(given: Any) -> Parameters:
 
 
 def _answered(request: Any, answer: InferAnswer) -> Any:
-    """Return an answer: as bytes, if the request was so."""
+    """Return an answer, with tensors as bytes if the request had them."""
     response = ModelInferResponse(model_name=request.model_name, model_version=answer.version, id=request.id)
     for each in answer.outputs:
         output = response.outputs.add(name=each.name, datatype=each.datatype, shape=each.array.shape)

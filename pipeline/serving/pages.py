@@ -1,4 +1,4 @@
-"""The policy server's pages: an index of the models, with a line to try each; and the API's description."""
+"""The policy server's pages: an index of the models, with a command to try each, and the API's description."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headrace.pipeline.web.guards import bears_token
 from headrace.pipeline.web.site import file_routes
 
 STYLE = "/style.css"
-"""The path of what the pages look like."""
+"""The path of the pages' style sheet."""
 _MOST_SHOWN = 24
-"""Numbers of an observation that are written out; more are made by a line of Python."""
+"""Maximum numbers of an observation that are written out; for more, a line of Python creates them."""
 _LINKS = (("docs", "the API"), ("api/openapi.json", "OpenAPI"), ("metrics", "metrics"), ("healthz", "health"))
 
 
@@ -26,7 +26,7 @@ def page_routes(protocol: OpenInference, document: dict[str, Any]) -> list[web.R
     """Return the routes of the pages.
 
     Args:
-        protocol: knows the models.
+        protocol: holds the models.
         document: the API, as an OpenAPI document.
     """
 
@@ -51,8 +51,8 @@ def index_page(protocol: OpenInference, address: str, token: bool) -> str:
     """Return the page of all models.
 
     Args:
-        protocol: knows them.
-        address: of the server, as the caller has named it.
+        protocol: holds the models.
+        address: the server's address, as the caller has named it.
         token: True if calls need a token.
     """
     links = ", ".join(f'<a href="{path}">{text}</a>' for path, text in _LINKS)
@@ -70,7 +70,7 @@ def index_page(protocol: OpenInference, address: str, token: bool) -> str:
 
 
 def _curl(model: dict[str, Any], memory: bool, address: str, token: bool) -> str:
-    """Return a line of a shell that asks a model for one agent's actions: zeros as observations, no masks."""
+    """Return a shell command that requests one agent's actions from a model: observations are zeros, without masks."""
     inputs, code = [], []
     for each in model["inputs"]:
         if each["datatype"] != "BOOL":

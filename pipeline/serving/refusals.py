@@ -16,8 +16,8 @@ def refusing(handler: Handler, unfit: int = ErrorKind.UNFIT.http) -> Handler:
     """Return a handler that answers refusals with their status.
 
     Args:
-        handler: answers, or raises `RequestRefused`.
-        unfit: the status of what does not fit the model.
+        handler: answers or raises `RequestRefused`.
+        unfit: the status for data that does not fit the model.
     """
 
     async def respond(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Models that are served: read from their files, tried once, and read again when a newer file is there."""
+"""Served models: read from their files, tried once, and reloaded when a newer file appears."""
 
 from __future__ import annotations
 
@@ -29,46 +29,46 @@ from headrace.surroundings import shown
 log = logging.getLogger(__name__)
 
 QUICK_PRODUCTS = 2**20
-"""Products of one decision, in a fraction of a millisecond; longer ones would let all other requests wait."""
+"""Maximum products of a decision in the event loop, a fraction of a millisecond; longer ones would block requests."""
 
 Signature = tuple[str, int, int, int]
-"""What changes when a file is replaced: path, inode, time of the change, size."""
+"""Identity of a file, which changes when it is replaced: path, inode, time of the change, size."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A policy that was read from a file and has decided once."""
+    """A policy read from a file that has decided once."""
 
     path: Path
     signature: Signature
     spec: BehaviorSpec
     policy: ActingPolicy
     version: int
-    """1 for the first that is served, 2 for the next, …"""
+    """1 for the first served policy, 2 for the next, …"""
     step: int
-    """Steps that it had learned from; 0 where the file does not say."""
+    """Number of steps from which it had learned; 0 if the file does not say."""
     weights: int
-    """How many numbers it has; 0 of an `.onnx` file."""
+    """Number of parameters; 0 for an `.onnx` file."""
     deterministic: bool
     """True if it was trained to act by the mean and the most likely action."""
 
     @property
     def description(self) -> str:
-        """Its file, and its step if that is known."""
+        """Its file, and its step if known."""
         return shown(self.path) + (f", step {self.step}" if self.step else "")
 
     def is_quick(self, agents: int) -> bool:
-        """Return True if it decides for so many in about the time that a change of threads costs."""
+        """Return True if a decision for that many agents costs no more than a thread switch."""
         return isinstance(self.policy, NumpyPolicy) and agents * self.weights <= QUICK_PRODUCTS
 
 
 class ServedModel:
-    """A model under its name: what was read last, and where newer ones appear.
+    """A named model: the last loaded policy, and the place where newer ones appear.
 
     Args:
-        name: by which requests name it.
+        name: its name in requests.
         reference: a model reference (`headrace.pipeline.policies.model_files`).
-        behavior: the behaviour that it names there.
+        behavior: the behaviour in that reference.
 
     Raises:
         RunError: if it can't be read.
@@ -79,7 +79,7 @@ class ServedModel:
         self._reference = reference
         self._behavior = behavior
         self._refused: object = None
-        """The last complaint about a newer file, so that it is told once."""
+        """The last warning about a newer file, which is given once."""
         self.newest = _load(*self._find(), version=1)
 
     def nothing_recalled(self, agents: int) -> Recall | None:
@@ -87,9 +87,9 @@ class ServedModel:
         return nothing_recalled(self.newest.policy, self.newest.spec.actions, agents)
 
     def refresh(self) -> None:
-        """Read the newest file, if it is another one than before.
+        """Read the newest file, if it is a different one.
 
-        A file that can't be read or does not fit is left alone, with a warning, until it changes.
+        A file that can't be read or does not fit is ignored, with a warning, until it changes.
         """
         signature: Signature | None = None
         try:
@@ -132,14 +132,14 @@ class ServedModel:
 
 
 def load_models(references: Sequence[str]) -> list[ServedModel]:
-    """Read the models that a command names.
+    """Read the models of a command.
 
     Args:
         references: model references, each of which may have a name: `old=results/first@500000`. Without one, a model
             is named after its behaviour.
 
     Raises:
-        CommandError: if one can't be read, or two have one name.
+        CommandError: if one can't be read, or two have the same name.
     """
     found: dict[str, ServedModel] = {}
     for argument in references:
@@ -171,7 +171,7 @@ def _named(argument: str) -> tuple[str, str]:
 
 
 def _load(file: ModelFile, signature: Signature, version: int) -> LoadedModel:
-    """Read a file and let it decide once, on zeros: what fails then is not served.
+    """Read a file and let its policy decide once, on zeros; one that fails is not served.
 
     Raises:
         RunError: if it can't be read, or can't decide.
@@ -184,7 +184,7 @@ def _load(file: ModelFile, signature: Signature, version: int) -> LoadedModel:
 
 
 async def keep_fresh(models: Sequence[ServedModel], period_s: float) -> None:
-    """Look for newer files until cancelled, in a thread, so that nobody who asks waits for the disk."""
+    """Look for newer files until cancelled, in a thread, so that no request waits for the disk."""
     while True:
         await asyncio.sleep(period_s)
         for model in models:
@@ -194,5 +194,5 @@ async def keep_fresh(models: Sequence[ServedModel], period_s: float) -> None:
 def _refresh(model: ServedModel) -> None:
     try:
         model.refresh()
-    except Exception as error:  # whatever a damaged file makes a library raise: requests are answered all the same
+    except Exception as error:  # a damaged file may raise any error in a library; the server keeps answering
         log.exception("%s: looking for a newer model failed: %s", model.name, describe_error(error))

@@ -1,4 +1,4 @@
-"""The policy server as a program: models read, sites opened, requests answered until it is told to end."""
+"""The policy server as a program: reads models, opens sites, and answers requests until it is ended."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from headrace.stages.connections import allow_open_files
 
 USUAL_PORT = 8480
 MOST_BODY_BYTES = 8 * 1024 * 1024
-"""Of a request. Eleven pictures of 512×512×3 in bytes, or 4 MiB of numbers as JSON."""
+"""Maximum bytes of a request: eleven images of 512×512×3 as bytes, or 4 MiB of numbers as JSON."""
 MOST_CONNECTIONS = 2048
 MOST_REQUESTS = 128
-"""Under way at a time over HTTP at most; fewer where answers take long (`headrace.stages.admission`)."""
+"""Maximum concurrent HTTP requests; fewer if answers are slow (`headrace.stages.admission`)."""
 DRAIN_S = 10.0
-"""Seconds in which requests under way are answered when the server ends; twice the patience of each."""
+"""Seconds to answer pending requests when the server ends; twice the patience of each."""
 READ_S = 2.0
-"""Further seconds for gRPC's calls that have arrived and are not read yet: they are told that the server ends."""
+"""Additional seconds for arrived but unread gRPC calls, which get the answer that the server ends."""
 
 
 @dataclass(frozen=True)
 class ServingOptions:
-    """What is served, and to whom."""
+    """The served models and the server's settings."""
 
     references: Sequence[str]
-    """Model references, with names or without (`load_models`)."""
+    """Model references with optional names (`load_models`)."""
     endpoint: str = ""
     """`headrace.config.listen.Endpoint` of the HTTP server; that of gRPC has the next port."""
     deterministic: bool = False
-    """The mean and the most likely choice, for requests that do not say."""
+    """True for the mean and the most likely choice, as the default for requests."""
     seed: int | None = None
-    """Of all chance; None for a random one."""
+    """Seed of all randomness; None: random."""
     origins: Sequence[str] = ()
     """Origins whose pages may call it from a browser."""
 
 
 def serve(options: ServingOptions, tell: Callable[[str], None], at_once: Callable[[str, int], None]) -> None:
-    """Serve models until the first request to end; then what is under way is answered.
+    """Serve models until the first request to end, then answer pending requests.
 
     Args:
-        options: what is served.
+        options: the models and settings.
         tell: called with the addresses.
         at_once: ends the process with a message and a status, at a second Ctrl-C or if requests can't be answered.
 
@@ -61,7 +61,7 @@ def serve(options: ServingOptions, tell: Callable[[str], None], at_once: Callabl
         CommandError: if a model can't be read, or it can't listen.
     """
     allow_open_files(4 * MOST_CONNECTIONS)
-    with uncollected():  # a search through all that the libraries hold would keep requests waiting for 0.1 s
+    with uncollected():  # a garbage collection over the libraries' objects would delay requests by 0.1 s
         models = load_models(options.references)
     asyncio.run(_serve(models, options, tell, at_once))
 
@@ -124,7 +124,7 @@ def _site_options(options: ServingOptions, token: str, service: PolicyService) -
 
 
 def _grpc_ports(taken: int, port: int | None) -> Sequence[int]:
-    """Return where the gRPC server may listen: beside the HTTP server, or anywhere if that may be anywhere."""
+    """Return the ports for the gRPC server: the one after the HTTP server's, or more if that has a choice."""
     if port is None:
         return range(taken + 1, taken + 1 + TRIED_PORTS)
     if port == LAST_PORT:
@@ -135,7 +135,7 @@ def _grpc_ports(taken: int, port: int | None) -> Sequence[int]:
 async def _drain(
     service: PolicyService, site: Site, grpc_server: GrpcServer, at_once: Callable[[str, int], None]
 ) -> None:
-    """Answer what is under way; new connections are refused meanwhile, and new requests of old ones, too."""
+    """Answer pending requests, while refusing new connections and new requests."""
     site.stop_listening()
     try:
         async with asyncio.timeout(DRAIN_S):

@@ -1,4 +1,4 @@
-"""What the policy server does, whoever asks and however: both servers, HTTP and gRPC, call this and nothing else."""
+"""The policy server's service, independent of the transport: the HTTP and gRPC servers call only this."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.admission import AIM_S
 
 LOOK_S = 1.0
-"""Seconds between two looks for newer models."""
+"""Seconds between two checks for newer models."""
 
 
 @dataclass(frozen=True)
 class _Desk:
-    """A model with those who ask it."""
+    """A model with its batcher and sessions."""
 
     model: ServedModel
     sessions: Sessions
@@ -35,13 +35,13 @@ class _Desk:
 
 
 class PolicyService:
-    """Answers requests for the actions of models; `run` has to be running.
+    """Answers requests for actions of models while `run` is running.
 
     Args:
-        models: those that are served.
-        deterministic: for requests that do not say, and models that were trained otherwise.
-        seed: of all chance; None for a random one.
-        clock: the time in seconds.
+        models: the served models.
+        deterministic: the default for requests, and for models that were trained otherwise.
+        seed: seed of all randomness; None: random.
+        clock: returns the time in seconds.
         batches: bounds of each model's requests.
         sessions: bounds of each model's sessions.
     """
@@ -79,7 +79,7 @@ class PolicyService:
                 group.create_task(desk.batcher.run())
 
     async def end(self) -> None:
-        """Refuse further requests, and wait until those under way are answered."""
+        """Refuse further requests, and wait until pending ones are answered."""
         self.ending = True
         await self._none_under_way.wait()
 
@@ -89,7 +89,7 @@ class PolicyService:
         return [*self._desks]
 
     def loaded(self, name: str) -> LoadedModel:
-        """Return what a model decides with.
+        """Return a model's loaded policy.
 
         Raises:
             RequestRefused: if there is none of this name.
@@ -112,7 +112,7 @@ class PolicyService:
         """Answer a request.
 
         Args:
-            name: of the model.
+            name: the model's name.
             read: reads and checks the request.
 
         Raises:
@@ -141,7 +141,7 @@ class PolicyService:
         """Begin a session with a model.
 
         Raises:
-            RequestRefused: if there is no such model, or no room.
+            RequestRefused: if there is no model of this name, or no room.
         """
         desk = self._desk(name)
         self._check_open()
@@ -174,7 +174,7 @@ class PolicyService:
 
 
 def _alone(model: ServedModel) -> Turn:
-    """Return the turn of a request without a session."""
+    """Return the session use of a request without a session."""
     if model.newest.policy.memory_size:
         raise unfit(
             f"session: '{model.name}' remembers what it saw; open a session for the agents first (in the Open "
@@ -192,7 +192,7 @@ class Tally:
     """Counts requests.
 
     Args:
-        models: by name.
+        models: the models by name.
     """
 
     def __init__(self, models: Mapping[str, _Desk]) -> None:
@@ -214,11 +214,11 @@ class Tally:
             registry=self._registry,
         )
         self._of: dict[str, tuple[Counter, Counter, Histogram]] = {}
-        """Of each model, as looking for one by its labels takes as long as a decision."""
+        """Counters of each model, as finding one by its labels takes as long as a decision."""
         self._registry.register(_Models(models))
 
     def answered(self, model: str, agents: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count an answered request."""
         if model not in self._of:
             labelled = self._requests.labels(model, "answered"), self._agents.labels(model), self._seconds.labels(model)
             self._of[model] = labelled
@@ -228,7 +228,7 @@ class Tally:
         duration.observe(seconds)
 
     def refused(self, model: str, refusal: RequestRefused) -> None:
-        """Count a request that was refused, for a model that is there."""
+        """Count a refused request for an existing model."""
         self._requests.labels(model, refusal.why.name.lower()).inc()
 
     def turned_away(self) -> None:
@@ -249,7 +249,7 @@ _GAUGES: dict[str, tuple[str, Callable[[_Desk], float]]] = {
 
 
 class _Models:
-    """Reads the models when it is asked."""
+    """Reads the models' figures on request."""
 
     def __init__(self, desks: Mapping[str, _Desk]) -> None:
         self._desks = desks

@@ -1,4 +1,4 @@
-"""Sessions: what a model remembers of agents between requests. The policy itself has no state."""
+"""Sessions: a model's memories of agents between requests. The policy itself is stateless."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class SessionLimits:
 
     sessions: int = 10_000
     agents: int = 100_000
-    """Agents of all sessions."""
+    """Maximum agents of all sessions."""
     idle_s: float = 600.0
-    """A session that is not used for so long is ended."""
+    """Seconds without use after which a session is ended."""
 
 
 @dataclass(eq=False, slots=True)
@@ -35,7 +35,7 @@ class _Session:
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """The use of a session by one request: the memories before it, and, if there was a decision, those after it."""
+    """One request's use of a session: the memories before it and, if there was a decision, those after it."""
 
     before: Recall | None
     after: Recall | None = None
@@ -47,7 +47,7 @@ class Sessions:
 
     Args:
         nothing: returns the memories of agents before their first decision; None if the model has none.
-        clock: the time in seconds.
+        clock: returns the time in seconds.
         limits: bounds.
     """
 
@@ -60,7 +60,7 @@ class Sessions:
         self._nothing = nothing
         self._clock = clock
         self.limits = limits or SessionLimits()
-        self._sessions: dict[str, _Session] = {}  # the one that was used longest ago first
+        self._sessions: dict[str, _Session] = {}  # the least recently used first
         self._agents = 0
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class Sessions:
         return len(self._sessions)
 
     def open(self, agents: int, key: str = "") -> str:
-        """Begin a session of agents and return its id: the one that is given, or one that nobody can guess.
+        """Begin a session of agents and return its id: the given one, or an unguessable one.
 
         Raises:
             RequestRefused: if there are too many.
@@ -92,13 +92,13 @@ class Sessions:
         """End a session.
 
         Raises:
-            RequestRefused: if there is none of this id.
+            RequestRefused: if no session has this id.
         """
         self._get(key)
         self._remove(key)
 
     def expire(self) -> None:
-        """End the sessions that are idle for too long."""
+        """End the sessions that have been idle for too long."""
         now = self._clock()
         for key, session in [*self._sessions.items()]:
             if now - session.used < self.limits.idle_s:
@@ -108,10 +108,10 @@ class Sessions:
 
     @contextmanager
     def turn(self, request: ActionRequest) -> Iterator[Turn]:
-        """Use a session for a request; what it remembers changes only if there was a decision.
+        """Use a session for a request; its memories change only if there was a decision.
 
         Raises:
-            RequestRefused: if there is no such session, another request uses it, or it is of other agents.
+            RequestRefused: if the session is missing, another request uses it, or its number of agents differs.
         """
         key = request.session
         fresh = request.begins and key not in self._sessions

@@ -1,9 +1,10 @@
-"""The guards of a site: who may call it. Each is a function of a request, called before a handler sees that.
+"""The guards of a site, which decide who may call it. Each is a function of a request, called before the handler.
 
-A guard raises what refuses the request, or returns an answer in place of the handler's, or else nothing.
+A guard raises a refusal, returns an answer in place of the handler's, or returns None.
 
-The Host check keeps out pages of other sites whose name was made to point here (DNS rebinding), the Origin check pages
-of other sites that call this one from the user's browser, sockets included; the token everyone who was not told it.
+The Host check keeps out other sites' pages whose name was made to point here (DNS rebinding). The Origin check keeps
+out other sites' pages that call this one from the user's browser, including sockets. The token keeps out everyone
+without it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from headrace.config.listen import LOCALHOST, reaches_others
 
 Guard = Callable[[web.Request], web.Response | None]
 TOKEN_VARIABLE = "HEADRACE_TOKEN"
-"""Environment variable with a token of the user's own."""
+"""Environment variable with the user's own token."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; object-src 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",  # the address may hold the token
+    "Referrer-Policy": "no-referrer",  # the address may contain the token
     "X-Content-Type-Options": "nosniff",
 }
 """Headers of every answer."""
@@ -40,7 +41,7 @@ LEAVE = {
     hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "authorization, content-type",
     hdrs.ACCESS_CONTROL_MAX_AGE: "600",
 }
-"""What pages of an allowed origin may do."""
+"""Permissions of pages of an allowed origin."""
 
 
 def make_token() -> str:
@@ -51,11 +52,11 @@ def make_token() -> str:
 def check_host(listen: str, names: Collection[str] = ()) -> Guard:
     """Return the guard that refuses names that are not the server's.
 
-    An address in digits can't be made to point here by others: it is refused only where no other machine may call.
+    Others can't make a numeric address point here, so it is refused only if no other machine may call.
 
     Args:
         listen: the `listen` value of the server.
-        names: further names by which it is called.
+        names: further names of the server.
     """
     wide = reaches_others(listen)
     known = {LOCALHOST, *(name.lower() for name in names), *([socket.gethostname().lower()] if wide else [])}
@@ -92,10 +93,10 @@ def _may_be_called(host: str, wide: bool) -> bool:
 
 
 def check_origin(allowed: Collection[str] = ()) -> Guard:
-    """Return the guard that refuses what pages of other origins ask. Programs that are no browser send no Origin.
+    """Return the guard that refuses requests of other origins' pages. Only browsers send an Origin.
 
     Args:
-        allowed: further origins, whose pages may call the server; browsers ask for leave first, without a token.
+        allowed: further origins whose pages may call the server; browsers first send a preflight without a token.
     """
 
     def guard(request: web.Request) -> web.Response | None:
@@ -112,18 +113,18 @@ def check_origin(allowed: Collection[str] = ()) -> Guard:
 
 
 def _opens_page(request: web.Request) -> bool:
-    """True for a link on another site that is followed: it shows the answer to the user, and to no page."""
+    """Return True for a followed link of another site, whose answer only the user sees."""
     return request.method in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Mode") == "navigate"
 
 
 def check_token(token: str, needed: Callable[[web.Request], bool]) -> Guard:
     """Return the guard that refuses requests without the token.
 
-    It is sent as `Authorization: Bearer …`, or as `?token=…` where a browser can send no header.
+    It is sent as `Authorization: Bearer …`, or as `?token=…` if a browser can't send headers.
 
     Args:
         token: the token.
-        needed: says which requests need it.
+        needed: returns True for requests that need it.
     """
 
     def guard(request: web.Request) -> None:
@@ -150,7 +151,7 @@ def bears_token(request: web.Request) -> bool:
 
 
 def has_token(header: str, token: str) -> bool:
-    """Compare what is given in an `authorization` header with the token, in a time that tells nothing of it."""
+    """Compare an `authorization` header with the token in constant time."""
     scheme, _, secret = header.partition(" ")
     given, expected = (text.encode("utf-8", "surrogateescape") for text in (secret.strip(), token))
     same = hmac.compare_digest(given, expected)
@@ -158,7 +159,7 @@ def has_token(header: str, token: str) -> bool:
 
 
 def header_adder(allowed: Collection[str] = ()) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Return what adds the headers of every answer; to be called as one is prepared.
+    """Return the function that adds the headers of every answer, called when one is prepared.
 
     Args:
         allowed: origins whose pages may read the answers.

@@ -1,6 +1,6 @@
 """A site: one HTTP server on an endpoint, with its guards, in the event loop that starts it.
 
-Below it: answers that refuse, the files of a page, and the bodies of requests.
+Below it are refusals, the files of a page, and the bodies of requests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from headrace.stages.listening import find_port, outer_host
 log = logging.getLogger(__name__)
 _quiet = logging.getLogger(f"{__name__}.connections")
 _quiet.setLevel(logging.CRITICAL)
-"""Of aiohttp, which logs a traceback for each caller who sends garbage. Faults of handlers are logged elsewhere."""
+"""aiohttp's logger, which logs a traceback for each malformed request. Handlers' faults are logged elsewhere."""
 
 _WIDE = (
     "Other machines can call port %d. What is sent there, the token too, is not encrypted: 'localhost' and an SSH "
@@ -46,50 +46,50 @@ KEPT_S = 75.0
 """Seconds for which an idle connection is kept."""
 HEALTH = "/healthz"
 HEALTH_PATHS = frozenset({HEALTH, "/v2/health/live", "/v2/health/ready"})
-"""Paths that are answered even when all connections are in use."""
+"""Paths that are answered even if all connections are in use."""
 TRIED_PORTS = 20
-"""From the usual port on, where the endpoint has none."""
+"""Number of ports to try from the default one on, if the endpoint has no port."""
 
 
 @dataclass(frozen=True)
 class SiteOptions:
-    """What a site allows."""
+    """A site's settings."""
 
     endpoint: str
-    """`headrace.config.listen.Endpoint`; empty: localhost, at the usual port."""
+    """`headrace.config.listen.Endpoint`; empty: localhost, at the default port."""
     usual_port: int = 8470
-    """Where the endpoint names none: the first that is free from it on."""
+    """The default port; if the endpoint has none, the first free one from it on."""
     token: str = ""
-    """The token; empty: none is asked for."""
+    """The token; empty: none is needed."""
     needs_token: Callable[[web.Request], bool] = lambda _: True
-    """Says which requests need the token."""
+    """Returns True for requests that need the token."""
     names: Collection[str] = ()
-    """Further names by which the site is called."""
+    """Further names of the site."""
     most_body_bytes: int = 64 * 1024
-    """The largest body of a request."""
+    """Maximum bytes of a request's body."""
     most_connections: int = 256
-    """At a time; from one address half as many."""
+    """Maximum concurrent connections; half as many from one address."""
     most_requests: float = math.inf
-    """With a body that are answered at a time, or fewer where answers take long; further ones are refused unread."""
+    """Maximum concurrent requests with a body; fewer if answers are slow; further ones are refused unread."""
     aim_s: Callable[[], float] = lambda: AIM_S
-    """Seconds within which most of them should be answered."""
+    """Seconds within which most requests should be answered."""
     on_refused: Callable[[], object] = lambda: None
     """Called for each request and connection beyond these bounds."""
     origins: Collection[str] = ()
     """Further origins whose pages may call the site."""
     drops_abandoned: bool = False
-    """Handlers are cancelled when their caller has gone."""
+    """True to cancel handlers when their caller has gone."""
 
 
 class Site:
     """One HTTP server.
 
     Args:
-        routes: what it answers.
-        options: what it allows.
+        routes: its routes.
+        options: its settings.
 
     Attributes:
-        port: where it listens, once started.
+        port: the port on which it listens, once started.
         wide: True if other machines may call it.
     """
 
@@ -113,7 +113,7 @@ class Site:
             keepalive_timeout=KEPT_S,
             shutdown_timeout=1.0,
             handler_cancellation=options.drops_abandoned,
-            auto_decompress=False,  # a small body could become a large one
+            auto_decompress=False,  # a small compressed body could become a large one
         )
         self._server: asyncio.Server | None = None
         self._most = within_open_files(options.most_connections)
@@ -123,19 +123,19 @@ class Site:
 
     @property
     def url(self) -> str:
-        """The address by which this machine calls it."""
+        """The address for calls from this machine."""
         host = self._listen if not self.wide or self._listen not in ("all", "::", "0.0.0.0") else "localhost"
         return self._url(host)
 
     def addresses(self, token: str = "") -> str:
-        """Say by what it is called, by other machines too if they may: for the user alone if the token is in it."""
+        """Return its addresses, for other machines too if they may call; with the token, show them only to the user."""
         query = f"?token={quote(token, safe='')}" if token else ""
         outer = self.outer_url
         return f"{self.url}{query}" + (f" (from other machines: {outer}{query})" if outer else "")
 
     @property
     def outer_url(self) -> str:
-        """The address by which other machines call it; empty if none may, or by the same."""
+        """The address for calls from other machines; empty if none may call, or if it is the same."""
         host = outer_host(self._listen)
         return self._url(host) if host not in ("", self._listen) else ""
 
@@ -168,13 +168,13 @@ class Site:
                 raise OSError(error.errno, f"can't listen on {self._listen}:{port}: {reason}") from error
 
     def stop_listening(self) -> None:
-        """Take no further connections; those that are open stay."""
+        """Accept no further connections; open ones stay."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     async def stop(self) -> None:
-        """Close all connections, and listen no more."""
+        """Close all connections and stop listening."""
         self.stop_listening()
         self._connections.close()
         await self._runner.cleanup()
@@ -185,7 +185,7 @@ class Site:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request that the guards let pass; what a handler did not expect is logged, and answered with 500."""
+        """Answer a request that passes the guards; a handler's unexpected error is logged and answered with 500."""
         try:
             for guard in self._guards:
                 found = guard(request)
@@ -196,7 +196,7 @@ class Site:
             if error.status < 400:
                 raise
             return _refused(error)
-        except ConnectionResetError:  # the caller has gone, and reads no answer
+        except ConnectionResetError:  # the caller has gone
             raise
         except Exception as error:
             log.error("%s %s could not be answered: %s", request.method, request.path, describe_error(error))
@@ -204,9 +204,9 @@ class Site:
             return refusal(500, f"this is a fault of the server: {describe_error(error)}")
 
     def _admitting(self, handle: Callable[[Any], Awaitable[web.StreamResponse]]) -> Callable[[Any], Any]:
-        """Return the handler of all requests: while one is answered its connection has its place.
+        """Return the handler of all requests, which holds a connection's place while it answers.
 
-        In the reserve only health is answered.
+        A connection in the reserve gets only health.
         """
 
         async def answer(request: Any) -> web.StreamResponse:
@@ -218,7 +218,7 @@ class Site:
                 else:
                     try:
                         answered = await handle(request)
-                    except UnicodeEncodeError:  # a header that aiohttp would quote in its own refusal
+                    except UnicodeEncodeError:  # aiohttp would quote the header in its own refusal
                         answered = refusal(400, "a header is no text")
                 if reserved:
                     answered.force_close()
@@ -227,14 +227,14 @@ class Site:
         return answer
 
 
-# Answers to what can't be done: always JSON, `{"error": "…"}`, whatever the path and whoever refuses.
+# Refusals: always JSON, `{"error": "…"}`, on every path and from every source.
 
 _KEPT = {hdrs.ALLOW, hdrs.WWW_AUTHENTICATE}
-"""Headers that belong to a refusal."""
+"""Headers of a refusal to keep."""
 
 
 def refusal(status: int, message: str) -> web.Response:
-    """Return the answer that refuses a request."""
+    """Return the answer for a refusal."""
     return web.json_response({"error": message}, status=status)
 
 
@@ -257,7 +257,7 @@ TYPES = {
     "proto": "text/plain",
     "md": "text/plain",
 }
-"""Types by the ending of a file's name."""
+"""Content types by file suffix."""
 
 
 def file_routes(folder: Traversable, names: Mapping[str, str]) -> list[web.RouteDef]:
@@ -265,7 +265,7 @@ def file_routes(folder: Traversable, names: Mapping[str, str]) -> list[web.Route
 
     Args:
         folder: where the files are.
-        names: by path, the file's name in that folder.
+        names: file names in that folder, by path.
     """
     return [_route(path, folder.joinpath(name).read_bytes(), name) for path, name in names.items()]
 
@@ -286,31 +286,31 @@ M = TypeVar("M", bound=BaseModel)
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 BODY_S = 10.0
-"""Seconds for the whole of a body."""
+"""Seconds for a whole body."""
 
 
 async def read_json(request: web.Request, model: type[M]) -> M:
-    """Read a request's body; one that is larger than the site allows is refused with 413.
+    """Read a request's body; one larger than the site allows is refused with 413.
 
     Args:
         request: the request.
-        model: what the body has to be.
+        model: the body's model.
 
     Raises:
-        web.HTTPUnsupportedMediaType: if it is no JSON by its type.
-        web.HTTPBadRequest: if it is no JSON.
-        web.HTTPUnprocessableEntity: if it is JSON of another form; the message names each mistake.
+        web.HTTPUnsupportedMediaType: if its type is not JSON.
+        web.HTTPBadRequest: if it is not JSON.
+        web.HTTPUnprocessableEntity: if the JSON does not fit the model; the message names each mistake.
     """
     return checked(await _read(request, {JSON: from_json}), model)
 
 
 async def read_plain(request: web.Request) -> object:
-    """Read a request's body, JSON or msgpack by its type; one that is larger than the site allows is refused with 413.
+    """Read a request's body, JSON or msgpack by its type; one larger than the site allows is refused with 413.
 
     Raises:
-        web.HTTPUnsupportedMediaType: if it is neither by its type.
+        web.HTTPUnsupportedMediaType: if its type is neither.
         web.HTTPRequestTimeout: if it does not arrive.
-        web.HTTPBadRequest: if it is not what its type says.
+        web.HTTPBadRequest: if it does not match its type.
     """
     return await _read(request, {JSON: from_json, MSGPACK: _unpack})
 
@@ -328,11 +328,11 @@ async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Read a request's body, of whatever type; raises what `read_plain` raises, of its type but for a coded one."""
+    """Read a request's body of any type; raises like `read_plain`, but about the type only for an encoded body."""
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
         raise web.HTTPUnsupportedMediaType(text="the body has to come as it is, without a Content-Encoding")
     try:
-        if request.content.is_eof():  # all of it is there
+        if request.content.is_eof():  # all of it has arrived
             return await request.read()
         async with asyncio.timeout(BODY_S):
             return await request.read()
@@ -343,16 +343,16 @@ async def read_body(request: web.Request) -> bytes:
 
 
 def from_json(body: bytes) -> Any:
-    """Return what a text in JSON says.
+    """Parse a JSON text.
 
     Raises:
-        ValueError, RecursionError: if it is none.
+        ValueError, RecursionError: if it is not JSON.
     """
     try:
         return orjson.loads(body)
-    except orjson.JSONDecodeError:  # it knows no NaN, which is refused by what it stands for, and no other encodings
+    except orjson.JSONDecodeError:  # it lacks NaN, which later checks refuse by its place, and other encodings
         plain = json.loads(body)
-    if b"\\u" in body:  # only so can half of a pair of surrogates come in, which no answer and no log could hold
+    if b"\\u" in body:  # only this way can a lone surrogate come in, which no answer or log could encode
         json.dumps(plain, ensure_ascii=False).encode()
     return plain
 
@@ -360,12 +360,12 @@ def from_json(body: bytes) -> Any:
 def _unpack(body: bytes) -> Any:
     try:
         return msgpack.unpackb(body)
-    except (msgpack.UnpackException, TypeError) as error:  # keys that can't be keys
+    except (msgpack.UnpackException, TypeError) as error:  # unhashable keys
         raise ValueError(str(error) or type(error).__name__) from error
 
 
 def checked(plain: object, model: type[M]) -> M:
-    """Return plain data as a model.
+    """Convert plain data to a model.
 
     Raises:
         web.HTTPUnprocessableEntity: if it does not fit; the message names each mistake.
