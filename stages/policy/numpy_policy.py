@@ -132,7 +132,7 @@ class NumpyPolicy:
 
         Raises:
             NotFiniteError: if the heads are NaN or infinite.
-                StageError: if no policy is loaded yet.
+            StageError: if no policy is loaded yet.
         """
         outputs = self._forward((self,), (len(observations[0]),), observations)
         return outputs if self._noise is None else self._noise.heads(outputs, self._views[-2])

@@ -116,7 +116,7 @@ class Memory(nn.Module):
 
     Args:
         inputs: width of the input.
-            memory_size: m, even; half of it is the width of the output.
+        memory_size: m, even; half of it is the width of the output.
     """
 
     def __init__(self, inputs: int, memory_size: int) -> None:
@@ -164,7 +164,7 @@ class HyperLayer(nn.Module):
 
     Args:
         inputs: width of the input.
-            outputs: width of the output, and of the hypernetwork's layers.
+        outputs: width of the output, and of the hypernetwork's layers.
         goals: width of the goal.
     """
 

@@ -27,7 +27,7 @@ class FlatVectors:
 
     Args:
         shapes: the parameters' shapes, by name.
-            device: the torch device that holds the parameters.
+        device: the torch device that holds the parameters.
 
     Attributes:
         parameters: leaf tensors by name, views into `values`.
