@@ -391,7 +391,6 @@ class Actor(Source[Item]):
         self._announce()
 
     def _end(self, end: EnvironmentEnded) -> State:
-        """Report that the environments have ended in order."""
         why = str(end)
         self._context.log.info("%s.", why[:1].upper() + why[1:])
         self._account.forget_request()

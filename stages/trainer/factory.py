@@ -79,7 +79,6 @@ def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[
 
 
 def _describe(error: ValidationError, where: str, trainer_type: str) -> str:
-    """Describe, key by key, the hyperparameters that do not fit."""
     found = [
         f"{'.'.join([where, *map(str, detail['loc'])])}: {detail['msg']}, got {detail['input']!r}"
         for detail in error.errors(include_url=False)

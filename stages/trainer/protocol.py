@@ -95,8 +95,6 @@ class Replicas(ABC):
 
 
 class _SingleTrainer(Replicas):
-    """A trainer without replicas."""
-
     def add_up(self, *tensors: Tensor) -> None:
         """Do nothing: the tensors are sums already."""
 

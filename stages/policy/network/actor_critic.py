@@ -229,7 +229,6 @@ def _kaiming(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.
 
 
 def _uniform(random: np.random.Generator, shape: tuple[int, ...], bound: float) -> NDArray[np.float32]:
-    """Numbers drawn uniformly from ± `bound`."""
     return random.uniform(-bound, bound, shape).astype(np.float32)
 
 
@@ -324,8 +323,6 @@ class ModularActorCritic(FlatActor["_ActorAndCritic"]):
 
 
 class _ActorAndCritic(WithActor):
-    """An actor and a critic, trained together."""
-
     def __init__(self, design: PolicyDesign, signals: int, shared_critic: bool) -> None:
         super().__init__()
         self.actor = ActorNetwork(design)

@@ -81,8 +81,6 @@ def remark(spec: BehaviorSpec) -> str | None:
 
 
 class _Model:
-    """One model; the constructor builds it."""
-
     def __init__(self, design: PolicyDesign, actor: ActorNetwork, tensors: dict[str, Array], opset: int) -> None:
         self._graph = Graph(design.spec.name, opset)
         self._design = design

@@ -140,8 +140,6 @@ def _packed(
 
 
 class _Feeder:
-    """Makes batches from pieces of episodes."""
-
     def __init__(self, demonstrations: Demonstrations) -> None:
         spec = demonstrations.spec
         self._demonstrations = demonstrations

@@ -202,7 +202,6 @@ class ImpalaByHand:
             network.backward()
 
     def _clone(self, recorded: Recorded, of_heads: Numbers, heads: Numbers, weight: float) -> None:
-        """Add the gradients of the divergence."""
         if recorded.heads is None:
             return
         acted, size = recorded.heads.numpy().T, self._continuous
@@ -220,7 +219,7 @@ class ImpalaByHand:
 
 
 def _softmax(logits: Numbers) -> Numbers:
-    """Of each column [H, N]."""
+    """The softmax of each column [H, N]."""
     p: Numbers = np.exp(logits - np.maximum.reduce(logits, axis=0))
     p /= np.add.reduce(p, axis=0)
     return p

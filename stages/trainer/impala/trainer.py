@@ -54,7 +54,6 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
             self._replay = self._make_replay()
 
     def _learn(self, chains: Chains | None) -> Outcome:
-        """Make one gradient step."""
         h, fresh = self._hyperparameters, len(self._buffer)
         pretraining = self.step - fresh < h.critic_pretrain_steps
         batch = self._with_replayed()
@@ -117,7 +116,6 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         )
 
     def _make_joined(self) -> RolloutBuffer:
-        """The buffer in which fresh and replayed unrolls are joined."""
         recorded = Column(VALUES, "float32", (len(self._signals.names),))
         rows, extra = self._hyperparameters.batch_rows, [*self._design.asked_columns, recorded]
         sizes = self._spec, self._intake.layout, rows, self._sequences()

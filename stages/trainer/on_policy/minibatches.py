@@ -351,7 +351,6 @@ class SequenceRollout:
         return (self._minibatch(numbers[at : at + each]) for at in range(0, len(numbers), each))
 
     def _part(self, which: NDArray[np.int64], replicas: Replicas) -> Minibatch:
-        """This replica's part of a minibatch of sequences."""
         if replicas.size == 1:
             return self._minibatch(which)
         part = replicas.part(len(which))

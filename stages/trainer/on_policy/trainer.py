@@ -293,7 +293,6 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         return rewards
 
     def _make_buffer(self) -> RolloutBuffer:
-        """Make the empty buffer, once everything else exists."""
         follows_agents = self._memory is not None or self._signals.follows_agents
         sizes = self._intake.layout, self.rows_per_update, self._memory
         grouped = self.follows_groups and self._spec.grouped
@@ -311,7 +310,6 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         return actions.continuous_size
 
     def _coefficients(self) -> Coefficients:
-        """The scheduled numbers of the next update."""
         h, steps, epsilon = self._hyperparameters, self.context.settings.max_steps, 0.0
         if not isinstance(h, ImpalaHyperparameters):
             epsilon = Schedule(h.epsilon_schedule, h.epsilon, EPSILON_FLOOR, steps).at(self.step)

@@ -185,7 +185,6 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         steps: _StepResults,
         after_each: Callable[[Tensor], None] | None,
     ) -> None:
-        """Run the gradient steps of one epoch."""
         steps.norms.clear()
         before, log_ratios = len(steps.shares), []
         for minibatch in minibatches:

@@ -139,8 +139,6 @@ class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
 
 
 class _ActorAndGroupCritic(WithActor):
-    """The module of `GroupActorCritic`."""
-
     def __init__(self, design: PolicyDesign, signals: int) -> None:
         super().__init__()
         self.actor = ActorNetwork(design)

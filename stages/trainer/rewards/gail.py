@@ -130,7 +130,6 @@ class GAIL(NetworkSignal):
         self._beta = float(state["beta"])
 
     def _expert_batch(self, rows: int) -> tuple[Inputs, Tensor | None]:
-        """Demonstrated steps, drawn with replacement."""
         index = torch.from_numpy(self.random.integers(self._steps, size=rows)).to(self.device)
         extra = None if self._expert_extra is None else self._expert_extra[index]
         return self.normalized(self._expert.rows(index)), extra

@@ -71,7 +71,6 @@ class EpisodeRewards:
         self._sums.load_state_dict(state)
 
     def _rewards(self, whole: ReplayedRows) -> NDArray[np.float64]:
-        """Rewards [N, S] of all rows."""
         count = len(whole.columns["rewards"])
         rewards = np.empty((count, len(self._others)))
         for start in range(0, count, BLOCK):

@@ -161,7 +161,6 @@ class SACByHand:
         self._beside.both(policy, critics)
 
     def _both(self, half: Callable[[int], Half]) -> tuple[Half, Half]:
-        """The results of one half of the work, for 0 and for 1."""
         return self._beside.both(partial(half, 0), partial(half, 1))
 
     def _take_in(self, batch: ReplayMinibatch) -> None:

@@ -212,7 +212,6 @@ class HindsightMemory(ReplayMemory):
             )
 
     def _tell(self, words: str, *numbers: float) -> None:
-        """Warn, unless the warning has been given before."""
         if words not in self._told:
             self._told.add(words)
             log.warning("%s: %s", self._behavior, words % numbers)

@@ -124,7 +124,6 @@ class MinibatchMaker:
         return inputs._replace(memories=memories), inputs._replace(memories=zeros), target
 
     def _features(self, columns: Mapping[str, Array], prefix: str) -> NDArray[np.float32]:
-        """Features [n, P] of actions."""
         drawn, choices = drawn_actions(self._actions, columns, len(next(iter(columns.values()))), prefix)
         return action_features(self._actions, environment_actions(self._actions, drawn, squashed=True), choices)
 

@@ -159,7 +159,6 @@ class UpdatePace:
         return self._due_updates if by_rounds else self._due_step
 
     def _count_from(self, step: int) -> None:
-        """Cancel what steps up to this one are owed."""
         self.of_signals.restart(step)
         self._due_updates = 0
         self.of_policy.restart(step if self._hyperparameters.gradient_steps is None else 0)

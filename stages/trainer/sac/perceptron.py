@@ -98,7 +98,6 @@ class _Pass:
         return self._first(gradient) if to_inputs else None
 
     def _to_inputs(self, gradient: Tensor) -> Tensor:
-        """Only the gradient of the inputs."""
         rows = _some_rows(gradient) if gradient.device.type == "cpu" else None
         if rows is not None:
             gradient = gradient[rows]

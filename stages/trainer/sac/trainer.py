@@ -278,7 +278,6 @@ class SACTrainer(Trainer):
         return self._memory.enough(self._hyperparameters.batch_size) and self._pace.owes(ratio)
 
     def _learn_policy(self) -> None:
-        """Make all policy updates that are due."""
         before = self._update.snapshot()
         h, steps = self._hyperparameters, self.context.settings.max_steps
         learning_rate = Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)

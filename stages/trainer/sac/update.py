@@ -146,7 +146,6 @@ class SACUpdate:
     def _gradients_by_autograd(
         self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor
     ) -> UpdateMeasures:
-        """Set the gradients of all networks; arguments are those of `step`."""
         critics, inputs = self.critics.module, batch.critic_inputs
         self.actor.gradients.zero_()
         self.critics.gradients.zero_()
@@ -294,7 +293,6 @@ class SACUpdate:
         return loss.detach()
 
     def _heads(self, inputs: Inputs) -> Tensor:
-        """The actor's heads [B, H]."""
         if self._plain_actor is not None:
             return self._plain_actor(inputs.vectors)
         heads, _ = self.actor.module(inputs)
