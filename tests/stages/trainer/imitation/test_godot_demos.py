@@ -71,7 +71,7 @@ def test_actions_beyond_the_bounds_are_clipped_with_a_warning(tmp_path, caplog):
     [
         ("[[[[1,2]", "is not a recording of Godot's addon: no JSON"),
         ({"some": "settings"}, "expected a list of episodes"),
-        ([[[1, 2]]], "episode 1 is no pair"),
+        ([[[1, 2]]], "episode 1 is not a pair"),
         ([EPISODES[0], [[[1, 2]], [[0, 0, 0]]]], "episode 2 has 1 observations and 1 actions"),
         ([[[[1, 2, 3], [0, 0]], [[0, 0, 0]]]], "episode 1, step 1: its observation has 3 numbers, expected 2"),
         ([[[[1, 2], [0, 0]], [[0, 0]]]], "episode 1, step 1: its action has 2 numbers, expected 3"),
