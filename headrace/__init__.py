@@ -1,6 +1,6 @@
 """The public surface of Headrace: what scripts, notebooks and modules of the user's own import.
 
-A name is imported from its home module at its first use, so that `import headrace` costs nothing. Modules beside this
+A name is imported from its home module at its first use, so that `import headrace` costs nothing. Modules next to this
 one have what few users need: `headrace.training` (parts of trainers), `headrace.testing` (a stage by itself),
 `headrace.games`, `headrace.unity`, `headrace.godot`.
 """
@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # A top-level `config` would clash with another one, so the packages are imported below this one (docs/decisions/001).
-# In a checkout they lie beside this folder, and the folder has links to them.
+# In a checkout they are next to this folder, which has links to them.
 if not os.path.isdir(os.path.join(__path__[0], "config")):  # a checkout without links, as on Windows
     __path__.append(os.path.dirname(__path__[0]))
     sys.modules[f"{__name__}.{__name__}"] = None  # type: ignore[assignment]  # else this module would be there too

@@ -28,7 +28,7 @@ _ending = False
 
 
 def taken_requests() -> tuple[signal.Signals, ...]:
-    """Return the requests that this process handles: all, except SIGHUP where it is ignored, as under `nohup`."""
+    """Return the requests that this process handles: all, except an ignored SIGHUP, as under `nohup`."""
     return tuple(each for each in REQUESTS if each.name != "SIGHUP" or signal.getsignal(each) != signal.SIG_IGN)
 
 
@@ -39,7 +39,7 @@ def ended_at_once(for_good: bool = False) -> Iterator[None]:
     Has no effect outside the main thread.
 
     Args:
-        for_good: True if the process ends after the context: its status is known by then, and no request changes it.
+        for_good: True if the process ends after the context: its status is final, and no request changes it.
     """
     before: dict[signal.Signals, object] = {}
     try:

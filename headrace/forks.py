@@ -63,7 +63,7 @@ def _end(where: str, frame: FrameType, event: str, arg: Any) -> None:
     sys.settrace(None)
     status = 1
     with suppress(Exception):
-        # Such an exception marks the return of a coroutine or generator.
+        # This exception marks the return of a coroutine or generator.
         raised = event == "exception" and not issubclass(arg[0], StopIteration | StopAsyncIteration)
         status = _raised(where, *arg) if raised else _came_back(where)
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Where this Headrace lies, and on what system. The lowest module of all: it imports none of the others."""
+"""The place of this Headrace, and its system. The lowest module of all: it imports none of the others."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Split our own words from the program's, which start at the second word that is no option or value of one."""
+    """Split our own words from the program's, which start at the second word except options and values."""
     begin, value = 1, False
     for word in words[1:]:
         if not value and not word.startswith("-"):

@@ -86,7 +86,7 @@ def absolute(path: str | os.PathLike[str]) -> Path:
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """Return a path relative to the folder in which the run began, where it lies there."""
+    """Return a path relative to the folder in which the run began, if it is inside."""
     try:
         return str(Path(path).relative_to(surroundings().folder))
     except ValueError:

@@ -41,7 +41,7 @@ REPEAT_ROW_COLUMNS: tuple[Column, ...] = (
 """Columns [N], only of behaviours with action repeat; without it each action lasts one environment step."""
 
 GROUP_ROW_COLUMNS: tuple[Column, ...] = (
-    Column("group_rewards", "float32"),  # the group's reward after the action of the row, beside the agent's own
+    Column("group_rewards", "float32"),  # the group's reward after the action of the row, apart from the agent's own
     Column("ticks", "int64"),  # the actor's tick of the decision: the same in mates' simultaneous rows
 )
 """Columns [N], only of behaviours with groups."""

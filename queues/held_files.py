@@ -19,7 +19,7 @@ R = TypeVar("R")
 PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.4)
 """Seconds between two tries, five in total."""
 ON_LOOP = 6
-"""How many of these pauses may block main's event loop: less than a second in all."""
+"""How many of these pauses may block main's event loop: less than a second in total."""
 _brief_on_loops = True
 _HELD = {5, 32, 33, 145}
 """ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION; ERROR_DIR_NOT_EMPTY, for removed files that are

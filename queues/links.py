@@ -274,7 +274,7 @@ def read_item(body: bytes, spec: LinkSpec) -> tuple[int, dict[str, Any]]:
     try:
         slab, header = unpack(body, strict_map_key=True)
     except ValueError as error:
-        raise LinkError(f"an item that is no msgpack: {error}") from error
+        raise LinkError(f"an item that is not msgpack: {error}") from error
     if not isinstance(header, dict) or slab not in range(NO_SLAB, spec.slabs):
         raise LinkError(f"an item in slab {slab!r} of {spec.slabs}")
     return slab, header

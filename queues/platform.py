@@ -213,7 +213,7 @@ def _file_in(folder: str, size: int) -> int:
     try:
         return _set_aside(folder, size)
     except OSError as error:
-        why = _LIMITED if error.errno == errno.EFBIG else f"It would lie in {folder}: let TMPDIR name another folder"
+        why = _LIMITED if error.errno == errno.EFBIG else f"It would be in {folder}: let TMPDIR name another folder"
         raise _no_room(error, size, why) from error
 
 
@@ -270,7 +270,7 @@ async def hand_over(sock: socket.socket, things: Sequence[socket.socket | Segmen
     await loop.sock_sendall(sock, _HEAD.pack(len(descriptors), len(data)))
     for start in range(0, len(descriptors), AT_ONCE):
         some = array.array("i", descriptors[start : start + AT_ONCE])
-        while not _sent(sock, some):  # noqa: ASYNC110 - nobody tells when the system takes more
+        while not _sent(sock, some):  # noqa: ASYNC110 - no event reports that the system takes more
             await asyncio.sleep(_AGAIN_S)
     await loop.sock_sendall(sock, data)
 

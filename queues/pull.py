@@ -6,7 +6,7 @@ ends. `push` works in the other direction.
 
 A call may cost a millisecond, so there is only one kind: it waits for items, returns all of them, and reports how many
 earlier ones were taken. The consumer calls again as soon as the last call returns, so that items arrive while it
-computes, but only once the producer, when told, has room: otherwise the call would bring nothing.
+computes, but only once the producer, after the report, has room: otherwise the call would bring nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FetchSource(Protocol):
         """
 
     def finish(self, name: str) -> None:
-        """Tell the producer, without waiting, that the consumer fetches no more."""
+        """Stop the producer, without waiting: the consumer makes no more calls."""
 
 
 # Ray has no inherited sockets: items wait with their producer until the consumer fetches them (docs/decisions/014).
@@ -164,7 +164,7 @@ class _Tally:
 
     @property
     def has_room(self) -> bool:
-        """True if the producer, told what was taken, can put another item; otherwise a call would bring nothing."""
+        """True if the producer, after a report, can put another item; otherwise a call would bring nothing."""
         return self._held - self._taken < self._maxlen
 
     async def wait_for_room(self) -> None:

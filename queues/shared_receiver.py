@@ -43,7 +43,7 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
     It has one link to each producer, and returns items in the order of arrival. Each producer is bounded by its own
     link, so none can crowd out another. The stream ends when every link has ended: by its producer's `close`, or by its
     death, which `broken` shows. The link of a killed producer lasts as long as another process holds that end, and a
-    new producer can continue on it. A new receiver can likewise replace a killed one, as soon as its producers have
+    new producer can continue on it. A new receiver can also replace a killed one, as soon as its producers have
     called `SharedSender.renew`.
 
     `get` and `get_nowait` raise `ShapeError` if the item's arrays don't fit together. A get that is cancelled removes

@@ -23,7 +23,7 @@ STEP_MUL = "step_mul"
 
 GODOT = "godot"
 """Key of `BehaviorSpec.spaces` for the spaces of a Godot game, as the game announced them: `observations` by key,
-`actions` as a list in the game's order, and `ordered`, whether that order is certain. Models of such a behaviour have
+`actions` as a list in the game's order, and `ordered`, whether that order is certain. Models of this behaviour have
 their own format (`stages/policy/onnx/godot.py`)."""
 
 

@@ -1,7 +1,7 @@
 """Reads a stream file, intact or damaged: every message up to the first incomplete frame.
 
-A truncated file or flipped bits are no error: iteration ends early, and `damage` and `lost_bytes` describe the loss. An
-error (`StreamError`) is a file that is not one of our streams, or a frame whose checksum holds but whose content no
+A truncated file or flipped bits cause no error: iteration ends early, and `damage` and `lost_bytes` describe the loss.
+An error (`StreamError`) is a file that is not one of our streams, or a frame whose checksum holds but whose content no
 writer makes. One frame bounds the memory: its payload and its content, each of at most MAX_FRAME_BYTES, and the objects
 of its metadata, some 72 times MAX_META_BYTES (75 MB).
 """
@@ -58,7 +58,7 @@ class StreamReader:
         path: the file.
 
     Raises:
-        StreamError: if the file can't be opened, is no stream, is of another version, or has a damaged header.
+        StreamError: if the file can't be opened, is not a stream, is of another version, or has a damaged header.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -142,7 +142,7 @@ class StreamReader:
         except (_DamageError, StreamError) as error:
             raise StreamError(
                 f"{self.path}: the header frame at byte {PREAMBLE.size} is damaged ({error}), and without "
-                "it no message can be told from noise: restore the file from a copy, or leave it out"
+                "it messages can't be distinguished from noise: restore the file from a copy, or leave it out"
             ) from error
 
     def _find_later(self, file: BinaryIO, size: int) -> None:

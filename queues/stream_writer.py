@@ -187,7 +187,7 @@ def next_stream_path(folder: str | os.PathLike[str], behavior: str, edge: str) -
     """`<behavior>-<edge>-NNNN.stream` with the number after the highest existing one, so a resumed run adds files.
 
     Args:
-        folder: where streams lie; need not exist.
+        folder: the folder of the streams; need not exist.
         behavior: behaviour name or id; characters that a file name can't have become `_`.
         edge: the edge's name.
     """

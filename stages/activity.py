@@ -95,18 +95,18 @@ def _nobody(begins: bool) -> None:
     """Ignore the notice."""
 
 
-PREPARES: ContextVar[Callable[[bool], None]] = ContextVar("who is told that a host prepares itself")
+PREPARES: ContextVar[Callable[[bool], None]] = ContextVar("who is notified that a host prepares itself")
 """Called with True before, with False after."""
 
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Mark work of the process itself, such as importing torch, which is no silence of an environment.
+    """Mark work of the process itself, such as importing torch, so that it does not count as an environment's silence.
 
     The work may block the event loop, as the notice precedes it.
     """
     tell = PREPARES.get(_nobody)
-    token = PREPARES.set(_nobody)  # nested work is no news
+    token = PREPARES.set(_nobody)  # nested work needs no notice
     tell(True)
     try:
         yield

@@ -14,7 +14,7 @@ _RISE, _FALL = 0.05, 0.5
 
 
 class Admission:
-    """Bounds the requests under way.
+    """Bounds the requests in progress.
 
     The number that a machine answers in time depends on its speed and on the model, so the bound follows the answers:
     additive increase, and a decrease ten times as large (as TCP's congestion windows; Netflix' concurrency-limits does
@@ -39,7 +39,7 @@ class Admission:
 
     @property
     def bound(self) -> float:
-        """Requests under way beyond which none is admitted."""
+        """The most requests in progress; at this number none is admitted."""
         return self._bound if math.isinf(self._bound) else int(self._bound)
 
     @property

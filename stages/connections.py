@@ -68,7 +68,7 @@ class Places:
     """The bounds of concurrent connections and requests."""
 
     most: int
-    """In all."""
+    """In total."""
     most_of_one: int
     """The most connections from one address (in IPv6: one network)."""
     admission: Admission | None = None

@@ -86,7 +86,7 @@ def _try_all(hosts: tuple[str, ...], named: str | None, port: int) -> tuple[int,
                 if error.errno not in _LACKING:
                     raise
                 if host == named:
-                    raise OSError(errno.EADDRNOTAVAIL, f"{host} is no address of this machine") from error
+                    raise OSError(errno.EADDRNOTAVAIL, f"{host} is not an address of this machine") from error
                 continue
             port = trial.getsockname()[1]
             found.append(host)

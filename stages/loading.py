@@ -1,6 +1,6 @@
 """Finds what the YAML names as `module:attribute`: stages, trainers, networks, environment factories.
 
-A user's modules lie next to the YAML, like a script's modules next to the script, or else in the working directory,
+A user's modules are next to the YAML, like a script's modules next to the script, or else in the working directory,
 like those of `python -m`. Two rules keep that harmless:
 
 - The module that the YAML names is looked up in these folders first, except names of the standard library and of
@@ -8,7 +8,7 @@ like those of `python -m`. Two rules keep that harmless:
 - The folders stay on `sys.path`, so that a user's module finds its neighbours later too: before installed packages, as
   for a script, but after the standard library, which a folder's `random.py` never replaces.
 
-A name that fits no module of the user and no installed one may be an earlier name of one of ours (`moved_names`).
+A name that fits no module of the user and no installed one may be an earlier name of one of Headrace's (`moved_names`).
 `find_class`, `check_arguments` and `construct` find users' classes and make objects of them, with messages that name
 the YAML's key.
 """
@@ -36,7 +36,7 @@ from headrace.surroundings import surroundings
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages())
 _OWN_MARK = "__headrace_own__"
-"""Attribute of modules loaded from a folder, their file: another YAML's module may replace such a module."""
+"""Attribute of modules loaded from a folder, their file: another YAML's module may replace this one."""
 _NAMES_SHOWN = 12
 
 
@@ -63,7 +63,7 @@ def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
     try:
         return _follow(module, path, folder, subject)
     except LoadError as error:
-        if module.__name__ != module_name:  # an earlier name of ours; the user may mean another module
+        if module.__name__ != module_name:  # an earlier name of Headrace's; the user may mean another module
             raise LoadError(f"{error}; {_not_found(module_name, users_folders(folder))}") from error
         raise
 
@@ -235,7 +235,7 @@ def _not_found(name: str, folders: Sequence[Path]) -> str:
     neighbours = [path for folder in folders for path in _entries(folder)]
     modules = {path.stem for path in neighbours if path.suffix == ".py" or (path / "__init__.py").exists()}
     hint = _suggestion(name, modules, "modules there")
-    return f"no module named {name!r} lies in {' or '.join(map(str, folders))}, or is installed{hint}"
+    return f"no module named {name!r} is in {' or '.join(map(str, folders))}, or is installed{hint}"
 
 
 def _entries(folder: Path) -> list[Path]:

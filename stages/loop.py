@@ -209,7 +209,7 @@ class StageRunner(Generic[In, Out]):
 
 
 async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageContext) -> None:
-    """Run a source until it is exhausted, is told to stop, or its outlet is closed; then close the outlet.
+    """Run a source until it is exhausted, receives a request to stop, or its outlet is closed; then close the outlet.
 
     Raises:
         StageFailure: if the source raises.

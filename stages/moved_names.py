@@ -26,7 +26,7 @@ _MOVED = {
 
 
 def name_today(module: str) -> str | None:
-    """The current name of a module of ours, by an earlier one; None for a name that none of ours has had."""
+    """The current name of a module, by an earlier one; None for a name that none of our modules has had."""
     inner = ""
     while module:
         if moved := _MOVED.get(module):

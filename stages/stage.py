@@ -97,7 +97,7 @@ class Stage(Generic[In, Out]):
     def progress(self) -> int | None:
         """A number that changes while the stage makes progress with one item; None while it waits legitimately.
 
-        Supervision (`pipeline.supervision`) calls this about once a second, to find stages that await for ever. Only
+        Supervision (`pipeline.supervision`) calls this about once a second, to find stages that await forever. Only
         stages that work long on one item, and await meanwhile, need one.
         """
         return 0

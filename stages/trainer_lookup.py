@@ -21,7 +21,7 @@ def trainer_class(trainer_type: str, folder: Path | None, path: KeyPath) -> Any:
 
     Args:
         trainer_type: a key of `TRAINERS`, or `module:Class`.
-        folder: the YAML's folder, where the user's modules lie.
+        folder: the YAML's folder, where the user's modules are.
         path: the behaviour's block in the YAML, for messages.
 
     Raises:

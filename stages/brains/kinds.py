@@ -46,7 +46,7 @@ def check_brain(request: BrainRequest) -> list[LoadError]:
 
 def _maker(request: BrainRequest) -> Callable[[BrainRequest], Any]:
     kind = BRAIN_KINDS[kind_of(request.use) or ""]
-    assert kind.maker is not None, "a trainer's policy is nobody's to make"
+    assert kind.maker is not None, "only trainers make their policies"
     make: Callable[[BrainRequest], Any] = load_attribute(kind.maker, None, request.where)
     return make
 
@@ -125,7 +125,7 @@ def make_script(request: BrainRequest) -> ScriptBrain | None:
         for use, script in found:
             if not any("__call__" in base.__dict__ for base in script.__mro__):
                 raise LoadError(
-                    f"{where}: {use} is no player: it has no method "
+                    f"{where}: {use} is not a player: it has no method "
                     "__call__(self, observations), or __call__(self, observations, masks) where actions are masked"
                 )
     use, script = found[0 if spec is None else min(spec.team, len(found) - 1)]
@@ -138,7 +138,7 @@ def make_script(request: BrainRequest) -> ScriptBrain | None:
 
 
 def _references(request: BrainRequest) -> list[tuple[str, Path | None]]:
-    """Return the `module:Class` of the script, or of each team's script, and where its module may lie."""
+    """Return the `module:Class` of the script, or of each team's script, and where its module may be."""
     if request.use != SCRIPTED:
         return [(request.use, request.folder)]
     if request.game is None or request.game not in SCRIPTED_PLAYERS:

@@ -26,7 +26,7 @@ class BrainRequest:
     given_key: KeyPath = ()
     """The key of the keyword arguments."""
     folder: Path | None = None
-    """The YAML's folder, beside which modules and models may lie."""
+    """The YAML's folder, where modules and models may be."""
     game: str | None = None
     """The built-in game in use; None for other environments."""
     seed: int = 0

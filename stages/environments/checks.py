@@ -97,7 +97,7 @@ def number_problem(reward: Any) -> str | None:
     except (TypeError, ValueError):
         pass
     parts = (
-        "; where it is a vector, a wrapper can weigh its parts" if isinstance(reward, np.ndarray | list | tuple) else ""
+        "; if it is a vector, a wrapper can weigh its parts" if isinstance(reward, np.ndarray | list | tuple) else ""
     )
     return f"step() returned the reward {short(reward)}; expected a number, such as a float{parts}"
 
@@ -122,7 +122,7 @@ def info_problem(info: Any, call: str) -> str | None:
     """Return why a value is not an info."""
     if isinstance(info, Mapping):
         return None
-    return f"{call} returned {described(info)} as info; expected a dict, {{}} where there is none"
+    return f"{call} returned {described(info)} as info; expected a dict, {{}} if there is none"
 
 
 def stack(space: Any, seen: Sequence[Any], call: str, who: Who) -> Any:

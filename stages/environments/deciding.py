@@ -168,7 +168,7 @@ class PlayerMemories:
         episode_ids: Numbers,
         rows: NDArray[np.intp] | None,
     ) -> Recall | None:
-        """Return the memories of agents in some rows (None: in all); None for a player without memory."""
+        """Return the memories of agents in some rows (None for all rows); returns None for a player without memory."""
         if not player.policy.memory_size:
             return None
         store = self.of(spec.behavior_id, player.brain)

@@ -96,7 +96,7 @@ def make_group(
     if request.config.environment is not None:
         check_window(request.settings.options, request.settings.num_envs)
     group = load_entry(request.config.environment_kind.group)(request)
-    assert isinstance(group, EnvironmentGroup), f"{type(group).__name__} is no environment group"
+    assert isinstance(group, EnvironmentGroup), f"{type(group).__name__} is not an environment group"
     if request.config.environment is not None and is_given(request.settings.factory):
         find_given(request.settings.factory).lend_to(group)
     if film is not None:
@@ -200,7 +200,7 @@ def check_own_group(group: EnvironmentGroup, settings: EnvironmentSettings, name
         if getattr(settings, key):
             group.close()
             raise StageError(
-                f"environment.{key}: does not go with {name}, which gave an EnvironmentGroup of its own making "
+                f"environment.{key}: does not go with {name}, which returned its own EnvironmentGroup "
                 f"({type(group).__name__}); expected single environments, or leave it out"
             )
     return group

@@ -59,7 +59,7 @@ class GivenObject:
         """
         if self._lent:
             raise StageError(
-                "the environment given to run() is one object, and this run needs another one beside it; give a "
+                "the environment given to run() is one object, and this run needs a second one; give a "
                 "function that makes one"
             )
         self._lent = True
@@ -165,7 +165,7 @@ def given_object(reference: object) -> Any:
 
 
 def why_not_elsewhere(reference: object) -> str:
-    """Return why no other process can make a caller's environment; empty if one can, or if the factory is no object."""
+    """Return why no other process can make a caller's environment; empty if one can, or if no object is given."""
     found = _given.get(reference) if is_given(reference) else None
     try:
         if isinstance(found, GivenEnvironment):

@@ -89,7 +89,7 @@ class RemotePolicy:
     ) -> Decision:
         """Return the answer for the same rows."""
         answer, self._answer = self._answer, None
-        assert answer is not None, f"{self._behavior_id}: it was asked before"
+        assert answer is not None, f"{self._behavior_id}: no answer has arrived"
         parts = dict(answer.columns)
         columns = {name.removeprefix(DECISION): parts[name] for name in parts if name.startswith(DECISION)}
         after = None

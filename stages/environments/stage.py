@@ -230,7 +230,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._report()
 
     async def produce(self) -> AsyncIterator[StepBatch]:
-        """Yield StepBatches until told to stop: for a stage without flow control."""
+        """Yield StepBatches until `request_stop` is called: for a stage without flow control."""
         await self.reset(self._context.seed)
         while not self._stop:
             await self.consult()
@@ -284,8 +284,8 @@ class EnvironmentStage(Source[StepBatch]):
         except _EXITS as error:
             if type(error) not in _EXITS or not is_failure(error):  # such as the error that ends a hanging step
                 raise
-            raise StageError(f"the environment's {what}() asked for an exit: {describe_error(error)}") from error
-        except BaseException as error:  # includes errors that are no Exception, such as a panic in Rust
+            raise StageError(f"the environment's {what}() requested an exit: {describe_error(error)}") from error
+        except BaseException as error:  # includes errors outside Exception, such as a panic in Rust
             raise BrokenEnvironmentError(f"the environment's {what}() failed: {describe_error(error)}") from error
         return result  # type: ignore[no-any-return]
 

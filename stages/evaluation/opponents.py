@@ -180,7 +180,7 @@ def make_opponents(config: RunConfig, store: SnapshotStore) -> EvaluationOpponen
         LoadError: if a brain can't be made.
     """
     settings = config.evaluation
-    assert settings is not None, "asked for by evaluation alone"
+    assert settings is not None, "only evaluation calls this"
     built_in = EVALUATION_OPPONENTS.get(settings.opponents)
     if built_in is None:
         request = _request(config, settings)
@@ -221,7 +221,7 @@ class Seating:
         policy: the evaluated policy, under its behaviour name.
         own: the behaviour ids that it plays, all of one team or of all teams.
         specs: the environments' specs; may grow.
-        newest: the newest policy of each behaviour name, where there is one.
+        newest: the newest policy of each behaviour name, if any.
         opponents: the opponents.
         make_policy: builds an acting policy.
         on_unknown: called with a behaviour name that has no policy yet: its agents act at random.

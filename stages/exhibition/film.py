@@ -120,7 +120,7 @@ class FilmedGroup(WatchedGroup):
 
     @property
     def score(self) -> Mapping[str, int]:
-        """Points in the running game, by behaviour id; empty where there are none."""
+        """Points in the running game, by behaviour id; empty without points."""
         score: Mapping[str, int] = {} if self.display is None else self._group.scene(0).score
         return score
 

@@ -90,7 +90,7 @@ def check_keys(keys: KeyMapSettings, actions: ActionSpec, where: str, path: tupl
     if keys.rest and (
         len(keys.rest) != len(branches) or any(not 0 <= at < of for at, of in zip(keys.rest, branches, strict=True))
     ):
-        raise StageError(f"{where}.rest: {list(keys.rest)} is no choice for each branch: {actions}", key=path)
+        raise StageError(f"{where}.rest: {list(keys.rest)} is not a choice for each branch: {actions}", key=path)
 
 
 def action_of(

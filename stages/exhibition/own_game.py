@@ -29,7 +29,7 @@ Masks = NDArray[np.bool_] | None
 
 
 class Seats:
-    """The persons at the behaviour ids, and the keys that they press.
+    """The people at the behaviour ids, and the keys that they press.
 
     Args:
         is_seat: returns whether a person decides for a behaviour id.
@@ -55,7 +55,7 @@ class Seats:
         self._hands: dict[str, HeldKeys] = {}
 
     def direct(self, taken: Collection[str], paused: bool, speed: float) -> None:
-        """Set the behaviour ids where persons sit, the pause and the speed."""
+        """Set the behaviour ids where people sit, the pause and the speed."""
         self._hands = {each: self._hands.get(each) or HeldKeys(self._clock) for each in taken}
         self.paused, self.speed = paused, speed
         self.changed.set()
@@ -163,15 +163,15 @@ KEY = "key"
 
 
 class OwnGame:
-    """A group that withholds its rows until all persons who must decide on them are present.
+    """A group that withholds its rows until all people who must decide on them are present.
 
     Meanwhile its ticks are empty: there is one whenever `Seats.changed` is set, so that the actor handles messages
-    while it waits for persons, as it does between any two ticks.
+    while it waits for people, as it does between any two ticks.
 
     Args:
         group: one instance, to be stepped; closed with this one.
         film: the source of its pictures.
-        seats: the persons.
+        seats: the people.
         show: called with each picture.
         tell: called when the wait begins or ends, with its reason (`paused`, `key` or behaviour ids), or nothing.
         clock: seconds on a monotonic clock.
@@ -192,7 +192,7 @@ class OwnGame:
         self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
         self.projector = Projector(film, show, clock, self._wait)
         self.has_deadlines = False
-        """True while it waits, for persons or for the next picture's time: this is no silence of the environment."""
+        """True while it waits, for people or for the next picture's time, so supervision expects no progress."""
         self._group = group
         self._film = film
         self._seats = seats
@@ -206,7 +206,7 @@ class OwnGame:
             self.set_parameters = group.set_parameters
 
     async def reset(self, seed: int | None = None) -> StepResult:
-        """Reset; the first step returns the rows to decide on, as persons may be absent."""
+        """Reset; the first step returns the rows to decide on, as people may be absent."""
         result = await settled(self._group.reset(seed))
         self.behavior_specs = self._group.behavior_specs
         self._film.take()
@@ -221,7 +221,7 @@ class OwnGame:
             before = self._film.score
             self._kept = result = await settled(self._group.step(actions))
             self.behavior_specs = self._group.behavior_specs
-            self._fresh = await self._watched(self.projector.follow(before, result, self.behavior_specs, persons=True))
+            self._fresh = await self._watched(self.projector.follow(before, result, self.behavior_specs, people=True))
         if not await self._watched(self._may_go_on(self._kept)):
             return StepResult({})
         kept, self._kept = self._kept, None
@@ -237,7 +237,7 @@ class OwnGame:
         return self._group.close()
 
     async def _may_go_on(self, kept: StepResult) -> bool:
-        """Return whether all persons who must decide are present; if not, return after a change."""
+        """Return whether all people who must decide are present; if not, return after a change."""
         self.projector.speed = self._seats.speed
         absent, about = self._absent(), ""
         if not absent and self._fresh:

@@ -65,7 +65,7 @@ COUNT_DOWN = 3
 COUNT_S = 0.6
 """Seconds per number of the countdown to a person's game."""
 ROUND_S = 0.9
-"""Seconds of pause at a point; persons get as long again to prepare."""
+"""Seconds of pause at a point; people get as long again to prepare."""
 GAME_S = 2.0
 """Seconds of pause at the end of a game."""
 _LATE_S = 0.3
@@ -111,11 +111,11 @@ class Projector:
         self._shown_at = -1.0
 
     def begin(self) -> None:
-        """Restart the schedule now: earlier time was no part of the game."""
+        """Restart the schedule now: earlier time did not belong to the game."""
         self._due = self._clock()
 
     async def follow(
-        self, before: Mapping[str, int], result: StepResult, specs: Mapping[str, BehaviorSpec], persons: bool
+        self, before: Mapping[str, int], result: StepResult, specs: Mapping[str, BehaviorSpec], people: bool
     ) -> bool:
         """Show the pictures of a step.
 
@@ -123,7 +123,7 @@ class Projector:
             before: the score before it.
             result: the step's result.
             specs: the specs of all behaviours.
-            persons: True if persons play, who need more time between games.
+            people: True if people play, who need more time between games.
 
         Returns:
             True if a game, or an episode, has ended.
@@ -132,15 +132,15 @@ class Projector:
         over, winner = self.standings.add(result, specs)
         if over:
             note = ("won" if winner else "drawn") if result.games is not None else "over"
-            await self._rest(last, GAME_S if persons else ROUND_S, note, winner)
+            await self._rest(last, GAME_S if people else ROUND_S, note, winner)
         elif scorer := _scorer(before, self._film.score):
             await self._rest(last, ROUND_S, "point", scorer)
-            if persons:
+            if people:
                 await self._rest(self._film.now(), ROUND_S, "1")
         return over
 
     async def count_down(self) -> None:
-        """Let persons get ready for a game."""
+        """Let people get ready for a game."""
         for left in range(COUNT_DOWN, 0, -1):
             await self._rest(self._film.now(), COUNT_S, str(left))
 

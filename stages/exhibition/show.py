@@ -102,7 +102,7 @@ class Cast:
 
     @property
     def seats(self) -> list[str]:
-        """The behaviour ids for which persons play, present or not."""
+        """The behaviour ids for which people play, present or not."""
         return [*self._persons]
 
     @property

@@ -1,1 +1,1 @@
-"""Built-in games, each with its scripted player beside it."""
+"""Built-in games, each with its scripted player."""

@@ -62,7 +62,7 @@ class SceneImages:
     ) -> None:
         ((left, top), (right, bottom)) = self._points([(x - rx, y + ry), (x + rx, y - ry)])
         inked = round(max(1.0, width * self._scale)) if line and width else 0
-        if inked:  # a line lies half outside its edge, Pillow's wholly inside
+        if inked:  # a line is half outside its edge, Pillow's wholly inside
             left, top, right, bottom = left - inked / 2, top - inked / 2, right + inked / 2, bottom + inked / 2
         pen.ellipse((left, top, right, bottom), _colour(fill), _colour(line) if inked else None, inked)
 

@@ -2,7 +2,7 @@
 
 Both teams choose at once, and a tick is a game. The winner gets the stake of the winning choice, and the loser loses as
 much. In equilibrium the stake of scissors sets the share of rock, the stake of rock that of paper, and the stake of
-paper that of scissors (`equilibrium`). A best response to only the last opponent cycles for ever (docs/league.md).
+paper that of scissors (`equilibrium`). A best response to only the last opponent cycles forever (docs/league.md).
 """
 
 from __future__ import annotations

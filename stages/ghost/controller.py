@@ -349,13 +349,13 @@ class GhostController:
         known, others = ", ".join(self._ids), ", ".join(sorted(self._bystanders))
         if others:
             log.warning(
-                "behaviors.%s.self_play: all that have self_play are of one team (%s), so there is nobody to play "
-                "against; give %s a self_play block too, if that is whom they play.",
+                "behaviors.%s.self_play: all that have self_play are of one team (%s), so they have no "
+                "opponent; give %s a self_play block too, if these are the opponents.",
                 *(update.behavior_id, known, others),
             )
             return
         log.warning(
-            "behaviors.%s.self_play: the environment has one team only (%s), so there is nobody to play against; "
+            "behaviors.%s.self_play: the environment has one team only (%s), so its agents have no opponent; "
             "give the others' agents a behaviour id with another team, such as %s?team=%d.",
             *(update.behavior_id, known, update.behavior_id, self.learning_team + 1),
         )

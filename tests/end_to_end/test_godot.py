@@ -174,7 +174,7 @@ def test_a_game_that_breaks_once_is_started_again_and_the_run_goes_on(tmp_path, 
     result, _ = trained(tmp_path, plain)
     assert result.behaviors["Agent"].step >= 1_000
     assert "Restarting Godot worker" in caplog.text
-    assert "the others go on" in caplog.text
+    assert "the others continue" in caplog.text
 
 
 def test_a_game_that_breaks_again_and_again_ends_the_run_with_a_checkpoint(tmp_path):

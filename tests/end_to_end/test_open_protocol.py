@@ -96,7 +96,7 @@ def test_a_game_that_breaks_once_is_started_again_and_the_run_goes_on(tmp_path, 
     result, _ = trained(tmp_path, game(f"--fault={fault}", "--fault_at=20", once, env={"num_envs": 2}))
     assert result.behaviors["Agent"].step >= 1_000
     assert "Restarting Game" in caplog.text
-    assert "the others go on" in caplog.text
+    assert "the others continue" in caplog.text
 
 
 def test_a_game_that_breaks_again_and_again_ends_the_run_with_a_checkpoint(tmp_path):

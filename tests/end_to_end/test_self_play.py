@@ -134,7 +134,7 @@ def test_a_resumed_run_goes_on_without_a_team_that_is_gone(tmp_path, caplog):
     plain["environment"]["options"]["teams"] = 2
     second = run_here(changed(plain, {"behaviors__Ball__max_steps": 1500}), tmp_path, "run", resume=True)
     assert second.behaviors["Ball"].step >= 1500
-    assert "Self-play goes on without Ball?team=2" in caplog.text
+    assert "Self-play continues without Ball?team=2" in caplog.text
     ghost = read_whole_checkpoint(second.folder)["ghost@main"]
     assert ghost["ids"] == ["Ball?team=0", "Ball?team=1"]
     assert ghost["learning_team"] in (0, 1)

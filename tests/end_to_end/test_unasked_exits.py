@@ -32,7 +32,7 @@ def test_an_actor_whose_process_exits_with_status_0_is_replaced(start, tmp_path)
 @pytest.mark.parametrize("trouble", NAMED)
 def test_an_environment_that_asks_its_process_to_exit_ends_the_run_which_names_it_and_is_saved(tmp_path, trouble):
     """In processes tests/chaos has it."""
-    with pytest.raises(RunFailed, match=rf"the environment's step\(\) asked for an exit: {NAMED[trouble]}"):
+    with pytest.raises(RunFailed, match=rf"the environment's step\(\) requested an exit: {NAMED[trouble]}"):
         run_here(changed(troubled(trouble=trouble, after=100), INLINE), tmp_path, "run")
     read_whole_checkpoint(tmp_path / "run")
 

@@ -43,7 +43,7 @@ def test_one_program_s_trouble_is_mended_by_a_restart_of_it_alone(tmp_path, capl
     result = run_here(unity(tmp_path, "--misbehave", trouble, *once, **INLINE), tmp_path, "run")
     assert MENDED[trouble] in caplog.text
     assert restarts(caplog.text) == 1
-    assert "the others go on" in caplog.text
+    assert "the others continue" in caplog.text
     assert "Traceback" not in caplog.text
     assert_no_children()
     assert_saved(result.folder, 1000)
@@ -61,7 +61,7 @@ def test_the_others_go_on_without_a_program_that_quits(tmp_path, caplog, quits, 
     once = ("--at-step", 40, "--once", tmp_path / "once")
     result = run_here(unity(tmp_path, "--misbehave", quits, *once, **INLINE), tmp_path, "run")
     assert words in caplog.text
-    assert "The others go on." in caplog.text
+    assert "The others continue." in caplog.text
     assert restarts(caplog.text) == 0
     assert_no_children()
     assert_saved(result.folder, 1000)

@@ -257,7 +257,7 @@ SERIOUS: list[tuple[Any, Any, str]] = [
     ("OldStep", {}, "4 values; expected five values: .* split `done`"),
     ("OddAtTheEnd", {}, "{} as `terminated`; expected True or False"),
     ("NanLate", {}, "the reward nan; expected a finite number"),
-    ("Exiting", {}, "asked for an exit: SystemExit"),
+    ("Exiting", {}, "requested an exit: SystemExit"),
     ({"id": "tried_environments:TriedNan-v0"}, {}, "TriedNan-v0', instance 0: .* the reward nan"),
     ({"id": "tried_environments:TriedNan"}, {}, "TriedNan', instance 0: .* the reward nan"),
     ({"id": "CartPole-v9"}, {}, "`v9` for environment `CartPole` doesn't exist"),

@@ -106,12 +106,12 @@ def test_a_machine_without_ipv6_listens_on_what_it_has(monkeypatch, code):
     monkeypatch.setattr(socket, "socket", Old)
     assert find_port("localhost", 0)[1] == ["127.0.0.1"]
     assert find_port("all", 0)[1] == ["0.0.0.0"]
-    with pytest.raises(OSError, match="fd00::2 is no address of this machine"):
+    with pytest.raises(OSError, match="fd00::2 is not an address of this machine"):
         find_port("fd00::2", 0)
 
 
 def test_an_address_of_another_machine_is_refused():
-    with pytest.raises(OSError, match=r"192\.0\.2\.250 is no address of this machine") as caught:
+    with pytest.raises(OSError, match=r"192\.0\.2\.250 is not an address of this machine") as caught:
         find_port("192.0.2.250", 0)
     assert caught.value.errno == errno.EADDRNOTAVAIL
 

@@ -179,7 +179,7 @@ def test_a_missing_module_with_an_earlier_name_of_ours_is_reported_as_both(tmp_p
 
     assert "module 'headrace.stages'" in str(caught.value)
     assert "has no attribute 'Clip'; it has: " in str(caught.value)
-    assert f"no module named 'stages' lies in {tmp_path} or " in str(caught.value)
+    assert f"no module named 'stages' is in {tmp_path} or " in str(caught.value)
 
 
 def test_an_import_of_ours_by_an_earlier_name_is_reported_with_todays(tmp_path, monkeypatch):
@@ -245,7 +245,7 @@ def test_a_missing_module_is_reported_with_a_suggestion(tmp_path):
         load_attribute("my_stagse:Clip", tmp_path, "stage")
 
     assert str(caught.value) == (
-        f"stage 'my_stagse:Clip': no module named 'my_stagse' lies in {tmp_path} or {Path.cwd()}, or is installed; "
+        f"stage 'my_stagse:Clip': no module named 'my_stagse' is in {tmp_path} or {Path.cwd()}, or is installed; "
         "did you mean 'my_stages'?"
     )
 

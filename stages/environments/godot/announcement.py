@@ -271,7 +271,7 @@ def assign_agents(
                 behavior_spec(behavior_id, agent, announcement.ordered, pictures, who)  # if invalid on its own
                 raise ProgramRefused(
                     f"{owner}: agents {first_place} and {place} are of one behaviour, {behavior_name(behavior_id)!r}, "
-                    f"but announce {differs}; give them policy names of their own (the property policy_name of their "
+                    f"but announce {differs}; give them separate policy names (the property policy_name of their "
                     "AIController)"
                 )
         what = f"{owner}, behaviour {behavior_id!r}"

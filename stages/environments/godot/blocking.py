@@ -121,7 +121,7 @@ class BlockingLink:
         if self._socket is None:
             raise GodotEnvError(_CLOSED)
         if not self._owes:
-            raise GodotEnvError("nothing was asked that the game could answer: step_send comes before step_recv")
+            raise GodotEnvError("there is no request for the game to answer: step_send comes before step_recv")
         while self._have < (wanted := self._wanted()):
             self._have += self._read(self._have)
         have, self._have, self._owes = self._have, 0, False

@@ -33,7 +33,7 @@ def flat_space(space: spaces.Dict) -> spaces.Space[Any]:
     """The single space that stands for all actions: MultiDiscrete if all are discrete, else one Box.
 
     Raises:
-        NotImplementedError: if an action of more than two choices stands beside continuous ones.
+        NotImplementedError: if an action of more than two choices is combined with continuous ones.
     """
     parts = space.spaces
     if all(isinstance(part, spaces.Discrete) for part in parts.values()):
@@ -41,7 +41,7 @@ def flat_space(space: spaces.Dict) -> spaces.Space[Any]:
     for key, part in parts.items():
         if _choices(part) > 2:
             raise NotImplementedError(
-                f"the action {key!r} has {_choices(part)} choices and stands beside continuous ones, which one Box "
+                f"the action {key!r} has {_choices(part)} choices and is combined with continuous ones, which one Box "
                 "can't hold; leave convert_action_space false, or train with environment.kind: godot"
             )
     return spaces.Box(-1.0, 1.0, (sum(_width(part) for part in parts.values()),))

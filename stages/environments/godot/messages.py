@@ -31,7 +31,7 @@ OF_OBSERVATIONS = (
 )
 """Where to look for the cause of a wrong observation."""
 NO_WINDOW = (
-    "an engine without a window draws nothing: set engine_settings.no_graphics to false (--viz), and where there is no "
+    "an engine without a window draws nothing: set engine_settings.no_graphics to false (--viz), and without a "
     "display put xvfb-run before the command"
 )
 """Why cameras may fail, and the remedy."""
@@ -344,7 +344,7 @@ def read_message(content: bytes) -> dict[str, Any]:
     except WireError as error:
         raise WireError(f"has sent what is {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise WireError(f"has sent JSON that is no message (a map with a 'type'): {_excerpt(content)}")
+        raise WireError(f"has sent JSON that is not a message (a map with a 'type'): {_excerpt(content)}")
     return message
 
 

@@ -118,7 +118,7 @@ class CheckedVector:
             return
         if isinstance(envs, AsyncVectorEnv):
             log.warning(
-                "environment_parameters: %s runs in processes of its own (AsyncVectorEnv), which they don't reach, so "
+                "environment_parameters: %s runs in separate processes (AsyncVectorEnv), which they don't reach, so "
                 "they have no effect; use vectorization_mode: sync (actors are processes already)",
                 self._name,
             )

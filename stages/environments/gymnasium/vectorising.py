@@ -69,7 +69,7 @@ def make_vector(
         ) from error
     except TypeError as error:
         raise BrokenEnvironmentError(
-            f"{name}: making {num_envs} of it with options {dict(options)} raised {describe_fault(error)}; mend "
+            f"{name}: making {num_envs} of it with options {dict(options)} raised {describe_fault(error)}; fix "
             "environment.options, its keyword arguments",
             key=("environment", "options") if options else (),
         ) from error

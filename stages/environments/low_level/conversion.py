@@ -31,7 +31,7 @@ def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
         label: begins messages; names the environment.
 
     Raises:
-        StageError: if it is not such a spec, or has observations that no network can read.
+        StageError: if it is not an ML-Agents spec, or has observations that no network can read.
     """
     try:
         observations = tuple(_observation(o, index) for index, o in enumerate(spec.observation_specs))
@@ -39,7 +39,7 @@ def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
         actions = ActionSpec(int(spec.action_spec.continuous_size), branches, masked=bool(branches))
     except (AttributeError, TypeError, ValueError) as error:
         raise StageError(
-            f"{label}: behavior_specs[{behavior_id!r}] is no BehaviorSpec of ML-Agents, with observation_specs (shape, "
+            f"{label}: behavior_specs[{behavior_id!r}] is not an ML-Agents BehaviorSpec with observation_specs (shape, "
             f"dimension_property, observation_type, name) and action_spec (continuous_size, discrete_branches): {error}"
         ) from error
     for observation in observations:
@@ -145,7 +145,7 @@ class _StepsReader:
             row = "" if error.row is None else f" of row {error.row}"
             raise self._broken(f"DecisionSteps.action_mask{row} {error.problem}") from error
         except (TypeError, ValueError) as error:
-            raise self._broken(f"DecisionSteps.action_mask is no mask for {count} agents: {error}") from error
+            raise self._broken(f"DecisionSteps.action_mask is not a mask for {count} agents: {error}") from error
 
     def _column(
         self, steps: Any, name: str, dtype: Any, count: int | None, kind: str, *, optional: bool = False
@@ -159,7 +159,7 @@ class _StepsReader:
             with np.errstate(over="ignore"):  # `_finite` reports an overflow
                 column = np.asarray(values).astype(dtype).reshape(-1)
         except (OverflowError, TypeError, ValueError) as error:
-            raise self._broken(f"{kind}.{name} is no column of numbers: {error}") from error
+            raise self._broken(f"{kind}.{name} is not a column of numbers: {error}") from error
         if count is not None and len(column) != count:
             raise self._broken(f"{kind}.{name} has {len(column)} rows, but agent_id has {count}")
         return column
@@ -176,7 +176,7 @@ class _StepsReader:
             with np.errstate(over="ignore"):  # reported below
                 column = np.asarray(observations[index], np.float32)
         except (OverflowError, TypeError, ValueError) as error:
-            raise self._broken(f"{kind}.obs[{index}] is no array of numbers: {error}") from error
+            raise self._broken(f"{kind}.obs[{index}] is not an array of numbers: {error}") from error
         if column.shape != (count, *spec.shape):
             raise self._broken(f"{kind}.obs[{index}] has the shape {column.shape}, expected {(count, *spec.shape)}")
         return self._finite(column, f"{kind}.obs[{index}]", ids)

@@ -137,7 +137,7 @@ class LowLevelGroup:
         self._left.add(index)
         if len(self._left) == self.num_envs:
             raise end
-        log.info("%s. The others go on.", end)
+        log.info("%s. The others continue.", end)
         self._just_left.append(index)
 
     def _send_parameters(self) -> None:

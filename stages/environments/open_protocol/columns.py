@@ -205,7 +205,7 @@ class _Columns:
                 return MessageError(
                     f"{self._agent(agent)} {_counted(len(flat), 'number')} as {what}, expected {per_agent}"
                 )
-        return MessageError(f"has sent in {self._where}.{what} what are no numbers")
+        return MessageError(f"has sent in {self._where}.{what} values that are not numbers")
 
     def _from_bytes(self, sent: bytes | str, dtype: str, what: str) -> Array:
         try:

@@ -67,7 +67,7 @@ class _Shown:
                 self._heard[agent] = self._states
             elif self._heard.pop(agent, None) is None:
                 raise MessageError(
-                    f"has ended agent {agent} of {self.spec.behavior_id}, which has not asked for a decision since it "
+                    f"has ended agent {agent} of {self.spec.behavior_id}, which has not requested a decision since it "
                     "ended before, or never: an episode begins where an agent asks"
                 )
             if length >= 0:
@@ -219,7 +219,8 @@ def _summed_up(trainer: RandomTrainer, steps: int) -> Iterator[Line]:
     if trainer.idle > steps / 2:
         yield Line(
             "note",
-            f"in {trainer.idle:,} of {steps:,} states nobody asked: an agent asks again for its next episode",
+            f"in {trainer.idle:,} of {steps:,} states no agent needed a decision: "
+            "an agent requests one to begin its next episode",
         )
 
 
@@ -245,7 +246,7 @@ def _notes(seen: _Shown) -> list[str]:
     name = seen.spec.behavior_id
     notes = []
     if not seen.decisions:
-        notes.append(f"{name}: no agent has asked for a decision")
+        notes.append(f"{name}: no agent has requested a decision")
     if seen.decisions and not seen.returns:
         notes.append(f"{name}: no episode has ended, so nothing is known of returns; send 'ended'")
     if seen.decisions and not seen.rewarded:
@@ -255,7 +256,8 @@ def _notes(seen: _Shown) -> list[str]:
     if silent := seen.silent():
         agents = ", ".join(map(str, silent[:5])) + (", …" if len(silent) > 5 else "")
         notes.append(
-            f"{name}: neither asked nor ended for over {_LONG_SILENT} states: {agents}; one that leaves has to end"
+            f"{name}: neither requested a decision nor ended for over {_LONG_SILENT} states: {agents}; "
+            "one that leaves has to end"
         )
     return notes
 

@@ -184,9 +184,9 @@ def decode(content: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise MessageError(f"has sent {_no_json(content, error)}") from None
     except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a map as a key
-        raise MessageError(f"has sent what is no msgpack: {error}; it begins with {content[:_SHOWN]!r}") from None
+        raise MessageError(f"has sent what is not msgpack: {error}; it begins with {content[:_SHOWN]!r}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise MessageError(f"has sent what is no message (a map with a 'type'): {repr(message)[:_SHOWN]}")
+        raise MessageError(f"has sent what is not a message (a map with a 'type'): {repr(message)[:_SHOWN]}")
     return message
 
 
@@ -197,9 +197,9 @@ def _no_json(content: bytes, error: orjson.JSONDecodeError) -> str:
         text = content.decode()
     except UnicodeDecodeError as broken:
         at, excerpt = broken.start, content[max(0, broken.start - _SHOWN // 2) :][:_SHOWN]
-        return f"what is neither JSON, which is UTF-8, nor msgpack: byte {at} is no character, in {excerpt!r}"
+        return f"what is neither JSON, which is UTF-8, nor msgpack: byte {at} is not a character, in {excerpt!r}"
     begin = max(0, error.pos - _SHOWN // 2)
-    what = f"what is no JSON: {error.msg} at character {error.pos}, in {text[begin : begin + _SHOWN]!r}"
+    what = f"what is not JSON: {error.msg} at character {error.pos}, in {text[begin : begin + _SHOWN]!r}"
     if text[error.pos :].lstrip("-").startswith(("NaN", "Infinity", "nan", "inf")):
         return f"{what}; a number is not finite, look for a division by zero"
     return what

@@ -55,7 +55,7 @@ class OpenSpielGame:
             game = pyspiel.convert_to_turn_based(game)
         of = game.get_type()
         if of.dynamics == kind.Dynamics.MEAN_FIELD:
-            raise StageError(f"{name} is a mean field game, which has no players of its own", key=_GAME)
+            raise StageError(f"{name} is a mean field game, which has no individual players", key=_GAME)
         if not (of.provides_information_state_tensor or of.provides_observation_tensor):
             raise StageError(
                 f"{name} gives its players no numbers to see: it has neither an information state tensor nor an "

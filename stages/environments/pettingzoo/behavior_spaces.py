@@ -38,7 +38,7 @@ class BehaviorSpaces:
 
     Args:
         behavior: the behaviour name.
-        observation_space: the space of each of its agents; `action_mask` in it is no observation.
+        observation_space: the space of each of its agents; `action_mask` in it is a mask, not an observation.
         action_space: the action space of each of its agents.
         settings: `environment.observations`; settings of other behaviours' observations are ignored.
         grouped: True if its agents belong to groups.

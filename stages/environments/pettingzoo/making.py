@@ -100,7 +100,7 @@ def maker_of(env_id: str, api: Api, folder: Path | None, name: str) -> Make:
     offered = {kind: function for kind, function in _FUNCTIONS.items() if callable(getattr(module, function, None))}
     if not offered:
         raise LoadError(
-            f"{name}: module {env_id!r} has neither parallel_env() nor env(), and so is no PettingZoo environment; "
+            f"{name}: module {env_id!r} has neither parallel_env() nor env(), and so is not a PettingZoo environment; "
             "to call something else in it, use environment.factory: module:callable"
         )
     if api != "auto" and api not in offered:

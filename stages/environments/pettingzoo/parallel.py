@@ -227,8 +227,8 @@ class ParallelInstance(Instance):
             if rewards[agent]:
                 self._warn(
                     "reward",
-                    "step() returned a reward of %s for agent '%s', whose episode is over or has not begun; it counts "
-                    "for nobody",
+                    "step() returned a reward of %s for agent '%s', whose episode is over or has not begun; it is "
+                    "dropped",
                     *(rewards[agent], agent),
                 )
 

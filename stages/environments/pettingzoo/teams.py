@@ -135,7 +135,7 @@ class RoleAssignment:
         behavior, team = self._behavior_of(pattern), self._settings[pattern].team
         if team == "each" or (isinstance(team, int) and team >= self.teams):
             raise StageError(
-                f"{self._owner}: agent '{agent}' joined in team {team}, which was not there at the start; all teams "
+                f"{self._owner}: agent '{agent}' joined in team {team}, which did not exist at the start; all teams "
                 "must have agents among possible_agents",
                 key=(*_PATH, pattern, "team"),
             )
@@ -185,7 +185,7 @@ class RoleAssignment:
                 continue
             patterns = list(dict.fromkeys(_pattern_for(name) for name in names))
             example = ", ".join(f"'{pattern}': Name{number}" for number, pattern in enumerate(patterns, 1))
-            advice = f"give them behaviours of their own, such as {_KEY}: {{{example}}}"
+            advice = f"give them separate behaviours, such as {_KEY}: {{{example}}}"
             raise StageError(
                 f"{self._owner}: agents '{first}' and '{agent}' would both be '{behavior}', but differ in their "
                 f"{_difference(expected, spaces)}; {advice}",

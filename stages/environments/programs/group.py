@@ -144,7 +144,7 @@ class ProgramGroup:
             await asyncio.wait(tasks)
         for task in tasks:
             if not task.cancelled() and task.exception() is not None:
-                log.debug("an exchange under way failed: %s", task.exception())
+                log.debug("an exchange in progress failed: %s", task.exception())
         if self._closed:
             await asyncio.wait(self._closed.values())
         async with asyncio.TaskGroup() as closing:
@@ -216,7 +216,7 @@ class ProgramGroup:
             again = f"\nIt is not restarted again: {refusal}." if budget.count else ""
             raise StageError(f"{error}{again}") from error
         budget.spend(self._clock())
-        others = "; the others go on" if self._others_play(index) else ""
+        others = "; the others continue" if self._others_play(index) else ""
         log.warning("%s\nRestarting %s (restart %d)%s.", error, instance.name, budget.count, others)
         self._lost.append(index)
         self._send(index, instance.begin())
@@ -243,7 +243,7 @@ class ProgramGroup:
         self._closed[index] = asyncio.create_task(instance.close(_END_S))
         if not self._others_play(index):
             raise EnvironmentEnded(why)
-        log.info("%s. The others go on.", why)
+        log.info("%s. The others continue.", why)
         self._gone.append(index)
 
     def _others_play(self, index: int) -> bool:

@@ -147,7 +147,7 @@ def describe_exit(returncode: int) -> str:
 
 def _cure(error: OSError) -> str:
     match error:
-        case OSError(errno=8):  # ENOEXEC, which has no class of its own
+        case OSError(errno=8):  # ENOEXEC, which has no separate class
             return " It isn't a program for this machine: build for this system, or begin a script with `#!`"
         case OSError() if getattr(error, "winerror", 0) == 740:  # ERROR_ELEVATION_REQUIRED
             return " It asks for an administrator's rights: build it without, or run this in an administrator's console"

@@ -126,8 +126,8 @@ class GameServer(ABC):
 
     def _warn_of_second(self) -> None:
         log.warning(
-            "A second program calls port %d, at which a game is connected: it is turned away. Each build needs a "
-            "port of its own (env_settings.base_port), and one game can't be trained by two runs.",
+            "A second program calls port %d, at which a game is connected: it is turned away. Each build needs its "
+            "own port (env_settings.base_port), and one game can't be trained by two runs.",
             self.port,
         )
 

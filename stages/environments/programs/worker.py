@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _LAST_WORDS_S = 2.0
 """Seconds from the end of a connection to the exit of its process."""
 _BEYOND_ALL = 2**30
-"""A length that no message has; such a number is no length."""
+"""A length that no message has: a number this large has another meaning."""
 _KILL_S = 10.0
 """Seconds for the system to end a killed process."""
 
@@ -183,8 +183,8 @@ class GameWorker(ProgramWorker):
             if listens:
                 self.say_goodbye()
             if self._process is not None and not await self._process.exited(patience_s if listens else 0):
-                asked = "of being asked" if listens else "with its answer"
-                log.warning("%s didn't end within %g s %s, and is killed", self.name, patience_s, asked)
+                late = "after the request" if listens else "with its answer"
+                log.warning("%s didn't end within %g s %s, and is killed", self.name, patience_s, late)
         await self._release()
 
     async def _answered(self, patience_s: float) -> bool:
@@ -273,7 +273,7 @@ class GameWorker(ProgramWorker):
             why = (
                 f"it hangs, {self._wording.paused}"
                 if part is None
-                else f"{part[0]:,} bytes have come of the {part[1]:,} that it has announced"
+                else f"{part[0]:,} bytes have arrived of the {part[1]:,} that it has announced"
             )
             raise await self._failed(
                 f"{late} within {self.timeout_s:g} s: {why}. If it only needs longer, raise --timeout-wait "
@@ -299,7 +299,7 @@ class GameWorker(ProgramWorker):
         )
 
     def _looks_of(self, error: TooLarge) -> str:
-        """Describe the bytes in place of a length, if they are no length; otherwise empty."""
+        """Describe the bytes in place of a length, if they have another meaning; otherwise empty."""
         header, turned = error.header, int.from_bytes(error.header, "big")
         if not header:
             return ""
@@ -318,7 +318,7 @@ class GameWorker(ProgramWorker):
             if self._process is None:
                 return ProgramEnded(f"{self.name} was stopped")
             if not ended:
-                return self._broken("dropped the connection without a word")
+                return self._broken("dropped the connection without a message")
             return self._death()
         finally:
             await self._release()
@@ -341,7 +341,7 @@ class GameWorker(ProgramWorker):
         if self._announced:
             return self._broken(f"ended with {describe_exit(code)}{self._suspicion()}")
         hint = "" if code else f"; {self._wording.needs}?"
-        return self._broken(f"ended with {describe_exit(code)} before it had told of its agents{hint}")
+        return self._broken(f"ended with {describe_exit(code)} before it had announced its agents{hint}")
 
     def _suspicion(self) -> str:
         """The likely cause of a game's crash, after a semicolon; empty if there is none."""

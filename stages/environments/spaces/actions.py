@@ -1,7 +1,7 @@
 """Action spaces as columns, and the conversion of decisions to actions of the environment.
 
 Boxes become continuous actions, discrete spaces branches; Dict and Tuple of them, even nested, become both side by side
-(hybrid actions), in the space's own order. Each part of such an action is a head with a name: its key in a Dict, its
+(hybrid actions), in the space's own order. Each part of this action is a head with a name: its key in a Dict, its
 index in a Tuple, joined by dots if nested (`arm.grip`), and followed by a number if a part has several (`arm.0`).
 Observations are in `observations`, masks in `masks`.
 

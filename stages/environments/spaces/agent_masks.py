@@ -79,7 +79,7 @@ class AgentMasks:
         self,
         n: int,
         observed: Any,
-        told: Any,
+        informed: Any,
         who: Who,
         there: Masks | None = None,
         deciding: Masks | None = None,
@@ -89,7 +89,7 @@ class AgentMasks:
         Args:
             n: the number of agents.
             observed: the masks in their observations; None if these have none.
-            told: the masks in their infos, which may be None or hold None.
+            informed: the masks in their infos, which may be None or hold None.
             who: begins a message about a row, or with None about all rows.
             there: for the infos' masks, as in `MaskReader.read`.
             deciding: as in `MaskReader.read`.
@@ -99,7 +99,7 @@ class AgentMasks:
             StageError: if a mask comes although the spec has none.
         """
         allowed = None
-        places = (f"{MASK} in the observation", observed, None), (f"info[{MASK!r}]", told, there)
+        places = (f"{MASK} in the observation", observed, None), (f"info[{MASK!r}]", informed, there)
         for name, masks, known in places:
             if _is_nothing(masks):
                 continue

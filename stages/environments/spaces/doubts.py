@@ -54,7 +54,7 @@ def doubts(
                 yield (
                     f"the observation '{name}' is an image of shape {leaf.shape}, {doubt}; its channels are taken to "
                     f"come {'last' if spec.channels_last else 'first'}. If not, set environment.observations.{name} to "
-                    f"{{channels: {other}}} (the same as it is, to confirm), or to vector if it is no image"
+                    f"{{channels: {other}}} (the same as it is, to confirm), or to vector if it is not an image"
                 )
             if doubt := _about_scale(leaf):
                 yield f"the observation '{name}' is an image of {leaf}: {doubt}"
@@ -90,8 +90,8 @@ def _about_scale(box: BoxSpace) -> str | None:
         )
     if box.dtype == np.uint8 and highest <= _SMALL_FOR_BYTES:
         return (
-            f"bytes are divided by 255, so that the network gets 0 to {highest / 255:.2g}. If they are no pixels, make "
-            "its dtype float32, or bool where there are 0 and 1 alone"
+            f"bytes are divided by 255, so that the network gets 0 to {highest / 255:.2g}. If they are not pixels, "
+            "make its dtype float32, or bool where there are 0 and 1 alone"
         )
     return None
 

@@ -10,7 +10,7 @@ holds booleans, or 0 and 1 of any type, in one of these forms:
 - for a MultiBinary, an array for each flag [2] (may be 0, may be 1), or as `MultiBinary.sample` takes it: for each flag
   a number, 0 where it has to be 0, 1 where it has to be 1, 2 where it may be either.
 
-None, or a missing mask, allows everything. For several agents, arrays have another leading axis; a tuple has such an
+None, or a missing mask, allows everything. For several agents, arrays have another leading axis; a tuple has an
 array for each branch or part, and a list has a mask for each agent.
 array for each branch or part, and a list has a mask for each agent.
 
@@ -233,7 +233,7 @@ def _of_each(space: OwnSpace, given: Sequence[Any], at: str) -> Masks:
 
 def _of_map(space: OwnSpace, given: Mapping[Any, Any], lead: Lead, at: str) -> Masks:
     if not isinstance(space, ComposedSpace):
-        raise MaskError(f"is a map, and what it is of is no Dict but {space}; {_expected(space)}", None, at)
+        raise MaskError(f"is a map, but the space is not a Dict but {space}; {_expected(space)}", None, at)
     # Next to each `arm` a vector environment has `_arm`: which instances have it.
     unknown = [key for key in given if key not in space.parts and not (str(key)[:1] == "_" and str(key)[1:] in given)]
     if unknown:
@@ -334,7 +334,7 @@ def _of_flags(space: OwnSpace, given: NDArray[Any], lead: Lead, at: str) -> Mask
     """Read the form of `MultiBinary.sample`, [*lead, flags]."""
     if given.dtype == np.bool_:
         raise MaskError(
-            f"has a boolean for each flag of {space}, of which nobody can tell whether it forbids 1 or sets the flag; "
+            f"has a boolean for each flag of {space}, which is ambiguous: it may forbid 1 or set the flag; "
             f"{_expected(space)}",
             None,
             at,
@@ -352,7 +352,7 @@ def _no_booleans(given: NDArray[Any], wrong: Masks, meaning: str, lead: Lead, at
     if number < _ADDITIVE:
         problem = (
             f"has {number} at index {index}, as masks have that are added to logits; expected {meaning}, which is "
-            "(mask == 0) of such a mask"
+            "(mask == 0) of that mask"
         )
     return MaskError(problem, row[0] if lead else None, at)
 

@@ -191,7 +191,7 @@ def from_plain(plain: Mapping[str, Any]) -> OwnSpace:
     """Invert `to_plain`.
 
     Raises:
-        ValueError: if the data is not such a description.
+        ValueError: if the data is not a valid description.
     """
     try:
         kind = str(plain["kind"])

@@ -130,7 +130,7 @@ class BehaviorReader:
             raise UnityMisobserved(
                 f"{self._owner}, agent {ids[row]}: has {len(per_agent[row])} observations, expected {wanted} as of the "
                 f"first agent of the behaviour ({', '.join(o.name for o in self.spec.observations)}); give its agents "
-                "the same sensors, or a behaviour name of their own"
+                "the same sensors, or a separate behaviour name"
             )
         return tuple(self._column(index, per_agent, ids) for index in range(wanted))
 

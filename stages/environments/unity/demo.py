@@ -89,7 +89,7 @@ class DemoReader:
             count += 1
             yield pair
         if count < self.meta.steps:
-            self._lose(at, count, "is not there any more")
+            self._lose(at, count, "is gone")
 
     def _lose(self, at: int, count: int, why: str) -> None:
         total = f" of {self.meta.steps}" if self.meta.steps else ""
@@ -164,7 +164,7 @@ class DemoWriter:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("xb")
         except FileExistsError as error:
-            raise StageError(f"{self.path}: there is such a file already; remove it, or choose another name") from error
+            raise StageError(f"{self.path}: the file already exists; remove it, or choose another name") from error
         except OSError as error:
             raise StageError(f"{self.path}: can't make the demonstration: {error.strerror}") from error
         self._write(_head(DemoMeta(name)) + _delimited(brain))

@@ -191,7 +191,7 @@ def _check_idle(steps: DemoSteps, idle: list[int], path: Path) -> None:
     for number in idle:
         if last[int(steps.agent_ids[number])] != number:
             raise StageError(
-                f"{path}: pair {number + 1} has no action, and its agent goes on; expected one in each pair but an "
+                f"{path}: pair {number + 1} has no action, and its agent continues; expected one in each pair but an "
                 "episode's last; record it again"
             )
 

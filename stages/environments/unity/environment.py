@@ -212,7 +212,7 @@ class UnityEnvironment:
             behavior.actions = behavior.spec.action_spec.checked(action, count, behavior_name)
 
     def set_action_for_agent(self, behavior_name: str, agent_id: int, action: Any) -> None:
-        """Set one agent's action for the next step; without actions of their own, its behaviour's others take zeros.
+        """Set one agent's action for the next step; its behaviour's other agents take zeros unless set.
 
         Args:
             behavior_name: its behaviour's full name.

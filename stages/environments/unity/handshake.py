@@ -128,7 +128,7 @@ def check(greeting: UnityGreeting, worker: str) -> None:
     if _BASE not in greeting.capabilities:
         log.warning(
             "%s doesn't declare %s: its package com.unity.ml-agents (%s) is from before 1.1 and may lack features. "
-            "Training goes on; a newer package is better.",
+            "Training continues; a newer package is better.",
             worker,
             _BASE,
             greeting.package_version,
@@ -158,8 +158,8 @@ def describe_timeout(state: ConnectionState, editor: bool, timeout_s: float) -> 
 
 _LATE = {
     ConnectionState.STARTING: "hasn't connected within {seconds}.",
-    ConnectionState.GREETED: "has connected, but hasn't asked for its first order within {seconds}.",
-    ConnectionState.FIRST_RESET: "is connected, but within {seconds} no agent has asked for a decision.",
+    ConnectionState.GREETED: "has connected, but hasn't requested its first command within {seconds}.",
+    ConnectionState.FIRST_RESET: "is connected, but within {seconds} no agent has requested a decision.",
     ConnectionState.RUNNING: "hasn't finished its step within {seconds}: "
     "it hangs, or no agent asks for decisions any more.",
 }

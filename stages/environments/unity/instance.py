@@ -121,7 +121,7 @@ class UnityInstance(Program[Worker]):
         if pictures:
             log.warning(
                 "%s, behaviour %r, observes pictures (%s), and without graphics Unity's cameras see nothing but black. "
-                "Unless they are no cameras' (but grids, say), leave --no-graphics out; where there is no display, "
+                "Unless they come from other sensors than cameras, leave --no-graphics out; without a display, "
                 "xvfb-run before the command makes one",
                 *(self.name, spec.behavior_id, ", ".join(pictures)),
             )

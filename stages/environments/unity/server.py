@@ -255,7 +255,7 @@ class ExchangeServer:
                 self._remember(caller, request)
                 return ours
             if caller not in self._greeted:
-                raise _Refused("its first message is no greeting", grpc.StatusCode.INVALID_ARGUMENT)
+                raise _Refused("its first message is not a greeting", grpc.StatusCode.INVALID_ARGUMENT)
             if not self._asks(request):
                 raise _Refused("it has greeted, and then asks for no order", grpc.StatusCode.INVALID_ARGUMENT)
             self._owner, self.greeting = caller, self._greeted[caller]

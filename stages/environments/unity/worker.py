@@ -152,7 +152,7 @@ class UnityWorker(ProgramWorker):
             if self.greeting is not None and not (answered or self._ended or self._released):
                 await server.farewell_delivered(_EDITOR_FAREWELL_S)
         elif self.greeting is not None and not self._released and not await process.exited(patience_s):
-            log.warning("%s didn't end within %g s of being asked, and is killed", self.name, patience_s)
+            log.warning("%s didn't end within %g s after the request, and is killed", self.name, patience_s)
         await self._abandon()
 
     async def _connect(self) -> None:
@@ -175,7 +175,7 @@ class UnityWorker(ProgramWorker):
             command = self._executable.command(self.port, self._settings.seed)
             self._process = await ProgramProcess.launch(command, self._executable.show_output, self._on_exit)
         await self._receive()  # the call after the greeting; `reset` answers it
-        assert self._server.greeting is not None, "nobody's call is received without"
+        assert self._server.greeting is not None, "a call arrives only after the greeting"
         self.greeting = handshake.greeting_in(self._server.greeting)
         assert self.greeting is not None, "`_greet` has read it"
         self._state = ConnectionState.FIRST_RESET
@@ -280,7 +280,7 @@ class UnityWorker(ProgramWorker):
         try:
             message = UnityMessageProto.FromString(request)
         except DecodeError:
-            raise self._protocol_error(f"its {len(request):,} bytes are no message of the protocol") from None
+            raise self._protocol_error(f"its {len(request):,} bytes are not a message of the protocol") from None
         if message.header.status == messages.CLOSE:
             await self._answer(_farewell())  # its call waits for an answer
             await self._listening().close()
@@ -309,7 +309,7 @@ class UnityWorker(ProgramWorker):
         if self._process is not None and await self._process.exited(_LAST_WORDS_S):
             assert self._process.returncode is not None
             return self._death(self._process.returncode)
-        return UnityBroken(f"{self.name} dropped the connection without a word{self._log_tail()}")
+        return UnityBroken(f"{self.name} dropped the connection without a message{self._log_tail()}")
 
     def _on_exit(self, returncode: int) -> None:
         assert self._server is not None

@@ -2,7 +2,7 @@
 
 A game is an episode of both teams: 1 for the winner, -1 for the loser, 0 for both where the board is full. The teams
 take turns at moving first: team t begins game e of board i where i + e is even for t = 0, odd for t = 1. Games may
-begin with random moves, which are no decisions.
+begin with random moves, which do not count as decisions.
 
 Observations, actions and masks are those of PettingZoo's `classic/connect_four-v3`, so policies can change between
 the two; this implementation plays some fifty times as many moves in a second.
@@ -36,7 +36,7 @@ class ConnectFourGroup:
     Args:
         num_envs: number of boards.
         behavior: behaviour name; the ids are `<behavior>?team=0` and `<behavior>?team=1`.
-        opening_moves: the most random moves at a game's start; each game draws its number, from 0 on. A game that the
+        opening_moves: the most random moves at a game's start; each game draws its number, 0 included. A game that the
             opening would end begins with the empty board. Self-play from the empty board alone soon masters its few
             openings, and little else.
 

@@ -83,7 +83,7 @@ def test_an_observation_that_does_not_fit_is_told(policy_of, observed, given, me
         ([1, 0, 1], r"mask: has the shape \(3,\); expected 1 for each choice that is allowed .*: 5 \(2 \+ 3\)$"),
         ([[1] * 5] * 2, r"mask: has the shape \(2, 5\); expected 1 for each"),
         ([1, 0, 0, 0, 0], "mask: forbids all 3 choices of branch 1"),
-        ({"arm": [1]}, "mask: is a map, and what it is of is no Dict but MultiDiscrete"),
+        ({"arm": [1]}, "mask: is a map, but the space is not a Dict but MultiDiscrete"),
         (([1, 0], [1, 0]), r"mask: has the shape \(2, 2\)"),
         ([0, -np.inf, 0, 0, 0], r"mask: has -inf at index 1, as masks have .*\(mask == 0\)"),
     ],

@@ -98,7 +98,7 @@ def test_scripted_is_the_player_of_the_game_and_of_the_team(team, name):
             "behaviors.A.brain: 'scripted' is the scripted player",
         ),
         (BrainRequest("scripted_brains:Nobody"), "has no attribute 'Nobody'"),
-        (BrainRequest("pathlib:Path"), "is no player: it has no method __call__"),
+        (BrainRequest("pathlib:Path"), "is not a player: it has no method __call__"),
         (BrainRequest("scripted_brains:First", {"colour": 1}), "does not take {'colour': 1}"),
         (BrainRequest("results/nobody"), f"there is no file and no folder {Path('results/nobody')}"),
     ],

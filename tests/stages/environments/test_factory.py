@@ -187,7 +187,7 @@ def test_a_group_of_the_users_own_is_neither_wrapped_nor_taken_for_something_els
     settings = EnvironmentSettings(kind=kind, factory="factory_module:Own", **{key: value})
 
     with pytest.raises(
-        StageError, match=rf"environment\.{key}: does not go with .* an EnvironmentGroup of its own making"
+        StageError, match=rf"environment\.{key}: does not go with .* its own EnvironmentGroup"
     ):
         group_of(settings, "P", 2, folder)
 

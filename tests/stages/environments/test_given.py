@@ -105,7 +105,7 @@ def test_an_object_stays_open_and_one_group_at_a_time_has_it():
 
     with giving("Told", GivenEnvironment([GivenObject(Told(cartpole()))])) as reference:
         group = make_group(request_of(settings(reference)))
-        with pytest.raises(StageError, match="is one object, and this run needs another one beside it"):
+        with pytest.raises(StageError, match="is one object, and this run needs a second one"):
             make_group(request_of(settings(reference)))
         group.close()
         make_group(request_of(settings(reference))).close()

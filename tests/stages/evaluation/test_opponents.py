@@ -254,7 +254,7 @@ def test_a_script_that_fails_is_named(tmp_path, name, said):
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"opponents": "scripts_of_evaluation:NoPlayer"}, "is no player: it has no method __call__"),
+        ({"opponents": "scripts_of_evaluation:NoPlayer"}, "is not a player: it has no method __call__"),
         ({"opponents": "scripts_of_evaluation:Missing"}, "has no attribute 'Missing'"),
         ({"opponents": "scripts_of_evaluation:Constant", "opponents_with": {"size": 1}}, "does not take {'size': 1}"),
     ],

@@ -86,8 +86,8 @@ def test_without_a_map_there_are_arrows_and_digits_that_fit():
         ({"press": {"a": {"branch": 1, "value": 0}}}, "press.a: there is no choice 0 of branch 1: branch of 3 choices"),
         ({"press": {"a": {"branch": 0, "value": 3}}}, "no choice 3 of branch 0"),
         ({"press": {"a": {"index": 0, "value": 1}}}, "no continuous action 0"),
-        ({"press": {}, "rest": [3]}, r"rest: \[3\] is no choice for each branch"),
-        ({"press": {}, "rest": [0, 0]}, "is no choice for each branch"),
+        ({"press": {}, "rest": [3]}, r"rest: \[3\] is not a choice for each branch"),
+        ({"press": {}, "rest": [0, 0]}, "is not a choice for each branch"),
     ],
 )
 def test_keys_for_actions_that_there_are_not_are_refused(given, words):

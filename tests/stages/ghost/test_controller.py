@@ -628,7 +628,7 @@ def test_a_team_that_is_gone_after_a_resume_gets_no_turns_and_plays_no_games(ann
         seen.append(again.learning_team)
     assert seen == [1, 0] * 3
     (warning,) = caplog.messages
-    assert "goes on without Ball?team=2: the checkpoint has them, but this run's environments do not" in warning
+    assert "continues without Ball?team=2: the checkpoint has them, but this run's environments do not" in warning
     assert "resume it with environments that have" in warning
     assert again.state_dict()["ids"] == [HOME, AWAY]
 

@@ -117,7 +117,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         self.game_over = len(endings) > 0
         steps = endings if self.game_over else decisions
         if steps.agent_id[0] != self._agent:
-            raise self._not_one(f"agent {steps.agent_id[0]} beside agent {self._agent}")
+            raise self._not_one(f"agent {steps.agent_id[0]} next to agent {self._agent}")
         observation, info = self._seen(steps)
         truncated = self.game_over and bool(endings.interrupted[0])
         return observation, float(steps.reward[0]), self.game_over and not truncated, truncated, info

@@ -154,7 +154,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         return self._behaviors[name]
 
     def _refuse(self, acting: set[str]) -> None:
-        asking = ", ".join(self.agents) or "nobody: call reset()"
+        asking = ", ".join(self.agents) or "none: call reset()"
         for agent in sorted(acting - set(self.agents)):
             raise UnityActionException(f"{agent} asks for no decision now; those who do are: {asking}")
         missing = ", ".join(sorted(set(self.agents) - acting))
@@ -282,7 +282,7 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ha
             UnityActionException: if the action is not in its space, or there is no agent, as before `reset`.
         """
         if not self.agents:
-            raise UnityActionException("nobody asks for a decision: call reset()")
+            raise UnityActionException("no agent needs a decision: call reset()")
         agent = self.agent_selection
         if self._has_ended(agent):
             self._was_dead_step(action)

@@ -114,7 +114,7 @@ async def test_an_answer_that_comes_twice_is_not_taken_for_the_next_one(tmp_path
     [
         (
             ("--fault=start", "--status=0"),
-            "return code 0 before it had told of its agents; has its main scene a Sync node",
+            "return code 0 before it had announced its agents; has its main scene a Sync node",
         ),
         (("--fault=start", "--status=9"), "return code 9 before"),
         (("--fault=exit4", "--fault_at=0"), "return code 4 before"),

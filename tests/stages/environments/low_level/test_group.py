@@ -156,7 +156,7 @@ def test_a_step_about_nobody_is_an_empty_tick():
 MISTAKES = [
     ({"obs": [np.zeros((1, 3))]}, r"DecisionSteps.obs\[0\] has the shape \(1, 3\), expected \(1, 2\)"),
     ({"obs": []}, "DecisionSteps has 0 obs, expected 1"),
-    ({"obs": [[["a", "b"]]]}, r"DecisionSteps.obs\[0\] is no array of numbers"),
+    ({"obs": [[["a", "b"]]]}, r"DecisionSteps.obs\[0\] is not an array of numbers"),
     ({"obs": [[[0.0, float("nan")]]]}, r"DecisionSteps.obs\[0\] of agent 1 is not finite"),
     ({"reward": [1.0, 2.0]}, "DecisionSteps.reward has 2 rows, but agent_id has 1"),
     ({"obs": [np.array([[0.0, 1e39]])]}, r"DecisionSteps.obs\[0\] of agent 1 is not finite"),
@@ -182,7 +182,7 @@ def test_what_does_not_fit_its_spec_is_named(wrong, says):
     [
         ([[True]], r"action_mask has the shape \(1, 1\), for 1 agents; expected .*: 3$"),
         ([[True, True, True]], "action_mask of row 0 forbids all 3 choices; expected at least one that is false"),
-        ([[[1, 2], [3]]], "is no mask for 1 agents"),
+        ([[[1, 2], [3]]], "is not a mask for 1 agents"),
     ],
 )
 def test_a_mask_that_can_not_be_is_named(mask, says):
@@ -199,7 +199,7 @@ def test_an_agent_twice_in_one_step_is_named():
 
 
 def test_specs_that_are_none_are_refused():
-    with pytest.raises(StageError, match=r"behavior_specs\['Guess\?team=0'\] is no BehaviorSpec of ML-Agents"):
+    with pytest.raises(StageError, match=r"behavior_specs\['Guess\?team=0'\] is not an ML-Agents BehaviorSpec"):
         group(ScriptedEnv({BRAIN: object()}, {})).reset()
     with pytest.raises(StageError, match=r"'seen' has the shape \(1, 2, 3, 4\)"):
         group(ScriptedEnv({BRAIN: behavior(observation(1, 2, 3, 4), continuous=1)}, {})).reset()

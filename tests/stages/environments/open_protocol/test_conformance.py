@@ -70,19 +70,21 @@ async def test_a_game_in_order_is_told_with_what_it_sends():
 
 async def test_an_agent_that_ends_without_having_begun_fails():
     (line,) = noted(await checked(ScriptedGame({"deciding": [1]}, {"ended": [7]})))
-    assert line.startswith("FAIL the game has ended agent 7 of Ball, which has not asked for a decision")
+    assert line.startswith("FAIL the game has ended agent 7 of Ball, which has not requested a decision")
     (line,) = noted(await checked(ScriptedGame({"deciding": [1]}, {"ended": [1]}, {"ended": [1]})))
     assert line.startswith("FAIL the game has ended agent 1 of Ball")
 
 
 async def test_agents_that_are_not_heard_of_any_more_are_noted():
     lines = noted(await checked(ScriptedGame({"deciding": [1, 2]}, {"deciding": [1]})))
-    assert "note Ball: neither asked nor ended for over 200 states: 2; one that leaves has to end" in lines
+    assert (
+        "note Ball: neither requested a decision nor ended for over 200 states: 2; one that leaves has to end" in lines
+    )
 
 
 async def test_a_game_in_which_nobody_asks_again_is_noted():
     lines = noted(await checked(ScriptedGame({"deciding": [1]}, {"ended": [1]}, {})))
-    assert any(line.startswith("note in 300 of 300 states nobody asked") for line in lines)
+    assert any(line.startswith("note in 300 of 300 states no agent needed a decision") for line in lines)
 
 
 async def test_pictures_that_are_too_small_for_the_usual_network_are_noted():

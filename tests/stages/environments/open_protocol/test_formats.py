@@ -30,15 +30,15 @@ def test_a_message_comes_back_and_tells_its_format(content, form):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"{]", "no JSON: .* at character 1, in '{]'"),
-        (b'{"type": "state", "rewards": [0.5, NaN]}', "no JSON: .* in .*not finite, look for a division by zero"),
+        (b"{]", "not JSON: .* at character 1, in '{]'"),
+        (b'{"type": "state", "rewards": [0.5, NaN]}', "not JSON: .* in .*not finite, look for a division by zero"),
         (b'{"type": "stat\xe9"}', "neither JSON, which is UTF-8, nor msgpack: byte 14"),
-        (b"\x82\xc1", "no msgpack"),
+        (b"\x82\xc1", "not msgpack"),
         (b"", "an empty message"),
-        (b"hello", "no JSON: .* at character 0"),
-        (b'{"typ": 1}', "no message"),
-        (b"[1, 2]", "no message"),
-        (b'{"type": 3}', "no message"),
+        (b"hello", "not JSON: .* at character 0"),
+        (b'{"typ": 1}', "not a message"),
+        (b"[1, 2]", "not a message"),
+        (b'{"type": 3}', "not a message"),
     ],
 )
 def test_what_is_no_message_is_named(content, words):

@@ -66,7 +66,7 @@ def test_a_module_makes_it_by_the_api_that_is_wanted(folder, env_id, api, expect
 @pytest.mark.parametrize(
     ("env_id", "message"),
     [
-        ("nothing_v1", r"module 'nothing_v1' has neither parallel_env\(\) nor env\(\), and so is no PettingZoo"),
+        ("nothing_v1", r"module 'nothing_v1' has neither parallel_env\(\) nor env\(\), and so is not a PettingZoo"),
         ("meadow_v3", r"no module named 'meadow_v3' .* did you mean 'meadow_v2'\?"),
         ("zoo_package.meadow_v2", r"; did you mean 'zoo_package\.meadow_v3'\?"),
         ("needy_v1", r"importing 'needy_v1' raised ModuleNotFoundError: No module named 'pygame_of_old'"),

@@ -160,7 +160,7 @@ def test_an_agent_may_join_a_team_that_is_there():
 def test_an_agent_may_not_be_a_new_team_of_its_own():
     assignment = assign(["a_0", "a_1"], "A", everybody=False, by={"*": {"team": "each"}})
 
-    with pytest.raises(StageError, match="agent 'a_2' joined in team each, which was not there at the start"):
+    with pytest.raises(StageError, match="agent 'a_2' joined in team each, which did not exist at the start"):
         assignment.join("a_2")
 
 

@@ -202,7 +202,7 @@ def test_a_name_that_does_not_fit_is_cut_and_the_description_stays_whole(tmp_pat
 
 def test_a_file_that_exists_is_not_written_over(tmp_path):
     (tmp_path / "a.demo").write_bytes(b"mine")
-    with pytest.raises(StageError, match=r"a\.demo: there is such a file already; remove it"):
+    with pytest.raises(StageError, match=r"a\.demo: the file already exists; remove it"):
         DemoWriter(tmp_path / "a.demo", BrainParametersProto(), "Expert")
     assert (tmp_path / "a.demo").read_bytes() == b"mine"
 

@@ -162,7 +162,7 @@ def test_a_pair_without_an_action_within_an_episode_is_named(tmp_path, ahead):
     pairs = episode(ahead + 2)
     del pairs[ahead].action_info.continuous_actions[:]
     path = unity_file(tmp_path / "a.demo", pairs)
-    with pytest.raises(StageError, match=rf"a\.demo: pair {ahead + 1} has no action, and its agent goes on"):
+    with pytest.raises(StageError, match=rf"a\.demo: pair {ahead + 1} has no action, and its agent continues"):
         read_demo(path)
 
 

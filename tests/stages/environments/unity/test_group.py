@@ -190,7 +190,7 @@ async def test_one_that_breaks_is_begun_anew_alone_and_told_as_lost(caplog):
     steps = result.steps[WALKER]
     assert steps.episode_ids[0] > before
     assert steps.rewards[0] == 0
-    assert "Restarting Unity worker 0 (restart 1); the others go on." in caplog.text
+    assert "Restarting Unity worker 0 (restart 1); the others continue." in caplog.text
     await world.group.close()
 
 
@@ -260,7 +260,7 @@ async def test_one_that_closes_is_left_out_and_the_group_ends_with_the_last(capl
     assert steps[0].agent_ids.tolist() == [ONE]
     await asyncio.sleep(0)
     assert [each[0].closed for each in world.unities] == [1, 0], "its program is released at once"
-    assert "it has quit after 1. The others go on." in caplog.text
+    assert "it has quit after 1. The others continue." in caplog.text
     with pytest.raises(EnvironmentEnded, match="it has quit after 3"):
         while True:
             await world.step()

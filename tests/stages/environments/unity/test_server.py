@@ -259,8 +259,8 @@ async def test_one_may_greet_again_before_the_first_call():
 async def test_what_is_no_greeting_is_refused_and_does_no_harm():
     async with listening() as (server, port), calling(port) as stranger, calling(port) as unity:
         for message in (b"", b"agents", b"\xff" * 1000):
-            await refused(stranger(message), "no greeting", grpc.StatusCode.INVALID_ARGUMENT)
-        assert "was refused: its first message is no greeting." in server.refused
+            await refused(stranger(message), "not a greeting", grpc.StatusCode.INVALID_ARGUMENT)
+        assert "was refused: its first message is not a greeting." in server.refused
         await unity(b"greeting")
         waiting = unity(b"agents")
         assert await server.receive() == b"agents"
@@ -376,7 +376,7 @@ async def test_silent_connections_do_not_use_up_the_file_descriptors():
 async def test_refusals_are_logged_ever_more_rarely(caplog):
     async with listening() as (_, port), calling(port) as stranger:
         for _ in range(25):
-            await refused(stranger(b""), "no greeting", grpc.StatusCode.INVALID_ARGUMENT)
+            await refused(stranger(b""), "not a greeting", grpc.StatusCode.INVALID_ARGUMENT)
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [re.findall(r"\((\d+) by now\)", line) for line in lines] == [[], ["10"]]
 

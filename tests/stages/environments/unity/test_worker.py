@@ -290,7 +290,7 @@ async def test_a_unity_whose_agents_never_ask_has_a_message_of_its_own(make):
     worker = make("--misbehave", "never-asks")
     await worker.start()
     worker.timeout_s = 1.0  # its second message follows the first at once, but has to come within it
-    with pytest.raises(UnityBroken, match=r"within 1 s no agent has asked for a decision.*Decision Requester"):
+    with pytest.raises(UnityBroken, match=r"within 1 s no agent has requested a decision.*Decision Requester"):
         await worker.reset()
 
 
@@ -321,7 +321,7 @@ async def test_a_missing_base_capability_is_warned_of(make, caplog):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("garbage", "its 100 bytes are no message of the protocol"),
+        ("garbage", "its 100 bytes are not a message of the protocol"),
         ("empty-message", "its message has the status 0, expected 200 or 400"),
     ],
 )
@@ -402,7 +402,7 @@ def greeting(version: str = "1.5.0") -> bytes:
 @pytest.mark.parametrize(
     ("version", "words"),
     [
-        ("1.5.0", r"hasn't asked for its first order.*refuses the versions here.* 1\.5\.0"),
+        ("1.5.0", r"hasn't requested its first command.*refuses the versions here.* 1\.5\.0"),
         ("2.0.0", r"speaks version 2\.0\.0 of the communication protocol"),
     ],
 )
@@ -461,7 +461,9 @@ async def test_a_build_whose_place_another_one_has_taken_ends_with_both_named(ma
 
 
 async def test_an_address_that_this_machine_does_not_have_is_refused_with_the_remedy(make):
-    with pytest.raises(UnityRefused, match=r"192\.0\.2\.250 is no address of this machine\. Set env_settings\.listen"):
+    with pytest.raises(
+        UnityRefused, match=r"192\.0\.2\.250 is not an address of this machine\. Set env_settings\.listen"
+    ):
         await make(listen="192.0.2.250").start()
 
 
@@ -578,7 +580,7 @@ async def test_close_kills_what_does_not_end(make, caplog):
     worker.timeout_s = 0.2
     await worker.close()
     assert not alive(worker.pid)
-    assert "didn't end within 0.2 s of being asked, and is killed" in caplog.text
+    assert "didn't end within 0.2 s after the request, and is killed" in caplog.text
 
 
 async def test_a_worker_that_has_failed_says_so_when_asked_again(make):

@@ -161,7 +161,7 @@ def test_before_a_reset_and_after_all_have_ended_nobody_acts():
     env, _ = parallel(WALKS, says({3: 0.0}), says(ended={3: 0.0}))
     env.reset()
     go(env)
-    with pytest.raises(UnityActionException, match="those who do are: nobody: call reset"):
+    with pytest.raises(UnityActionException, match="those who do are: none: call reset"):
         env.step({named(3): [0.0]})
 
 
