@@ -1,4 +1,4 @@
-"""The `behaviors` section: the learning of each behaviour. ML-Agents' schema and defaults, and some keys of our own."""
+"""The `behaviors` section: how each behaviour learns. ML-Agents' schema and defaults, with some keys added."""
 
 from __future__ import annotations
 
@@ -84,17 +84,17 @@ def _policy_file(value: object) -> object:
 
 
 def _likely_trainer(hyperparameters: dict[str, Any]) -> str:
-    """Guess the built-in trainer that these keys are meant for."""
+    """Guess the built-in trainer for which these keys are meant."""
     models = {name: kind.hyperparameters for name, kind in TRAINERS.items() if kind.hyperparameters is not None}
     fitting = (name for name, model in models.items() if hyperparameters.keys() <= model.model_fields.keys())
     return next(fitting, DEFAULT_TRAINER)
 
 
 def _defaults(trainer_type: str) -> Hyperparameters | PlainMap:
-    """Return the hyperparameters of a behaviour that gives none.
+    """Return the default hyperparameters of a trainer.
 
     Raises:
-        FindingsError: if the trainer can't do without some.
+        FindingsError: if the trainer has required ones.
     """
     model = declared_kind(trainer_type).hyperparameters
     try:
@@ -190,13 +190,13 @@ class BehaviorSettings(Settings):
 
     @property
     def declared_hyperparameters(self) -> Hyperparameters | None:
-        """Its hyperparameters; None of a trainer that takes any map."""
+        """Its hyperparameters; None for a trainer that accepts any map."""
         model = declared_kind(self.trainer_type).hyperparameters
         return None if model is None else model.model_validate(self.hyperparameters)
 
     @property
     def signals(self) -> dict[str, RewardSignalSettings]:
-        """The behaviour's reward signals by name: built-in ones in the schema's order, then the user's."""
+        """The behaviour's reward signals by name: built-in ones in the schema's order, then custom ones."""
         return self.reward_signals.present
 
     @property
@@ -212,12 +212,12 @@ class BehaviorSettings(Settings):
 
     @property
     def teacher(self) -> str | None:
-        """The behaviour whose trajectories this one imitates during the run; None if it imitates none."""
+        """The behaviour whose trajectories this one imitates live; None if it imitates none."""
         return self._imitated("teacher")
 
     @property
     def demonstrations(self) -> str | None:
-        """The `demo_path` that this behaviour learns from without acting; None if it learns otherwise."""
+        """The `demo_path` from which this behaviour learns without acting; None if it learns otherwise."""
         return self._imitated("demo_path")
 
     def _imitated(self, key: str) -> str | None:
@@ -227,7 +227,7 @@ class BehaviorSettings(Settings):
     @field_validator("hyperparameters", mode="wrap")
     @classmethod
     def _by_trainer(cls, value: Any, handler: Any, info: ValidationInfo) -> Any:
-        trainer = info.data.get("trainer_type", "")  # absent if it was refused already
+        trainer = info.data.get("trainer_type", "")  # missing if it was already refused
         model = declared_kind(trainer).hyperparameters
         if model is not None and isinstance(value, Settings) and not isinstance(value, model):
             raise ValueError(f"{type(value).__name__} does not fit trainer_type '{trainer}'; expected {model.__name__}")
@@ -245,7 +245,7 @@ class BehaviorSettings(Settings):
         return data
 
     def _mistakes(self) -> list[Finding]:
-        """Find the first kind of contradiction: those that follow may be its consequences."""
+        """Find the first kind of contradiction, as later ones may be its consequences."""
         return (
             self._about_brains()
             or self._about_league()
@@ -258,7 +258,7 @@ class BehaviorSettings(Settings):
         defaults = declared_kind(self.trainer_type).network_defaults.items()
         if own := {key: value for key, value in defaults if key not in network.model_fields_set}:
             filled = network.model_copy()
-            filled._fill(**own)  # not `update`, by which they would count as written
+            filled._fill(**own)  # not `update`, which would mark them as written
             self._fill(network_settings=filled)
         if self.even_checkpoints:
             self._fill(checkpoint_interval=self.max_steps // self.keep_checkpoints)
@@ -290,7 +290,7 @@ class BehaviorSettings(Settings):
         return [Finding((key,), message, (("league",),)) for key in others]
 
     def _about_hyperparameters(self) -> list[Finding]:
-        """Find what contradicts the trainer, whose default hyperparameters are filled in where there are none."""
+        """Find contradictions to the trainer; missing hyperparameters are filled in with its defaults."""
         found = [
             Finding(
                 (key,),

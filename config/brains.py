@@ -1,8 +1,8 @@
-"""Brains: who decides for agents. The table of kinds, and the settings that name one.
+"""Brains, which decide for agents: the table of kinds, and the settings that name one.
 
-A brain that does not learn may decide for a behaviour, for some of its teams, in a share of its games, and as an
-opponent in self-play and in evaluations. What names it, `use`, is the same everywhere. A new kind is one entry here and
-the function that the entry names.
+A brain that does not learn can decide for a behaviour, for some of its teams, in a share of its games, and as an
+opponent in self-play and in evaluations. The key `use` names it everywhere. A new kind is one entry here and the
+function that the entry names.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MODEL_SUFFIXES = (".pt", ".onnx")
 
 @dataclass(frozen=True, slots=True)
 class BrainKind:
-    """One kind of brain. The function is given as `module:name`, and imported when a run asks for it."""
+    """One kind of brain. `module:name` names the function, which is imported when a run needs it."""
 
     meaning: str
-    """For the reference of the YAML."""
+    """Description for the YAML reference."""
     maker: str | None
     """Function from a `BrainRequest` to what decides, or, where the request has no spec yet, to
     None, after a check of all that is known without one. None: it is a trainer's policy."""
@@ -59,14 +59,14 @@ BRAIN_KINDS: Table[BrainKind] = Table(
         "headrace.stages.exhibition.own_game:make_player",
     ),
 )
-"""By kind; `kind_of` says which one a `use` names."""
+"""The kinds by name; `kind_of` returns the one that a `use` names."""
 
 SCRIPTED_PLAYERS: Mapping[str, tuple[str, ...]] = {
     "Volley": ("headrace.stages.games.volley:ScriptedPlayer",),
     "ConnectFour": ("headrace.stages.games.connect_four:TacticalPlayer",),
     "Pursuit": ("headrace.stages.games.pursuit:ScriptedPursuer", "headrace.stages.games.pursuit:ScriptedEvader"),
 }
-"""`module:Class` of each built-in game's scripted player; by team where the teams have different ones."""
+"""`module:Class` of each built-in game's scripted player; by team if the teams' players differ."""
 
 
 def kind_of(use: str) -> str | None:
@@ -80,12 +80,12 @@ def kind_of(use: str) -> str | None:
 
 
 def check_use(use: str, more: Collection[str] = (), persons: bool = False) -> str:
-    """Return a `use`, or one of some more words.
+    """Check and return a `use`, or one of some additional words.
 
     Args:
-        use: what is to be checked.
-        more: the words.
-        persons: True where a person may be named, too.
+        use: the value to check.
+        more: the additional words.
+        persons: True if a person is allowed.
 
     Raises:
         ValueError: if it is neither.
@@ -111,7 +111,7 @@ def check_use(use: str, more: Collection[str] = (), persons: bool = False) -> st
 
 
 def check_with(use: str, arguments: Mapping[str, object], named: str = "use") -> list[Finding]:
-    """Find the arguments that a brain does not take, as far as its code does not check them itself."""
+    """Find arguments that a brain does not accept, unless its code checks them itself."""
     accepted = BRAIN_KINDS[kind_of(use) or LEARNING].keys
     if accepted is None:
         return []
@@ -131,7 +131,7 @@ def check_with(use: str, arguments: Mapping[str, object], named: str = "use") ->
 
 
 def drawn(shares: Sequence[float], at: float) -> int:
-    """Return which of several shares of a whole a number from [0, 1) falls into; -1 for the rest of the whole."""
+    """Return the index of the share into which a number from [0, 1) falls; -1 for the rest."""
     for index, share in enumerate(shares):
         if at < share:
             return index
@@ -140,16 +140,16 @@ def drawn(shares: Sequence[float], at: float) -> int:
 
 
 def fills(shares: Sequence[float]) -> bool:
-    """Return True if shares leave nothing of the whole."""
+    """Return True if the shares add up to 1."""
     return sum(shares) > 1 - _ROUNDING
 
 
 _ROUNDING = 1e-5
-"""What three times 0.333333 may lack of 1."""
+"""Tolerance, so that three times 0.333333 counts as 1."""
 
 
 def meanings(*left_out: str) -> str:
-    """Return what each kind means, for the reference of the YAML."""
+    """Return a description of each kind for the YAML reference."""
     return "; ".join(f"`{name}`: {kind.meaning}" for name, kind in BRAIN_KINDS.items() if name not in left_out)
 
 
@@ -195,7 +195,7 @@ class OwnBrainSettings(BrainSettings):
 
 
 def as_brains(value: object) -> object:
-    """Bring the forms of `brain` into one: nothing for `learning`, a list for all else."""
+    """Normalise the forms of `brain`: an empty list for `learning`, a list for everything else."""
     if value in (LEARNING, {"use": LEARNING}):
         return ()
     if isinstance(value, str):
@@ -204,7 +204,7 @@ def as_brains(value: object) -> object:
 
 
 def check_brains(brains: Sequence[BrainSettings], key: str) -> list[Finding]:
-    """Find what contradicts itself in a list of brains."""
+    """Find contradictions in a list of brains."""
     found = []
     for index, brain in enumerate(brains):
         if brain.name in [before.name for before in brains[:index]]:
@@ -221,12 +221,12 @@ def check_brains(brains: Sequence[BrainSettings], key: str) -> list[Finding]:
 
 
 def brains_of_team(brains: Sequence[BrainSettings], team: int | None) -> list[BrainSettings]:
-    """Return the brains that decide for a team; None stands for a team that none of them names."""
+    """Return the brains that decide for a team; None means a team that none of them names."""
     return [brain for brain in brains if (teams := getattr(brain, "teams", None)) is None or (team in teams)]
 
 
 def leave_nobody_to_learn(brains: Sequence[OwnBrainSettings]) -> bool:
-    """Return True if brains decide in all games: of all teams, or of those that they name, from team 0 to the last."""
+    """Return True if brains decide in all games, of all teams or of all named ones from team 0 to the last."""
     named = {team for brain in brains for team in brain.teams or ()}
     teams = sorted(named) if named == set(range(len(named))) and len(named) > 1 else [None]
     return all(fills([brain.weight for brain in brains_of_team(brains, team)]) for team in teams)

@@ -1,4 +1,4 @@
-"""The `environment` section: environments other than Unity; its models for kinds with keys of their own come last."""
+"""The `environment` section: environments other than Unity; the models of kinds with their own keys come last."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.config.fields import (
 )
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 
-# `keys`: which action a person's key is, as ML-Agents' player brain had it.
+# `keys`: the action of each of a person's keys, as in ML-Agents' player brain.
 
 
 class KeySettings(Settings):
@@ -294,7 +294,7 @@ class EnvironmentSettings(ChoosingSettings):
 
     @property
     def named(self) -> str:
-        """The name of what is made; empty where `env_settings` says it."""
+        """The environment's name; empty if `env_settings` has it."""
         return next((found for key in ENVIRONMENT_KINDS[self.kind].made_by if (found := getattr(self, key))), "")
 
     def _mistakes(self) -> Iterator[Finding]:
@@ -315,7 +315,7 @@ class EnvironmentSettings(ChoosingSettings):
                 yield Finding((name,), message, (("kind",),))
 
 
-# Kinds of environments with keys of their own.
+# Kinds of environments with their own keys.
 
 _PLACE = "{value}"
 

@@ -1,7 +1,7 @@
-"""The table of environment kinds: for each `environment.kind` of the YAML its settings, and where its code is.
+"""The table of environment kinds: for each `environment.kind` of the YAML, its settings and the place of its code.
 
-A new engine is one entry here and a folder of its own, `stages/environments/<engine>/`. Code is named by strings of the
-form `module:name`, and imported when a run asks for it.
+A new engine is one entry here and its own folder, `stages/environments/<engine>/`. Strings `module:name` name the code,
+which is imported when a run needs it.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ class EnvironmentKind:
     """One kind of environment. Functions and classes are given as `module:name`."""
 
     meaning: str
-    """For the reference of the YAML."""
+    """Description for the YAML reference."""
     group: str
-    """Function that makes an `EnvironmentGroup` from an `EnvironmentRequest` (`stages/environments/factory.py`)."""
+    """Function from an `EnvironmentRequest` to an `EnvironmentGroup` (`stages/environments/factory.py`)."""
     made_by: tuple[str, ...] = ()
-    """The keys of which one must name what to make."""
+    """Keys of which exactly one must name the environment."""
     example: str = ""
-    """Such a key with a value, for messages."""
+    """An example of one of these keys, for messages."""
     keys: tuple[str, ...] = ()
-    """The other keys of `EnvironmentSettings` that have a meaning, besides those that have one for every kind."""
+    """Further keys of `EnvironmentSettings` with a meaning for this kind, in addition to those for every kind."""
     settings: str = "headrace.config.environment:EnvironmentSettings"
-    """Model of the section. A kind with keys of its own derives one from this, with `kind: Literal["its name"]`."""
+    """Model of the section. A kind with its own keys derives one from this, with `kind: Literal["its name"]`."""
     check: str | None = None
-    """Function that yields what contradicts other sections of a `RunConfig`, as `Finding`s."""
+    """Function that yields contradictions to other sections of a `RunConfig`, as `Finding`s."""
     references: str = "headrace.stages.environments.factory:named_in_section"
-    """Function that yields, for a `RunConfig`, calls that import what the YAML names; each raises a `StageError` if
-    it is not there."""
+    """Function that yields, for a `RunConfig`, calls that import the names in the YAML; each raises a `StageError` if
+    its name can't be found."""
     preflight: str | None = None
-    """Function that checks, for a `RunConfig`, what a run needs on the disk, before a folder is made for the run; it
-    raises a `StageError`."""
+    """Function that checks, for a `RunConfig`, the files that a run needs before its folder is created; it raises a
+    `StageError`."""
     advice: str | None = None
-    """Function that yields, for an `EnvironmentRequest`, what the field's own checker finds in such an environment, in
-    words; `--validate` calls it once the run's own trial has succeeded."""
+    """Function that yields, for an `EnvironmentRequest`, the remarks of the standard environment checker; `--validate`
+    calls it once the run's own trial has succeeded."""
     goal_rewards: str | None = None
-    """Function that makes a `GoalRewards` (`stages/environments/protocol.py`) from an `EnvironmentRequest`; None: the
-    kind has no goal environments."""
+    """Function from an `EnvironmentRequest` to a `GoalRewards` (`stages/environments/protocol.py`); None: the kind has
+    no goal environments."""
     description: str = "headrace.pipeline.command.description:describe_environment"
     """Function from a `RunConfig` to a line about its environments, for `--validate`."""
     env_settings: tuple[str, ...] = ()
-    """Keys of `env_settings` that have an effect on this kind, besides those that have one on every kind."""
+    """Keys of `env_settings` that affect this kind, in addition to those that affect every kind."""
     engine_settings: tuple[str, ...] = ()
-    """Keys of `engine_settings` that have an effect."""
+    """Keys of `engine_settings` that affect this kind."""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Defaults of keys of other sections, by section, where they differ from those of ML-Agents."""
+    """Defaults of keys of other sections, by section, that differ from ML-Agents'."""
     one_after_another: bool = False
-    """True if an actor steps its instances one after another, so that several actors step them in less time."""
+    """True if an actor steps its instances one after another, so that several actors are faster."""
     apart: bool = False
-    """True if each instance is a program of its own, which `env_settings.env_path` names."""
+    """True if each instance is a separate program, which `env_settings.env_path` names."""
     editor: str = ""
-    """Of such a kind: what is waited for without `env_path`, for messages."""
+    """For such a kind, the editor for which a run waits without `env_path`, for messages."""
     editor_port: int | None = None
-    """The only port that it calls; None: `env_settings.base_port`."""
+    """The only port that the editor calls; None: `env_settings.base_port`."""
     not_shown: str = ""
-    """Why it can neither be filmed nor shown on the live page, and what to do instead; empty if it can."""
+    """Reason why it can't be filmed or shown on the live page, with an alternative; empty if it can."""
     holds_actions: bool = False
     """True if the environment itself holds each action for `action_repeat` steps."""
 
@@ -175,7 +175,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         not_shown="games of the open protocol show themselves: watch the game in its own window",
     ),
 )
-"""By `environment.kind`."""
+"""The kinds by `environment.kind`."""
 
 
 def load_entry(reference: str) -> Any:

@@ -1,7 +1,7 @@
-"""The `environment_parameters` section: numbers, samplers and curricula whose values the environment receives.
+"""The `environment_parameters` section: numbers, samplers and curricula, whose values the environment receives.
 
-They are only declared here: lessons advance in `headrace.pipeline.parts.curricula.curricula`, values are drawn in
-`headrace.stages.environments.parameters`.
+This module only declares them: `headrace.pipeline.parts.curricula.curricula` advances lessons, and
+`headrace.stages.environments.parameters` draws values.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class CompletionCriteria(Settings):
 
 
 def _number_or_sampler(value: Any) -> str:
-    # Tags hold a space so that they can't be confused with keys in the paths of pydantic's errors.
+    # Tags contain a space, so that they can't be confused with keys in the paths of pydantic's errors.
     return "a sampler" if isinstance(value, dict | Settings) else "a number"
 
 

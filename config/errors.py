@@ -1,4 +1,4 @@
-"""Mistakes in a configuration, reported all together in one `ConfigError`."""
+"""Mistakes in a configuration, which one `ConfigError` reports together."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def dotted(path: KeyPath) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean '…'?` for a word that is close to a known one, else nothing."""
+    """Return `; did you mean '…'?` for a word that is close to a known one, else an empty string."""
     by_lower = {each.lower(): each for each in known}
     close = get_close_matches(word.lower(), by_lower, n=1)
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
 
 
 SET = "--set"
-"""The option that sets a key in the file's place: the place of such a key begins with it."""
+"""The option that overrides a key of the file; the place of such a key begins with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Mistake:
     file: str
     """The file as the user named it, `--set key=value` for an override, or empty for plain data."""
     line: int | None
-    """Line in the file, from 1; None where there is none."""
+    """Line in the file, from 1; None if there is none."""
     path: str
     """Dotted path of the key; empty for the whole file."""
     message: str
@@ -42,7 +42,7 @@ class Mistake:
 
     @property
     def place(self) -> str:
-        """`file:line`, the file or override alone, or nothing."""
+        """`file:line`, only the file or override, or an empty string."""
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
     def __str__(self) -> str:
@@ -50,16 +50,16 @@ class Mistake:
 
 
 Locate: TypeAlias = Callable[[KeyPath, str], Mistake]
-"""Function that makes a mistake of a key and a message, and knows the places of keys."""
+"""Function from a key and a message to a mistake with the key's place."""
 
 
 def nowhere(path: KeyPath, message: str) -> Mistake:
-    """Make a mistake in plain data, which stands in no file."""
+    """Make a mistake in plain data, which has no file."""
     return Mistake("", None, dotted(path), message)
 
 
 class ConfigError(Exception):
-    """A configuration cannot be used; `mistakes` holds all reasons, and `str()` shows them."""
+    """A configuration is unusable; `mistakes` holds all reasons, and `str()` shows them."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -68,17 +68,17 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of a check: a `Mistake` or a warning whose file and line are not yet known."""
+    """The result of a check: a `Mistake` or a warning without its file and line."""
 
     path: KeyPath
-    """The key to blame, relative to the model that checks; absolute once it left the validation."""
+    """The key at fault, relative to the model that checks; absolute after the validation."""
     message: str
     involves: tuple[KeyPath, ...] = ()
-    """Other keys that were looked at; if one of them is wrong itself, this finding is void."""
+    """Other keys on which the check depends; if one of them is wrong itself, this finding is void."""
 
 
 class FindingsError(ValueError):
-    """Raised inside a pydantic validator that blames particular keys, several at once if need be."""
+    """Raised inside a pydantic validator that finds particular keys at fault, possibly several."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = tuple(findings)

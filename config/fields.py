@@ -1,7 +1,7 @@
 """The base classes of all settings models, and the field types that they share.
 
-The types are strict where YAML surprises people (a quoted "false" is no bool, 1.7 is no whole number) and
-lenient where the meaning is plain (1e4 is a whole number; so is a number that stands in quotes).
+The types are strict where YAML surprises people (a quoted "false" is not a bool, and 1.7 is not an integer) and lenient
+where the meaning is clear (1e4 is an integer, and so is a quoted number).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _NUMBER = re.compile(r"[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?", re
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 LARGEST = 10**15
-"""Largest whole number in a configuration; its negative is the smallest. Both are exact as floats."""
+"""Largest integer in a configuration; its negative is the smallest. Both are exact as floats."""
 
 
 class Settings(BaseModel):
     """One section of the YAML: frozen, and strict about unknown keys."""
 
-    # Built at the first use, not at import: `--help` need not wait for it.
+    # Built at first use, not at import, so that `--help` need not wait for it.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     more: ClassVar[type[Settings] | None] = None
-    """The model of what stands under keys that are not listed; None: such keys are mistakes."""
+    """The model of values under unlisted keys; None: unlisted keys are mistakes."""
 
     @model_validator(mode="after")
     def _relate(self) -> Self:
@@ -50,14 +50,14 @@ class Settings(BaseModel):
         return self
 
     def _mistakes(self) -> Iterable[Finding]:
-        """Find what contradicts itself between the fields, each of which is right by itself; paths start here."""
+        """Find contradictions between fields that are valid on their own; paths start here."""
         return ()
 
     def _derive(self) -> None:
         """Set fields whose default follows from other fields, by `_fill`."""
 
     def _fill(self, **values: object) -> None:
-        """Set fields of this model, which is frozen for everybody else; while it is built only."""
+        """Set fields of this model, which is otherwise frozen, while it is being built."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -67,13 +67,13 @@ class Settings(BaseModel):
 
 
 def changed(settings: Settings) -> list[str]:
-    """Return the keys whose values differ from the default; `model_fields_set` would be all keys for plain data."""
+    """Return the keys whose values differ from the default; for plain data, `model_fields_set` would have all keys."""
     fields = type(settings).model_fields.items()
     return [name for name, field in fields if getattr(settings, name) != field.get_default(call_default_factory=True)]
 
 
 def report(findings: Sequence[Finding]) -> None:
-    """Raise what a validator found, if anything."""
+    """Raise a validator's findings, if any."""
     if findings:
         raise FindingsError(findings)
 
@@ -84,7 +84,7 @@ def is_reference(text: str) -> bool:
 
 
 def hint_at_module(text: str) -> str:
-    """Return what to write in place of a file's path, where a module is to be named; empty if the text is none."""
+    """Return a hint if a text is a file's path instead of a module's name, else an empty string."""
     is_path = not {"/", "\\"}.isdisjoint(text) or ".py:" in text
     return "; name the module, not its file: my.py beside the YAML is 'my:MyClass'" if is_path else ""
 
@@ -92,12 +92,12 @@ def hint_at_module(text: str) -> str:
 def to_number(text: str) -> int | float | None:
     """Read a decimal number as YAML and Python write it (`1e-4`, `5e6`, `1_000`); None if it is not one.
 
-    A whole number of more than 64 bits is a float, as in most languages: it can't be sent to another process otherwise.
+    An integer of more than 64 bits becomes a float, because it can't be sent to another process otherwise.
     """
     if _NUMBER.fullmatch(text) is None:
         return None
     digits = text.replace("_", "")
-    whole = digits.lstrip("+-").isdecimal() and len(digits) <= 20  # Python would refuse to read some thousands
+    whole = digits.lstrip("+-").isdecimal() and len(digits) <= 20  # Python refuses thousands of digits
     return within_64_bits(int(digits)) if whole else float(digits)
 
 
@@ -107,7 +107,7 @@ def within_64_bits(number: int) -> int | float:
 
 
 def _number(value: object) -> object:
-    """Read a number in quotes as a number: ML-Agents accepts them, so its files hold them."""
+    """Read a quoted number as a number, as ML-Agents accepts them and its files have them."""
     if isinstance(value, str):
         number = to_number(value)
         return value if number is None else number
@@ -131,7 +131,7 @@ def _text(value: object) -> object:
 
 
 def _any_path(value: object, check: ValidatorFunctionWrapHandler) -> object:
-    """Let a path have bytes that are no UTF-8, which stand in it as halves of pairs of surrogates."""
+    """Allow a path with bytes that are not UTF-8, which it contains as lone surrogates."""
     if isinstance(value, str) and not value.isascii():
         check(value.encode(errors="replace").decode())
         return value
@@ -146,7 +146,7 @@ def _reference(value: object) -> object:
 
 
 def one_of(words: Collection[str]) -> BeforeValidator:
-    """Refuse text that is none of these words, such as the names in a table; they may become more."""
+    """Refuse text that is not one of these words, such as the names in a table, which may grow."""
 
     def check(value: object) -> object:
         word = _text(value)
@@ -171,7 +171,7 @@ PathText = Annotated[Text, WrapValidator(_any_path), BeforeValidator(checked_pat
 Names = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
 
 PlainMap = dict[str, Any]
-"""A map that is passed on unchanged: keyword arguments for code that the schema does not know."""
+"""A map that is passed unchanged: keyword arguments for code that the schema does not know."""
 
 AUTO = "auto"
 
@@ -183,13 +183,13 @@ class ChoosingSettings(Settings):
     """
 
     choosable: ClassVar[Mapping[str, bool]] = {}
-    """The keys; True for those that are `auto` where they are not written, too."""
+    """The keys; True for those that are also `auto` by default."""
     _auto: frozenset[str] = PrivateAttr(frozenset())
 
     @model_validator(mode="wrap")
     @classmethod
     def _leave_out(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Take keys that are written as `auto` for keys that are not written, and note which they are."""
+        """Treat keys with the value `auto` as not written, and note them."""
         if not isinstance(data, Mapping):
             return handler(data)
         auto = frozenset(name for name in cls.choosable if data.get(name) == AUTO)
@@ -198,11 +198,11 @@ class ChoosingSettings(Settings):
         return settings
 
     def is_auto(self, name: str) -> bool:
-        """Return True if a run is to choose the value of this key."""
+        """Return True if a run chooses the value of this key."""
         return not self._is_set(name) and (name in self._auto or self.choosable[name])
 
     def with_auto(self, name: str) -> Self:
-        """Return a copy in which a run is to choose the value of this key, which is not written."""
+        """Return a copy in which a run chooses the value of this unwritten key."""
         copy = self.model_copy()
         copy._auto = self._auto | {name}
         return copy

@@ -1,7 +1,7 @@
-"""File and folder names that stand for names that users give; they are valid, and the same, on every system.
+"""File and folder names for names that users choose; they are valid, and the same, on every system.
 
 Characters that Windows does not allow are escaped as in URLs (`a:b` becomes `a%3Ab`, and `a%3Ab` then `a%253Ab`);
-`name_of_file` inverts that. Ordinary names, with spaces and letters of all languages, stay as they are.
+`name_of_file` reverses that. Ordinary names, with spaces and letters of all languages, stay unchanged.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from urllib.parse import quote, unquote
 
 _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\ud800-\udfff]')
 _DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(?= *(\.|$))", re.IGNORECASE)
-"""Names of devices, with whatever ending."""
+"""Names of devices, with any suffix."""
 _AT_END = re.compile(r"[. ]$")
-"""Windows drops it."""
+"""Characters that Windows drops at the end of a name."""
 _LIKE_AN_ESCAPE = re.compile(r"%(?=[0-9a-f]{2})|\A%\Z", re.IGNORECASE)
 
 
 def file_name(name: str) -> str:
-    """Return the file name for a name that the user gives, another one for each name.
+    """Return a unique file name for a name that the user chooses.
 
     A name that ends in `.onnx` is escaped too, as `x.onnx` is the model of behaviour `x`.
     """
@@ -26,7 +26,7 @@ def file_name(name: str) -> str:
 
 
 def portable(name: str) -> str:
-    """Return a name in which `%` stands for escapes alone as every system can have it; such a one is left unchanged."""
+    """Return a name whose only `%` are escapes in a form valid on every system; a valid one stays unchanged."""
     name = _NOT_IN_NAMES.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), name)
     if _DEVICE.match(name) or name.lower().endswith(".onnx"):
         at = 0 if _DEVICE.match(name) else len(name) - 1
@@ -35,7 +35,7 @@ def portable(name: str) -> str:
 
 
 def name_of_file(file: str) -> str:
-    """Return the name that a file or folder named by `file_name` stands for."""
+    """Return the original name of a file or folder named by `file_name`."""
     return "" if file == "%" else unquote(file, errors="surrogatepass")
 
 

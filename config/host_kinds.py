@@ -1,7 +1,7 @@
-"""The hosts of a run: the table of their kinds, and the sections `pipeline.hosts` and `pipeline.ray`.
+"""The hosts of a run: the table of kinds, and the sections `pipeline.hosts` and `pipeline.ray`.
 
-A new kind is one entry in `HOST_KINDS` and the class that it names, which starts hosts and makes the queues to and from
-them (`headrace.pipeline.hosts.protocol.HostFactory`).
+A new kind is one entry in `HOST_KINDS` and the class that it names, which starts hosts and creates their queues
+(`headrace.pipeline.hosts.protocol.HostFactory`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class HostKind:
     """One kind of host."""
 
     meaning: str
-    """For the reference of the YAML."""
+    """Description for the YAML reference."""
     implementation: str
     """`module:Class`, a `HostFactory`; loaded when the first host of this kind is started."""
     in_main: bool = False
-    """True if its hosts run in main's event loop: then any queue whose end main can open can be handed on to them,
-    and a run whose hosts are all of such kinds can be deterministic. Hosts of other kinds can hand queues to hosts of
-    the same kind only; everything else passes through main."""
+    """True if its hosts run in main's event loop. They can then use any queue end that main can open, and a run with
+    only such hosts can be deterministic. Hosts of other kinds share queues only with hosts of the same kind; everything
+    else passes through main."""
     on_ray: bool = False
-    """True if its hosts can ask for resources, and `pipeline.ray` says where they run."""
+    """True if its hosts can request resources, and `pipeline.ray` says where they run."""
     extra: str = ""
-    """Name of the package that it needs beyond the usual ones, and of the extra of `headrace` that installs it."""
+    """Name of the additional package that it needs, and of the extra of `headrace` that installs it."""
 
 
 HOST_KINDS: Table[HostKind] = Table(
@@ -45,11 +45,11 @@ HOST_KINDS: Table[HostKind] = Table(
         extra="ray",
     ),
 )
-"""By `kind`."""
+"""The kinds by `kind`."""
 
 
 def joined_directly(sources: str, sink: str) -> bool:
-    """Return True if hosts of one kind can put straight into a queue of a host of another kind."""
+    """Return True if hosts of one kind can put directly into a queue of a host of another kind."""
     return sources == sink or HOST_KINDS[sink].in_main
 
 
@@ -138,7 +138,7 @@ def _auto_or_number(value: object) -> object:
 
 AutoOrNumber = Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_auto_or_number)]
 MOST_AT_ONCE = 256
-"""The most processes, and threads of each, that are accepted."""
+"""Maximum number of processes, and of threads of each."""
 
 
 class LearnerHosts(_Hosts):

@@ -40,14 +40,14 @@ class Hyperparameters(Settings):
 
     @classmethod
     def scheduled(cls) -> tuple[str, ...]:
-        """Return the names of values that have a schedule: these may change while a run goes on."""
+        """Return the names of scheduled values, which may change during a run."""
         return tuple(name for name in cls.model_fields if f"{name}_schedule" in cls.model_fields)
 
     def with_value(self, name: str, value: float) -> Self:
-        """Return a copy with another value of one that has a schedule.
+        """Return a copy with another value of a scheduled hyperparameter.
 
         Raises:
-            ValueError: if it has none, or the value is out of its bounds.
+            ValueError: if it has no schedule, or the value is out of bounds.
         """
         if name not in self.scheduled():
             raise ValueError(f"{name} does not change in a run; what does: {', '.join(self.scheduled()) or 'nothing'}")
@@ -58,24 +58,24 @@ class Hyperparameters(Settings):
 
     @property
     def rows_per_update(self) -> int | None:
-        """Fresh steps that an update takes; None where it takes a few at a time, from a memory."""
+        """Number of fresh steps of an update; None if updates draw from a replay memory."""
         return None
 
     @property
     def longest_piece(self) -> int | None:
-        """Steps at which actors cut trajectories instead of at `time_horizon`; None where that counts."""
+        """Steps at which actors cut trajectories instead of at `time_horizon`; None: at `time_horizon`."""
         return None
 
     def small(self, rows: int) -> Self:
-        """Return a copy whose first update comes soon and is quick, after about so many rows: for a trial."""
+        """Return a copy for a trial, whose first update is quick and comes after about that many rows."""
         return self
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find what contradicts the rest of the behaviour's block; paths start at the block."""
+        """Find contradictions to the rest of the behaviour's block; paths start at the block."""
         yield from ()
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find what is valid but hardly does what was meant; paths start at the block."""
+        """Find valid settings that hardly do what was intended; paths start at the block."""
         yield from ()
 
     def extra_columns(self) -> tuple[str, ...]:
@@ -163,11 +163,11 @@ class OnPolicyHyperparameters(Hyperparameters):
 
     @property
     def batch_rows(self) -> int:
-        """Steps in one gradient step: `batch_size`, or the whole buffer where that is smaller."""
+        """Steps in one gradient step: `batch_size`, or the whole buffer if that is smaller."""
         return min(self.batch_size, self.buffer_size)
 
     def small(self, rows: int) -> Self:
-        """Return a copy that learns from so many rows in one pass."""
+        """Return a copy that learns from that many rows in one pass."""
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
@@ -177,7 +177,7 @@ class OnPolicyHyperparameters(Hyperparameters):
             yield Finding(("hyperparameters", "advantage_normalization"), message, (("network_settings", "memory"),))
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find a minibatch that is larger than the buffer, and a key without effect."""
+        """Find a minibatch larger than the buffer, and a key without effect."""
         if self.buffer_size < self.batch_size:
             message = (
                 f"{self.buffer_size} is smaller than batch_size ({self.batch_size}): a minibatch is the whole buffer"
@@ -221,7 +221,7 @@ class POCAHyperparameters(OnPolicyHyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `poca`; its critic looks at the whole group."""
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find reward signals that judge agents one by one."""
+        """Find reward signals that judge agents individually."""
         yield from super().warnings(block)
         for name in block.learned_signals:
             message = (
@@ -260,11 +260,11 @@ class BCHyperparameters(Hyperparameters):
         return self.buffer_size
 
     def small(self, rows: int) -> Self:
-        """Return a copy that learns from so many rows in one pass."""
+        """Return a copy that learns from that many rows in one pass."""
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find noise for exploring, which imitation has no use for."""
+        """Find exploration noise, for which imitation has no use."""
         if block.network_settings.gsde is not None:
             message = "does not go with trainer_type 'bc', which imitates and does not explore; leave it out"
             yield Finding(("network_settings", "gsde"), message, (("trainer_type",),))
@@ -284,7 +284,7 @@ def _one_pass(buffer_size: int, batch_size: int, rows: int) -> dict[str, int]:
 
 
 def about_sizes(buffer_size: int, batch_size: int) -> list[Finding]:
-    """Find a buffer that is smaller than what is drawn from it."""
+    """Find a buffer smaller than the minibatch drawn from it."""
     if buffer_size >= batch_size:
         return []
     message = f"{buffer_size} is smaller than batch_size ({batch_size}); raise buffer_size or lower batch_size"

@@ -124,11 +124,11 @@ class ImpalaHyperparameters(Hyperparameters):
         )
 
     def extra_columns(self) -> tuple[str, ...]:
-        """`action_heads`, where the policies that acted are cloned."""
+        """`action_heads`, if acting policies are cloned."""
         return ("action_heads",) if self.batch_size_from_replay and self.policy_cloning_cost else ()
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find a critic without a memory of its own, which unrolls can't hold."""
+        """Find a separate critic next to a memory, whose state unrolls can't hold."""
         if block.network_settings.memory is None:
             return
         if not self._is_set("shared_critic"):
@@ -141,7 +141,7 @@ class ImpalaHyperparameters(Hyperparameters):
             yield Finding(("hyperparameters", "shared_critic"), message, (("network_settings", "memory"),))
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find keys of the replay that nothing reads, and a run that only trains the critic."""
+        """Find unused keys of the replay, and a run that only trains the critic."""
         if not self.batch_size_from_replay:
             for key in ("replay_capacity", "replay_sampling", "policy_cloning_cost", "value_cloning_cost"):
                 if key in changed(self):
@@ -163,7 +163,7 @@ class ImpalaHyperparameters(Hyperparameters):
             self._fill(adam_epsilon=1e-5)
 
     def _mistakes(self) -> Iterator[Finding]:
-        self._derive()  # what follows from a key that is set is judged with it
+        self._derive()  # a finding about a derived value is judged with its key
         replayed, capacity = self.batch_size_from_replay, self.replay_capacity
         if replayed >= self.batch_size:
             message = f"{replayed} of batch_size ({self.batch_size}) leaves no fresh unroll; expected less"

@@ -1,6 +1,6 @@
 """Leagues: the section `league` of a behaviour, its presets and its checks.
 
-docs/league-rules.md has the rules that the words stand for, with their sources.
+docs/league-rules.md explains the rules behind the words, with their sources.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.config.errors import Finding, suggest
 from headrace.config.fields import Flag, Float, Int, Names, PlainMap, Settings, Text, as_tuple, report
 
 START = "start"
-"""Where a reset leads that leads to no other learner."""
+"""The target of a reset to the first weights."""
 _LEARNER = re.compile(r"[A-Za-z0-9_-]+")
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -60,7 +60,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "learners": {"main": {"matches": [{"match": "meta"}], "freeze": {"win_rate": None}}},
     },
 }
-"""By the name of the preset: keys of `league` that the file's own go over."""
+"""Presets by name: keys of `league`, which the file's own override."""
 
 _KINDS = {
     "pfsp": "members of the pool, frozen by the learners `against` or named there, by `weighting`",
@@ -70,11 +70,11 @@ _KINDS = {
     "newest": "the newest policies of the learners `against`; in place of one that it hardly ever beats, its members",
     "meta": "members of the pool, as often as the mixture of `meta_solver` has them",
 }
-"""By `match`: whom a learner meets."""
+"""The opponents of a learner, by `match`."""
 
 
 _TAKERS = {"against": ("pfsp", "verify", "newest"), "weighting": ("pfsp",), "above": ("newest",)}
-"""Keys of a share, and the words of `match` that they go with."""
+"""Keys of a share, with the words of `match` that allow them."""
 
 
 def _as_names(value: object) -> object:
@@ -109,7 +109,7 @@ class MatchSettings(Settings):
 
     @model_serializer(mode="wrap")
     def _without_others(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out keys that belong to other words."""
+        """Drop keys that belong to other words."""
         return {key: each for key, each in handler(self).items() if self.match in _TAKERS.get(key, (self.match,))}
 
     def _mistakes(self) -> Iterator[Finding]:
@@ -148,7 +148,7 @@ class FreezeSettings(Settings):
             yield Finding(("after",), f"{self.after} is more than at_most ({self.at_most})", (("at_most",),))
 
     def for_steps(self, longest: int) -> FreezeSettings:
-        """Return a copy in which both numbers of steps are given; `longest` is what `at_most` is by default."""
+        """Return a copy with both numbers of steps filled in; `longest` is the default of `at_most`."""
         at_most = self.at_most or (longest if self.after is None else 2 * self.after)
         return self.model_copy(update={"at_most": at_most, "after": self.after or -(-at_most // 2)})
 
@@ -243,7 +243,7 @@ class LeagueSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, data: Any) -> Any:
-        """Put the keys over those of the preset, which is named no more."""
+        """Merge the keys over those of the preset, and drop its name."""
         named = isinstance(data, str)
         data = {"preset": data} if named else data
         preset = data.get("preset") if isinstance(data, Mapping) else None
@@ -261,7 +261,7 @@ class LeagueSettings(Settings):
         return merged
 
     def of_learner(self, behavior: str, learner: str) -> dict[str, Any]:
-        """Return what stands in the place of `league` in the settings of one learner, as plain data."""
+        """Return the `league` in one learner's settings, as plain data."""
         learners = {name: each.model_copy(update={"own": {}}) for name, each in self.learners.items()}
         copied = self.model_copy(update={"learners": learners, "of": behavior, "learner": learner})
         return copied.model_dump(mode="json", by_alias=True)
@@ -275,12 +275,12 @@ class LeagueSettings(Settings):
         """Return a copy in which each learner's `freeze` gives its steps.
 
         Args:
-            max_steps: of all learners, or by learner.
+            max_steps: one value for all learners, or by learner.
         """
         learners = {}
         for name, learner in self.learners.items():
             steps = max_steps if isinstance(max_steps, int) else max_steps[name]
-            # The rest is for ratings of the last member, and because a league does not see a trainer's last policy.
+            # Some steps remain to rate the last member, and because a league does not see a trainer's last policy.
             freeze = learner.freeze.for_steps(max(1, int(steps / (self.iterations + 0.5))))
             learners[name] = learner.model_copy(update={"freeze": freeze})
         return self.model_copy(update={"learners": learners})
@@ -342,12 +342,12 @@ class LeagueSettings(Settings):
 
 
 def _over(below: Any, above: Any) -> Any:
-    """Merge maps, key by key; what is no map replaces what was there."""
+    """Merge maps, key by key; any other value replaces the earlier one."""
     if not isinstance(below, Mapping) or not isinstance(above, Mapping):
         return above
     return {**below, **{key: _over(below.get(key), value) for key, value in above.items()}}
 
 
 def expanded(settings: LeagueSettings) -> dict[str, Any]:
-    """Return what a `league` stands for, presets and defaults filled in, as plain data for YAML."""
+    """Return a `league` with presets and defaults filled in, as plain data for YAML."""
     return {"league": settings.model_dump(mode="json", by_alias=True, exclude={"preset", "of", "learner"})}

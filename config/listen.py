@@ -1,4 +1,4 @@
-"""Where a server of ours listens: the values of `listen` settings. By default on this machine alone."""
+"""The addresses on which our servers listen: the values of `listen` settings. The default is this machine only."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headrace.config.fields import Text
 
 LOCALHOST = "localhost"
 _LOOPBACK = ("127.0.0.1", "::1")
-"""Programs that call `localhost` call either of these."""
+"""Addresses of `localhost`; programs call either."""
 _EVERY = ("::", "0.0.0.0")
 LAST_PORT = 65535
 
 
 def hosts_of(listen: str) -> tuple[str, ...]:
-    """The addresses that a `listen` value stands for; a machine may lack those that the value does not name.
+    """Return the addresses of a `listen` value; the machine may lack those that the value does not name.
 
     Raises:
         ValueError: if it is neither `localhost`, `all` nor an address.
@@ -32,7 +32,7 @@ def hosts_of(listen: str) -> tuple[str, ...]:
 
 
 def reaches_others(listen: str) -> bool:
-    """True if other machines may call a server with this `listen` value."""
+    """Return True if other machines may call a server with this `listen` value."""
     return any(not ip_address(host).is_loopback for host in hosts_of(listen))
 
 
@@ -55,7 +55,7 @@ Listen = Annotated[Text, AfterValidator(_checked)]
 
 
 def endpoint_of(text: str) -> tuple[str, int | None]:
-    """The `listen` value and the port of an endpoint; None: the server's usual port. Empty: localhost, usual port.
+    """Return an endpoint's `listen` value and port; None: the default port. Empty: localhost, default port.
 
     Raises:
         ValueError: if it is none of HOST:PORT, HOST, PORT.
@@ -87,10 +87,10 @@ def _checked_endpoint(text: str) -> str:
 
 
 def is_origin(text: str) -> bool:
-    """True for the origin of web pages as browsers name it: scheme, host, and port unless it is the usual one."""
+    """Return True for an origin as browsers name it: scheme, host, and port unless it is the default."""
     try:
         parts = urlsplit(text)
-        parts.port  # noqa: B018 - raises if it is no port
+        parts.port  # noqa: B018 - raises if it is not a port
     except ValueError:
         return False
     return bool(parts.hostname) and text == f"{parts.scheme}://{parts.netloc}".lower() and "@" not in parts.netloc

@@ -1,4 +1,4 @@
-"""Loading: a YAML file, `--set` arguments and options become a checked `RunConfig`, or a list of all mistakes."""
+"""Loading: turns a YAML file, `--set` arguments and options into a checked `RunConfig` or a list of all mistakes."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def load_config(
         overrides: values, or texts `path.to.key=value` with the value as YAML; they take precedence over the file,
             and later ones over earlier ones. Keys are today's, also where the file is old. List items are named
             by their index from 0: `pipeline.stages.0.host=main`.
-        curriculum: old lessons beside the file: a file, or a folder with one for each behaviour.
-        sampler: a file of old samplers beside the file.
+        curriculum: old lessons next to the file: a file, or a folder with one for each behaviour.
+        sampler: a file of old samplers next to the file.
         lesson: the lesson that all curricula begin with, from 0.
         complete: False if an option of a run may still name what is lacking (`--env`), which is a warning then.
 
@@ -70,11 +70,11 @@ class ConvertedFile:
     """A file in today's form."""
 
     text: str
-    """The YAML; the file's own text if nothing had to be converted."""
+    """The YAML; the original text if nothing had to be converted."""
     warnings: tuple[str, ...]
-    """Warnings about what was converted, and others that its writer should know."""
+    """Warnings about conversions, and other warnings."""
     left_out: tuple[str, ...] = ()
-    """What has no place in it, so that the run learns otherwise."""
+    """Settings without a counterpart, so that the run learns differently."""
 
 
 def convert(
@@ -97,7 +97,7 @@ def convert(
         algorithm: `ppo` or `sac`, for an entry; None: as the file's name or keys say.
 
     Raises:
-        ConfigError: with every mistake in the files, but for what only a run refuses, which is a warning.
+        ConfigError: with every mistake in the files, except what only a run refuses, which is a warning.
     """
     from headrace.config.legacy import ConvertedDocument, as_yaml
     from headrace.config.legacy.rl_zoo import EntryRequest, is_rl_zoo
@@ -127,7 +127,7 @@ def _read(
 def _modern(
     document: Document, curriculum: Path | str | None, sampler: Path | str | None, lesson: int
 ) -> ConvertedDocument:
-    # Hosts, whose configuration comes from main, import none of this.
+    # Imported late, as hosts, whose configuration comes from main, need none of this.
     from headrace.config.legacy import convert_document
     from headrace.config.legacy.rl_zoo import HOW, is_rl_zoo
 
@@ -144,7 +144,7 @@ def _modern(
 
 
 class _Converted(RunConfig):
-    """A configuration that nobody runs: what a run refuses is worth a warning."""
+    """A configuration that is not run: findings that a run refuses become warnings."""
 
     def _check_run(self) -> list[Finding]:
         return []
@@ -191,7 +191,7 @@ def _expect_map(document: Document) -> None:
 
 
 def _resume_yields(data: Mapping[str, Any], overrides: Sequence[Override]) -> bool:
-    """Return True if `initialize_from` of the command line overrules the file's `resume`."""
+    """Return True if `initialize_from` on the command line overrides the file's `resume`."""
     set_here = {override.path: override.value for override in overrides}
     section = data.get("checkpoint_settings")
     return (
@@ -219,7 +219,7 @@ class _Places:
         return Mistake(place.file, place.line, dotted(path), message)
 
     def _source(self, path: KeyPath) -> KeyPath:
-        """Return the key that gave a value: what a behaviour inherits stands in `default_settings`."""
+        """Return the key that set a value; inherited values come from `default_settings`."""
         if path[:1] != ("behaviors",) or len(path) < 2 or self._is_written(path):
             return path
         behavior, _, learner = str(path[1]).rpartition(".")
@@ -238,34 +238,34 @@ class _Places:
         return self.modern.has(path) or any(self._sets(override, path) for override in self.overrides)
 
     def _sets(self, override: Override, path: KeyPath) -> bool:
-        """Return True if an override set the key, or made the maps around it."""
+        """Return True if an override set the key or created the maps around it."""
         shared = min(len(path), len(override.path))
         return path[:shared] == override.path[:shared] and (shared == len(override.path) or not self.modern.has(path))
 
 
-# Overrides of single values of the YAML, applied before it is checked: `--set path.to.key=value`, and options.
+# Overrides of single values of the YAML, applied before the check: `--set path.to.key=value`, and options.
 
 EACH = "*"
-"""In a path: all names of the map at this place."""
+"""In a path, stands for all names of the map at this place."""
 
 _NAMED = ("behaviors", "environment_parameters")
-"""Sections whose keys are names of the user's choice, where the schema can't detect a slip."""
+"""Sections whose keys the user names, so that the schema can't detect a misspelling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One value that takes precedence over the file's."""
+    """One value that overrides the file's."""
 
     name: str
-    """Its name in mistakes: `--set path.to.key=value`, or an option as it was given, such as `--num-envs 0`."""
+    """Its name in mistakes: `--set path.to.key=value`, or an option as given, such as `--num-envs 0`."""
     path: KeyPath
     value: Any
     optional: bool = False
-    """True if it is to be left out where the file lacks the section that it starts with."""
+    """True to drop it if the file lacks its first section."""
 
 
 def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mistake]]:
-    """Read the arguments of `--set`; return the overrides, and mistakes for arguments that can't be read."""
+    """Parse the arguments of `--set`; return the overrides, and mistakes for invalid arguments."""
     overrides, mistakes = [], []
     for argument in arguments:
         if isinstance(argument, Override):
@@ -288,7 +288,7 @@ def parse(arguments: Sequence[str | Override]) -> tuple[list[Override], list[Mis
 
 
 def apply(data: dict[str, Any], overrides: Sequence[Override]) -> tuple[dict[str, Any], list[Override], list[Mistake]]:
-    """Apply overrides to plain data, in their order.
+    """Apply overrides to plain data, in order.
 
     Returns:
         New data, the overrides that were applied, with complete paths, and mistakes for those that have no place.
@@ -310,7 +310,7 @@ def _set(argument: str) -> str:
 
 
 def _spelt_out(data: dict[str, Any], override: Override) -> list[Override]:
-    """Return the override once for each name that `EACH` stands for; none if it is optional and has no place."""
+    """Return the override for each name for which `EACH` stands; none if it is optional and its section is missing."""
     section, *below = override.path
     if override.optional and data.get(str(section)) is None:
         return []

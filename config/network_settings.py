@@ -1,4 +1,4 @@
-"""The `network_settings` of a behaviour, and the table of image encoders that they choose from.
+"""The `network_settings` of a behaviour, and the table of image encoders.
 
 A new encoder is one entry in `IMAGE_ENCODERS`, and the function that the entry names. A whole
 network of one's own needs none: see `NetworkSettings.network`.
@@ -27,7 +27,7 @@ class ImageEncoder:
     layers: str
     """Function from the number of channels to a torch module that takes images [B, channels, height, width]."""
     smallest_side: int
-    """Pixels that height and width need for the last layer to have anything left to see."""
+    """Minimum height and width in pixels, so that the last layer has an input."""
     activation: str = "torch.nn:LeakyReLU"
     """Module class of the activation after the linear layer."""
     onnx: str = "headrace.stages.policy.onnx.layers:apply"
@@ -42,7 +42,7 @@ IMAGE_ENCODERS: Table[ImageEncoder] = Table(
     match3=ImageEncoder("headrace.stages.policy.network.images:match3", 5),
     fully_connected=ImageEncoder("headrace.stages.policy.network.images:fully_connected", 1),
 )
-"""By `vis_encode_type`."""
+"""Encoders by `vis_encode_type`."""
 
 Activation = Literal["swish", "tanh", "relu", "elu", "gelu", "leaky_relu"]
 
@@ -50,11 +50,11 @@ MOST_UNITS = 16384
 MOST_LAYERS = 100
 DEFAULT_LAYERS = 2
 LOG_STD_OF_SAC = -3.0
-"""`initial_log_std` of SAC's `gsde`, where there is none: that of Stable-Baselines3."""
+"""Default `initial_log_std` of SAC's `gsde`, as in Stable-Baselines3."""
 
 
 def _units(value: Any) -> Any:
-    """Read the width of all hidden layers, or a list of each one's."""
+    """Read one width for all hidden layers, or a list with each layer's."""
     if not isinstance(value, list | tuple):
         return _width(value)
     if not 0 < len(value) <= MOST_LAYERS:

@@ -1,4 +1,4 @@
-"""The table of observation kinds: what an observation is taken for by the rank of its shape, and where its code is.
+"""The table of observation kinds, chosen by the rank of an observation's shape, with the place of their code.
 
 A new kind is one entry here, and the classes and functions that the entry names as `module:name`; they are imported
 where a network needs them.
@@ -16,15 +16,15 @@ class ObservationKind:
     """One kind of observation."""
 
     ranks: tuple[int, ...]
-    """Lengths of the shapes that make an observation one of this kind; no two kinds share one."""
+    """Ranks of the shapes of this kind; no two kinds share one."""
     description: str
-    """For messages, after "expected"."""
+    """Words for messages, after "expected"."""
     meaning: str
-    """For the reference of the YAML: what an observation of this kind is, or may be made of."""
+    """Description for the YAML reference: the observations of this kind."""
     box_ranks: tuple[int, ...] | None = None
-    """Ranks of a Gymnasium Box that can be taken for it; None: all."""
+    """Ranks of a Gymnasium Box that can be of this kind; None: all."""
     pixels: bool = False
-    """True if bytes stand for 0 to 1 and channels may come last; Unity's models get floats, the channels first."""
+    """True if bytes mean 0 to 1 and channels may come last; Unity's models get floats with channels first."""
     encoder: str | None = None
     """Torch module that encodes all observations of the kind (`headrace.stages.policy.network.body:KindEncoder`).
 
@@ -37,7 +37,7 @@ class ObservationKind:
 
     @property
     def flat(self) -> bool:
-        """True if observations stand side by side in one matrix; see `encoder`."""
+        """True if observations are concatenated into one matrix; see `encoder`."""
         return self.encoder is None
 
 
@@ -68,7 +68,7 @@ OBSERVATION_KINDS: Table[ObservationKind] = Table(
         unity_dimensions=(4, 1),
     ),
 )
-"""By name; encoders follow each other in this order, each with the encodings of those before it beside its own."""
+"""Kinds by name, in the order of their encoders, each of which also gets the earlier encodings."""
 
 
 def kind_of_rank(rank: int) -> str:

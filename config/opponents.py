@@ -1,4 +1,4 @@
-"""Who plays against a policy: the sections `self_play` and `evaluation`, and the tables of opponents of each."""
+"""The opponents of a policy: the sections `self_play` and `evaluation`, and the table of opponents of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.config.brains import (
 from headrace.config.errors import Finding, suggest
 from headrace.config.fields import Float, Int, PlainMap, Settings, Text, changed, is_reference
 
-# Self-play: one team learns at a time and the others play with former policies, or all learn at once.
+# Self-play: one team learns at a time while the others play with earlier policies, or all learn together.
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ OPPONENT_SAMPLERS = {
     "latest_or_uniform": OpponentSamplerKind("headrace.stages.ghost.opponents:UniformOpponents"),
     "prioritised": OpponentSamplerKind("headrace.stages.ghost.opponents:PrioritisedOpponents", ("power",)),
 }
-"""By `opponents`; a `module:Class` of the user's needs no entry."""
+"""The ways by `opponents`; a user's `module:Class` needs no entry."""
 
 
 def _sampler(value: object) -> object:
@@ -59,7 +59,7 @@ _OF_TURNS = (
     "opponents_with",
     "brains",
 )
-"""Keys of `self_play` without meaning where all teams learn at once."""
+"""Keys of `self_play` without meaning if all teams learn together."""
 
 
 class SelfPlaySettings(Settings):
@@ -121,7 +121,7 @@ class SelfPlaySettings(Settings):
 
     def _about_opponents(self) -> list[Finding]:
         built_in = OPPONENT_SAMPLERS.get(self.opponents)
-        if built_in is None:  # the user's own, which checks its arguments itself
+        if built_in is None:  # a user's class, which checks its arguments itself
             return []
         accepts = ", ".join(map(repr, built_in.keys)) or "nothing"
         findings = [
@@ -146,7 +146,7 @@ class EvaluationOpponentsKind:
     implementation: str
     """`module:Class`, `EvaluationOpponents` of `headrace.stages.evaluation`."""
     meaning: str
-    """For the reference of the YAML."""
+    """Description for the YAML reference."""
 
 
 EVALUATION_OPPONENTS = {
@@ -159,7 +159,7 @@ EVALUATION_OPPONENTS = {
         "by the policies as they were at the first evaluation, kept in `<behavior>-opponent.pt`",
     ),
 }
-"""By `evaluation.opponents`; all else is a brain (`headrace.config.brains`)."""
+"""The kinds by `evaluation.opponents`; anything else is a brain (`headrace.config.brains`)."""
 
 
 def _opponents(value: object) -> object:

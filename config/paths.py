@@ -1,4 +1,4 @@
-"""Paths as users write them, in a file or on the command line: the one reader of all of them."""
+"""Paths that users write, in a file or on the command line: the single reader of all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 
 
 def user_path(text: str, platform: str = sys.platform) -> str:
-    r"""Return a path as this system has it; also of what begins with a path, such as `runs/first@best`.
+    r"""Convert a path to this system's form, even with a suffix such as `runs/first@best`.
 
     `~` and variables (`$HOME`, on Windows `%USERPROFILE%` as well) are replaced. On Windows `C:runs`, which lies in
     whatever folder the drive is in, becomes absolute; elsewhere a relative path of Windows (`builds\ball`) gets
@@ -26,7 +26,7 @@ def user_path(text: str, platform: str = sys.platform) -> str:
 
 
 def is_of_windows(path: str) -> bool:
-    """True for an absolute path of Windows."""
+    """Return True for an absolute Windows path."""
     return _OF_WINDOWS.match(path) is not None
 
 

@@ -1,4 +1,4 @@
-"""The `pipeline` section: queues, policy lag, stages of the user's own, statistics writers, supervision.
+"""The `pipeline` section: queues, policy lag, custom stages, statistics writers, supervision.
 
 `STATISTICS_WRITERS` is the table of writers that a run may list by name; a new one is one entry there, and the class
 that the entry names. TensorBoard's is always there. Hosts are in `host_kinds`.
@@ -53,7 +53,7 @@ class QueuesSettings(Settings):
     )
 
 
-# Stages of the user's own.
+# Custom stages.
 
 STAGE_GROUP = "headrace.stages"
 """Entry-point group under which installed packages offer stages by a short name."""
@@ -111,13 +111,13 @@ class WriterKind:
     """One statistics writer. The class is given as `module:Class`, and imported when a run asks for it."""
 
     meaning: str
-    """For the reference of the YAML."""
+    """Description for the YAML reference."""
     made_by: str
     """Class with the methods of `StatisticsWriter`; its parameters are the keys of `with`."""
     packages: tuple[str, ...] = ()
-    """Packages that it needs, which the extra of the writer's name brings."""
+    """Packages that it needs, which the extra with the writer's name installs."""
     patient: bool = False
-    """It goes on after errors of the disk, which may have room again later."""
+    """True to keep calling it after disk errors, as the disk may have room again later."""
 
 
 STATISTICS_WRITERS: Table[WriterKind] = Table(
@@ -131,7 +131,7 @@ STATISTICS_WRITERS: Table[WriterKind] = Table(
         "MLflow", "headrace.pipeline.reporting.mlflow_writer:MlflowWriter", ("mlflow", "sqlalchemy", "alembic")
     ),
 )
-"""By the name that `statistics_writers` lists."""
+"""Writers by their name in `statistics_writers`."""
 
 
 def _writer(value: object) -> object:
@@ -163,17 +163,17 @@ class WriterSettings(Settings):
         return {"use": value} if isinstance(value, str) else value
 
 
-# Supervision: how long a part of the run may be silent before a warning, and before its end.
+# Supervision: how long a part of the run may be silent before a warning and before its end.
 
 _WARN = "Seconds of silence before a warning says which of them is silent and in which code."
 _END = "Seconds of silence before it is ended"
 _MOST_S = 1e6
 STARTING_FACTOR = 5
-"""What starts, or is no stage, has this many times the limits: most of it is the import of libraries."""
+"""Factor on the limits of starting hosts and of code outside stages, most of whose time is imports."""
 START_S = 300.0
-"""What starts has this time at least where `env_settings.timeout_wait` would be its limit, which is that of games."""
+"""Minimum limit in seconds of a starting host if its limit is `env_settings.timeout_wait`, which is meant for games."""
 PAUSE_S = 5.0
-"""Who looks every second, and looks as late as this, did not run itself: nobody was silent meanwhile."""
+"""Delay of the check, due every second, after which the checker itself did not run, so that no silence counts."""
 
 
 class _Silence(Settings):
@@ -246,7 +246,7 @@ class SupervisionSettings(Settings):
 # The section itself.
 
 MOST_UPDATES_OF_LAG = 1_000_000
-"""The largest lag that is accepted; more is a slip of the pen."""
+"""Maximum lag; a larger one is a typing error."""
 
 
 def _lag(value: object) -> object:

@@ -18,7 +18,7 @@ _GIVEN = "or give it to run(…, environment=…)"
 
 
 def plain(value: object, path: KeyPath = ()) -> Any:
-    """Return data as YAML has it: tuples become lists, paths text, NumPy's numbers numbers, classes `module:Class`.
+    """Return data in YAML's types: tuples become lists, paths text, NumPy's numbers numbers, classes `module:Class`.
 
     Raises:
         ConfigError: if there is an object that can't be written down.
@@ -49,7 +49,7 @@ def _key(key: object, path: KeyPath) -> str:
 
 
 def named(value: Any, path: KeyPath) -> str:
-    """Name a class or function, so that other processes can import it; an object that merely can be called has none."""
+    """Return the name by which other processes can import a class or function; other callables have none."""
     module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     if module == "__main__":
         if _is_guarded(name):
@@ -67,10 +67,10 @@ _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _is_guarded(name: str) -> bool:
-    """True if the script defines a name where it is started alone, and not where it is imported."""
+    """Return True if the script defines a name only when it is started, and not when it is imported."""
     try:
         tree = ast.parse(Path(sys.modules["__main__"].__file__ or "").read_bytes())
-    except (AttributeError, OSError, SyntaxError, ValueError):  # of a notebook, an interpreter
+    except (AttributeError, OSError, SyntaxError, ValueError):  # in a notebook or an interpreter
         return False
     guards = [each for each in tree.body if isinstance(each, ast.If) and "__name__" in ast.unparse(each.test)]
     guarded = {each.name for guard in guards for each in guard.body if isinstance(each, _DEFINES)}
@@ -78,7 +78,7 @@ def _is_guarded(name: str) -> bool:
 
 
 def _not_importable(value: Any, name: str, bound: object, where: str = "") -> str:
-    """Say what something that can be called is, why it can't be used, and what to write instead."""
+    """Describe a callable that can't be used, with the reason and an alternative."""
     around, _, inner = name.rpartition(".<locals>.")
     meant, more = name.rpartition(".")[2], ""
     if isinstance(value, partial):

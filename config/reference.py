@@ -55,7 +55,7 @@ def reference() -> str:
 
 
 def _section(path: str, model: type[BaseModel], level: int, described: dict[type[BaseModel], str]) -> Iterator[str]:
-    """Describe a model and those below it, each once; `described` holds the path of each model's first description."""
+    """Describe a model and its submodels, each once; `described` holds the path of each model's first description."""
     described[model] = path
     yield f"{'#' * min(level, 4)} {f'`{path}`{_choice_of(model)}' if path else 'Sections'}"
     yield ""
@@ -91,13 +91,13 @@ def _below(path: str, field: FieldInfo) -> Iterator[tuple[str, type[BaseModel]]]
 
 
 def _choice_of(model: type[BaseModel]) -> str:
-    """Name the trainer whose hyperparameters a section holds."""
+    """Return the name of the trainer whose hyperparameters a section holds."""
     trainers = " or ".join(trainers_of(model))
     return f" (`trainer_type: {trainers}`)" if trainers else ""
 
 
 def _unpacked(kind: Any) -> tuple[str, list[Any]]:
-    """Unpack maps and lists; return the text behind the key, and the types inside."""
+    """Unpack maps and lists; return the text after the key, and the inner types."""
     if get_origin(kind) is dict:
         return ".<name>", alternatives(get_args(kind)[1])
     if get_origin(kind) is tuple:
@@ -106,7 +106,7 @@ def _unpacked(kind: Any) -> tuple[str, list[Any]]:
 
 
 def _tag_of(model: type[BaseModel]) -> str:
-    """Name the tag by which a member of a union is chosen."""
+    """Return the tag that selects a union's member."""
     tags = ", ".join(f"{key}: {word}" for key, word in tags_of(model).items())
     return f" ({tags})" if tags else ""
 
@@ -143,7 +143,7 @@ def _default_of(field: FieldInfo) -> str:
 
 
 def _is_absent(field: FieldInfo) -> bool:
-    """Return True if the key may be left out, but not be null."""
+    """Return True if the key may be omitted but not null."""
     extra = field.json_schema_extra
     return isinstance(extra, dict) and extra.get("absent") is True
 
@@ -165,4 +165,4 @@ def _range_of(field: FieldInfo) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(reference().encode())  # a file of the repository: the same on every system
+    sys.stdout.buffer.write(reference().encode())  # the repository's file is the same on every system

@@ -67,7 +67,7 @@ class LearnedSignalSettings(RewardSignalSettings):
     )
 
     def _derive(self) -> None:
-        # Here rather than where networks are made: settings that came by way of plain data have every key given.
+        # Checked here rather than where networks are built: settings from plain data have every key set.
         if self.encoding_size is not None and not self._is_set("network_settings"):
             self._fill(network_settings=NetworkSettings(hidden_units=self.encoding_size))
 
@@ -122,7 +122,7 @@ class RewardSignals(Settings):
     stands for a signal of your own, whose class `use` names.
     """
 
-    # This is the table of reward signals: name, settings, class.
+    # The table of reward signals: name, settings, class.
     extrinsic: ExtrinsicSettings | None = _signal(
         "headrace.stages.trainer.rewards.signal:Extrinsic", "The environment's own reward."
     )
@@ -140,7 +140,7 @@ class RewardSignals(Settings):
 
     @property
     def present(self) -> dict[str, RewardSignalSettings]:
-        """The behaviour's signals by name: built-in ones in the table's order, then the user's own."""
+        """The behaviour's signals by name: built-in ones in the table's order, then custom ones."""
         built_in = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: body for name, body in (built_in | self.__pydantic_extra__).items() if body is not None}
 
@@ -167,5 +167,5 @@ class RewardSignals(Settings):
 
     @model_serializer(mode="wrap")
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out signals that the behaviour lacks: null would be read as a mistake."""
+        """Omit signals that the behaviour lacks, as null would count as a mistake."""
         return {name: body for name, body in handler(self).items() if body is not None}

@@ -1,4 +1,4 @@
-"""The configuration of a run. What is merged in its plain data, before that is checked, stands at the end."""
+"""The configuration of a run. The merging of its plain data before the check comes last."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.config.validation import MERGED, check
 from headrace.surroundings import absolute
 
 SHARED = "x-"
-"""Keys at the top that begin so are for anchors."""
+"""Prefix of top-level keys that hold anchors."""
 
 
 class RunConfig(Sections):
@@ -29,29 +29,29 @@ class RunConfig(Sections):
 
     _path: Path | None = PrivateAttr(None)
     _warnings: tuple[str, ...] = PrivateAttr(())
-    _locate: Locate = PrivateAttr(default_factory=lambda: nowhere)  # a mere function would be taken for a method
+    _locate: Locate = PrivateAttr(default_factory=lambda: nowhere)  # a plain function would count as a method
 
     @property
     def path(self) -> Path | None:
-        """The file that was loaded; None for plain data."""
+        """The loaded file; None for plain data."""
         return self._path
 
     @property
     def source_folder(self) -> Path | None:
-        """Absolute folder of that file: modules that lie in it are importable by the YAML."""
+        """Absolute folder of that file, whose modules the YAML can import."""
         return None if self._path is None else absolute(self._path).resolve().parent
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about keys that have no effect, or hardly the intended one; found while loading."""
+        """Warnings, found while loading, about keys with no effect or hardly the intended one."""
         return self._warnings
 
     def place(self, path: KeyPath) -> str:
-        """Return the place of a key: `file:line`, or the option that set it; empty for plain data."""
+        """Return the place of a key: `file:line` or the option that set it; empty for plain data."""
         return self._locate(path, "").place
 
     def is_set_by_command(self, path: KeyPath) -> bool:
-        """Return True if a key's value was given by `--set`, which is for this start alone."""
+        """Return True if `--set` gave a key's value, which is only for this start."""
         return self.place(path).startswith(SET)
 
     def behavior_settings(self, name: str) -> BehaviorSettings:
@@ -76,13 +76,13 @@ class RunConfig(Sections):
         return self.behaviors.get(listed, self.default_settings)
 
     def league_learners(self, name: str) -> list[str]:
-        """Return the names under which the learners of a behaviour of the environment learn; none without a league."""
+        """Return the names of the learners of an environment's behaviour; none without a league."""
         return [key for key, each in self.behaviors.items() if each.league is not None and each.league.of == name]
 
     def to_plain(self) -> dict[str, Any]:
         """Return the configuration, defaults filled in, as plain data for YAML, JSON or msgpack.
 
-        `default_settings` holds only the keys that were given: the others would be merged under all behaviours.
+        `default_settings` has only the written keys, as the others would be merged under all behaviours.
         """
         plain = self.model_dump(mode="json", by_alias=True)
         if self.default_settings is not None:
@@ -99,21 +99,21 @@ class RunConfig(Sections):
 
         Args:
             plain: the data.
-            path: the file that the data was loaded from, for `source_folder`.
-            locate: knows the places of keys.
+            path: the file from which the data was loaded, for `source_folder`.
+            locate: makes mistakes with the keys' places.
 
         Raises:
-            ConfigError: with everything that is wrong with it.
+            ConfigError: with all mistakes.
         """
         completed, inherited = merge_default_settings(plain)
         return check(cls, completed, locate).loaded(path, locate, (), inherited)
 
     def rewritten(self, plain: Mapping[str, Any]) -> RunConfig:
-        """Return the configuration of other plain data, from the same file; raises as `from_plain`."""
+        """Return the configuration of other plain data from the same file; errors are those of `from_plain`."""
         return type(self).from_plain(plain, self._path, self._locate)
 
     def loaded(self, path: Path | None, locate: Locate, notes: Sequence[str], findings: Sequence[Finding]) -> RunConfig:
-        """Set the file, the places of keys and the warnings of a configuration that is being loaded.
+        """Set the file, the keys' places and the warnings of a configuration that is being loaded.
 
         Args:
             path: the file.
@@ -130,7 +130,7 @@ class RunConfig(Sections):
     @model_validator(mode="before")
     @classmethod
     def _default_by_kind(cls, data: Any) -> Any:
-        """Fill in the defaults that a kind of environment has of its own in other sections."""
+        """Fill in an environment kind's own defaults in other sections."""
         section = data.get("environment") if isinstance(data, dict) else None
         kind = ENVIRONMENT_KINDS.get(str(section.get("kind"))) if isinstance(section, dict) else None
         for name, defaults in kind.defaults.items() if kind is not None else ():
@@ -142,7 +142,7 @@ class RunConfig(Sections):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_shared(cls, data: Any) -> Any:
-        """Leave out `x-…`, under which stands what other places of the file share by anchors."""
+        """Drop `x-…` keys, which hold anchors that other places of the file use."""
         return {key: data[key] for key in data if not key.startswith(SHARED)} if isinstance(data, dict) else data
 
     @model_validator(mode="before")
@@ -159,11 +159,11 @@ class RunConfig(Sections):
         return [*check_sections(self), *self._check_run()]
 
     def _check_run(self) -> list[Finding]:
-        """Find what a run refuses."""
+        """Find everything that a run refuses."""
         return check_run(self)
 
     def _run_unity(self, environment: EnvironmentSettings) -> None:
-        """Without the section it is Unity too: there is one form of saying so from here on, but for action repeat."""
+        """Normalise Unity to a missing section, unless it repeats actions."""
         if environment.is_auto("num_envs"):
             self._fill(env_settings=self.env_settings.with_auto("num_envs"))
         elif "num_envs" in environment.model_fields_set:
@@ -173,7 +173,7 @@ class RunConfig(Sections):
         self._fill(environment=kept)
 
     def _filled(self, environment: EnvironmentSettings) -> EnvironmentSettings:
-        """Fill in what the section takes from others when it does not say it itself."""
+        """Fill in values that a section takes from others by default."""
         update: dict[str, object] = {}
         if "num_envs" not in environment.model_fields_set and not environment.is_auto("num_envs"):
             if self.env_settings.is_auto("num_envs"):
@@ -186,16 +186,16 @@ class RunConfig(Sections):
         return environment.model_copy(update=update)
 
 
-# Merging of `default_settings` under every behaviour, in the plain data, before it is checked.
+# Merging of `default_settings` under every behaviour, in the plain data before the check.
 
 
 def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """Merge `default_settings` under every behaviour; to be done once, as null has a meaning here that is lost.
+    """Merge `default_settings` under every behaviour; only once, as the meaning of null here is lost afterwards.
 
-    Each learner of a league becomes a behaviour `<behaviour>.<learner>`, whose own keys go over those of its behaviour.
+    Each learner of a league becomes a behaviour `<behaviour>.<learner>`, whose own keys override its behaviour's.
 
-    A reward signal of `default_settings` is dropped where a behaviour has null for it. A hyperparameter that the
-    behaviour's trainer lacks is dropped with a warning, and without one where the behaviour has null for it.
+    A reward signal of `default_settings` is dropped if a behaviour has null for it. A hyperparameter that the
+    behaviour's trainer lacks is dropped with a warning, or without one if the behaviour has null for it.
 
     Args:
         plain: the YAML as plain data; it is not changed.
@@ -217,12 +217,12 @@ def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tu
 
 
 def _learners(name: str, own: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a behaviour, or, if it has a league, each of its learners as a behaviour of its own."""
+    """Yield a behaviour or, if it has a league, each of its learners as a separate behaviour."""
     league = own.get("league") if isinstance(own, Mapping) else None
     try:
         settings = LeagueSettings.model_validate(league) if league is not None else None
     except ValidationError:
-        settings = None  # the check of all says what is wrong with it
+        settings = None  # the full check reports the mistake
     if settings is None or settings.of:
         yield name, own
         return
@@ -240,7 +240,7 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
     default_trainer = default.get("trainer_type", DEFAULT_TRAINER)
     trainer = own.get("trainer_type", default_trainer)
     if isinstance(hyperparameters, Mapping) and default_trainer != trainer:
-        # The schema of a trainer of the user's own is unknown: nothing of another trainer's is sure to fit.
+        # A custom trainer's schema is unknown, so another trainer's keys may not fit.
         model = declared_kind(trainer).hyperparameters
         known = {} if model is None else model.model_fields
         foreign = [key for key in hyperparameters if key not in known]

@@ -89,11 +89,11 @@ class SACHyperparameters(Hyperparameters):
 
     @property
     def rows_per_update(self) -> int | None:
-        """`train_freq`, where it counts steps."""
+        """`train_freq`, if it counts steps."""
         return self.train_freq if self.update_at == "step" else None
 
     def small(self, rows: int) -> Self:
-        """Return a copy that updates as steps come, but seldom; the first half of its rows may be random."""
+        """Return a copy that updates rarely, as steps come; the first half of its rows may be random."""
         seldom = max(self.steps_per_update, rows / 4)
         most = {"batch_size": rows // 2, "buffer_init_steps": rows // 2, "random_steps": rows // 4}
         return self.model_copy(
@@ -119,7 +119,7 @@ class SACHyperparameters(Hyperparameters):
             self._fill(reward_signal_steps_per_update=self.steps_per_update)
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find a replay buffer that could hold no whole sequence, and what does not go with hindsight."""
+        """Find a replay buffer too small for a whole sequence, and conflicts with hindsight."""
         memory = block.network_settings.memory
         if self.hindsight is not None and memory is not None:
             message = "relabels single steps, and a network with a memory learns from sequences; leave one of them out"
@@ -141,7 +141,7 @@ class SACHyperparameters(Hyperparameters):
             )
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find sizes by which little or nothing would be learned."""
+        """Find sizes with which little or nothing would be learned."""
         if self.reward_signal_steps_per_update != self.steps_per_update and not block.learned_signals:
             message = "has no effect, because none of the reward signals learns"
             yield Finding(("hyperparameters", "reward_signal_steps_per_update"), message)

@@ -1,4 +1,4 @@
-"""Look-ups in the settings models: the keys that are known at a path of the YAML."""
+"""Look-ups in the settings models: the known keys at a path of the YAML."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from headrace.config.trainers import TRAINERS
 
 
 def alternatives(annotation: Any) -> list[Any]:
-    """Return the types that a value may have, with `Annotated` and unions taken apart and null left out.
+    """Return the types that a value may have, with `Annotated` and unions unpacked and without null.
 
-    The bases of hyperparameters and of environments stand for those of all built-in kinds.
+    The base models of hyperparameters and environments stand for all built-in kinds.
     """
     origin = get_origin(annotation)
     if origin is Annotated:
@@ -44,7 +44,7 @@ def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def more_of(model: type[BaseModel]) -> type[BaseModel] | None:
-    """Return the model of values under keys that a model does not list; None if such keys are mistakes."""
+    """Return the model of values under unlisted keys; None if unlisted keys are mistakes."""
     more: type[BaseModel] | None = getattr(model, "more", None)
     return more
 
@@ -53,9 +53,9 @@ def models_at(top: type[BaseModel], path: KeyPath, data: Any) -> list[type[BaseM
     """Find the models that may describe the value at a path.
 
     Args:
-        top: the model of the whole.
-        path: where to look.
-        data: the plain data; its tags (such as `sampler_type: uniform`) choose between alternatives.
+        top: the top model.
+        path: path of the value.
+        data: the plain data, whose tags (such as `sampler_type: uniform`) choose between alternatives.
     """
     here: list[Any] = [top]
     for key in path:
@@ -67,11 +67,11 @@ def models_at(top: type[BaseModel], path: KeyPath, data: Any) -> list[type[BaseM
 
 
 def sections_below(model: type[BaseModel], data: Any) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield the sections that a model may hold: `(key, model)`, or `('key.<name>', model)` in maps.
+    """Yield the sections that a model may have: `(key, model)`, or `('key.<name>', model)` in maps.
 
     Args:
-        model: the model above them.
-        data: the plain data for it, whose keys may choose between alternatives.
+        model: the model.
+        data: its plain data, whose keys may choose between alternatives.
     """
     for key, field in fields_of(model).items():
         for kind in alternatives(field.annotation):
@@ -82,7 +82,7 @@ def sections_below(model: type[BaseModel], data: Any) -> Iterator[tuple[str, typ
 
 
 def _alone(kind: Any, data: Any) -> list[Any]:
-    """Return what a map describes that stands where a list of maps may stand: its only item."""
+    """Return the only item of a value for which the schema also allows a list of maps."""
     return alternatives(get_args(kind)[0]) if get_origin(kind) is tuple and isinstance(data, dict) else [kind]
 
 
@@ -118,7 +118,7 @@ def is_inside(path: KeyPath, data: Any) -> bool:
 
 
 def tags_of(model: type[BaseModel]) -> dict[str, str]:
-    """Return the keys of a model that can hold one word only, its tags, and that word."""
+    """Return a model's tags, the keys with only one allowed word, with that word."""
     kinds = {key: field.annotation for key, field in fields_of(model).items()}
     words = {key: get_args(kind) for key, kind in kinds.items() if get_origin(kind) is Literal}
     return {key: choice[0] for key, choice in words.items() if len(choice) == 1}
@@ -130,7 +130,7 @@ def trainers_of(model: type[BaseModel]) -> list[str]:
 
 
 def _chosen(model: type[BaseModel], beside: Any) -> bool:
-    """Return False if the `trainer_type` beside a section makes it another model."""
+    """Return False if the `trainer_type` next to a section selects another model."""
     trainers = trainers_of(model)
     return not trainers or value_at(beside, ("trainer_type",)) in (None, *trainers)
 

@@ -1,4 +1,4 @@
-"""Checks that span several sections of the YAML; those of a single section stand with its model."""
+"""Checks across several sections of the YAML; those of a single section are in its model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.config.sections import Sections
 _BEHAVIORS: KeyPath = ("behaviors",)
 _DEFAULT: KeyPath = ("default_settings",)
 _MOST_PROGRAMS = 256
-"""Of one actor: agents' ids leave no room for more."""
+"""Maximum programs of one actor, by the range of agent ids."""
 
 
 def check_run(config: Sections) -> list[Finding]:
-    """Find what is no mistake in a file that is only converted: what environments a run has."""
+    """Find mistakes about a run's environments, which don't matter in a file that is only converted."""
     return [*_about_environment(config)]
 
 
@@ -41,7 +41,7 @@ def check_sections(config: Sections) -> list[Finding]:
 
 
 def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
-    """Return all blocks with their keys: each behaviour's, and `default_settings`, which others may have."""
+    """Return all blocks with their keys: each behaviour's, and `default_settings`, which others may use."""
     blocks: list[tuple[KeyPath, BehaviorSettings]] = [
         ((*_BEHAVIORS, name), each) for name, each in config.behaviors.items()
     ]
@@ -49,12 +49,12 @@ def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
 
 
 def _about_leagues(config: Sections) -> Iterator[Finding]:
-    """Find what contradicts that each actor plays for one learner of a league, or for all where there is none."""
+    """Find contradictions to the rule that each actor plays for one learner of a league, or for all without one."""
     if config.default_settings is not None and config.default_settings.league is not None:
         message = "belongs to a behaviour that is listed, whose learners it names; move it there"
         yield Finding((*_DEFAULT, "league"), message)
     leagues = {name: each.league for name, each in config.behaviors.items() if each.league is not None}
-    learners = {name: league for name, league in leagues.items() if league.of}  # one that is wrong has none
+    learners = {name: league for name, league in leagues.items() if league.of}  # an invalid one has none
     pipeline, hosts = config.pipeline, config.pipeline.hosts
     path: KeyPath = ("pipeline", "hosts", "actors", "replicas")
     if pipeline.deterministic and hosts.actors.replicas not in (1, len(leagues)):
@@ -88,7 +88,7 @@ def _about_leagues(config: Sections) -> Iterator[Finding]:
 
 
 def _about_replay(config: Sections) -> Iterator[Finding]:
-    """Find replay buffers that can't lie in hosts of their own."""
+    """Find replay buffers that can't be in separate hosts."""
     path: KeyPath = ("pipeline", "hosts", "replay", "kind")
     if config.pipeline.hosts.replay.kind is None:
         return
@@ -105,7 +105,7 @@ def _about_replay(config: Sections) -> Iterator[Finding]:
 
 
 def with_hindsight(config: Sections) -> list[KeyPath]:
-    """Return the keys of the `hindsight` of all behaviours that learn with it."""
+    """Return the keys of all behaviours' `hindsight`."""
     found = ((path, block) for path, block in _blocks(config) if block.learns)
     return [
         (*path, "hyperparameters", "hindsight")
@@ -115,7 +115,7 @@ def with_hindsight(config: Sections) -> list[KeyPath]:
 
 
 def _about_hindsight(config: Sections) -> Iterator[Finding]:
-    """Find that the learner can't have the reward of a goal, or that the steps' rewards are others."""
+    """Find runs whose learner can't compute a goal's reward, or whose steps have other rewards."""
     environment, kind = config.environment, config.environment_kind
     for path in with_hindsight(config):
         if environment is None and config.replay is not None:
@@ -147,7 +147,7 @@ def _about_hindsight(config: Sections) -> Iterator[Finding]:
 
 
 def _about_ratings_that_stop(config: Sections) -> Iterator[Finding]:
-    """Find ratings that can't stop a behaviour: main knows them, and its word comes at no certain step."""
+    """Find ratings that can't stop a behaviour, as they come from main at no certain step."""
     pipeline = config.pipeline
     why: dict[KeyPath, str] = {}
     if pipeline.deterministic:
@@ -209,7 +209,7 @@ def check_behavior(config: Sections) -> Iterator[Finding]:
 
 
 def without_behavior(config: Sections, likely: str = "Agent") -> str:
-    """Say that an environment's agents have no behaviour; of those that are listed, `likely` is proposed first."""
+    """Report that an environment's agents have no behaviour, and propose `likely` first among the listed ones."""
     listed = config.met_behaviors
     return (
         f"needs 'behavior', the name of its agents, since {len(listed)} behaviours are listed; such as "
@@ -218,7 +218,7 @@ def without_behavior(config: Sections, likely: str = "Agent") -> str:
 
 
 def check_roles(config: Sections) -> Iterator[Finding]:
-    """Find that some agents of an environment of many have no behaviour."""
+    """Find agents of a multi-agent environment without a behaviour."""
     environment = config.environment
     if environment is None or environment.behavior is not None:
         return
@@ -234,7 +234,7 @@ def check_roles(config: Sections) -> Iterator[Finding]:
 
 
 def lacking_programs(config: Sections) -> Iterator[Finding]:
-    """Find what needs programs that `env_settings.env_path` has yet to name: an option may do so as a run starts."""
+    """Find settings that need programs without `env_settings.env_path`, which an option may still give at the start."""
     if not config.environment_kind.apart or config.env_settings.env_path is not None or config.replay is not None:
         return
     if _evaluated(config):
@@ -255,13 +255,13 @@ def lacking_programs(config: Sections) -> Iterator[Finding]:
 
 
 def _number_of_programs(config: Sections) -> int:
-    """Return how many an actor has."""
+    """Return the number of programs of an actor."""
     of_unity = config.environment_kind is ENVIRONMENT_KINDS[UNITY]
     return config.env_settings.num_envs if of_unity or config.environment is None else config.environment.num_envs
 
 
 def check_programs(config: Sections) -> Iterator[Finding]:
-    """Find what other sections contradict in a run whose environments are programs, or an engine's editor."""
+    """Find contradictions to environments that are programs or an engine's editor."""
     if config.replay is not None:
         return
     settings, count = config.env_settings, _number_of_programs(config)
@@ -289,7 +289,7 @@ def _about_roles(config: Sections) -> Iterator[Finding]:
 
 
 def _about_names(config: Sections) -> Iterator[Finding]:
-    for key in () if config.environment is None else config.environment.keys:  # of a name, or an id with its team
+    for key in () if config.environment is None else config.environment.keys:  # by name, or by id with its team
         yield from _listed(config, ("environment", "keys", key), key.partition("?")[0])
     if config.record is not None and config.record.behaviors != "all":
         for index, name in enumerate(config.record.behaviors):
@@ -309,7 +309,7 @@ def _about_lessons(config: Sections) -> Iterator[Finding]:
 
 
 def _listed(config: Sections, path: KeyPath, name: str, mend: str = "") -> Iterator[Finding]:
-    """Find a behaviour that is not listed, unless there are defaults for such."""
+    """Find behaviours that are not listed, unless there are defaults."""
     if name in (*config.behaviors, *config.met_behaviors) or config.default_settings is not None:
         return
     hint = suggest(name, config.behaviors) or f"; listed: {', '.join(config.behaviors) or 'none'}"
@@ -327,7 +327,7 @@ def _about_ghosts(config: Sections) -> Iterator[Finding]:
 
 
 def _about_learning_teams(config: Sections) -> Iterator[Finding]:
-    """Find behaviours that learn by turns beside such that do not."""
+    """Find a mix of behaviours that learn in turns and others that don't."""
     rules = {path: block.self_play.learning_teams for path, block in _blocks(config) if block.self_play is not None}
     by_turns = [path for path, rule in rules.items() if rule == "turns"]
     for path, rule in rules.items():
@@ -337,18 +337,18 @@ def _about_learning_teams(config: Sections) -> Iterator[Finding]:
             yield Finding((*path, at, "learning_teams"), message, ((*by_turns[0], at),))
 
 
-# Persons in a run's own game: the behaviours with `brain: player`, and what these need of other sections.
+# People in a run's own game: the behaviours with `brain: player`, and their demands on other sections.
 
 
 def persons_in(config: Sections) -> list[tuple[KeyPath, BrainSettings]]:
-    """Return the brains that are persons, each with the key of its behaviour's block; none where nobody acts."""
+    """Return the brains of people, each with the key of its behaviour's block; none if no agent acts."""
     if config.replay is not None:
         return []
     return [(path, brain) for path, block in _blocks(config) for brain in block.brain if brain.use == PLAYER]
 
 
 def _about_persons(config: Sections) -> Iterator[Finding]:
-    """Find what does not go with a person, who plays in the only instance of the environments, all its games."""
+    """Find conflicts with a person, who plays all games of the only instance of the environment."""
     found = persons_in(config)
     if not found:
         return

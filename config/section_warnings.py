@@ -1,4 +1,4 @@
-"""Warnings about sections: what is accepted, as ML-Agents' files hold it, but hardly does what was meant."""
+"""Warnings about accepted settings, as ML-Agents' files have them, that hardly do what was intended."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _EXECUTABLES_ALONE = {
 
 
 def section_warnings(config: Sections) -> list[Finding]:
-    """Find what is valid in a configuration and should be known to its writer, behaviours included."""
+    """Find valid settings of which the author should be warned, including those of behaviours."""
     found = [*_about_checkpoints(config), *_about_unity(config), *_about_roles(config), *_about_curricula(config)]
     found += [*_about_demonstrations_alone(config), *_about_other_systems(config)]
     for path, settings in config.blocks():
@@ -53,7 +53,7 @@ def section_warnings(config: Sections) -> list[Finding]:
 
 
 def _about_other_systems(config: Sections) -> Iterator[Finding]:
-    """Find names of folders that this system takes, and others don't."""
+    """Find names of folders that this system accepts and others don't."""
     for key in ("run_id", "initialize_from"):
         reason = why_not_on_windows(getattr(config.checkpoint_settings, key) or "")
         if reason:
@@ -71,7 +71,7 @@ def _about_other_systems(config: Sections) -> Iterator[Finding]:
 
 
 def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:
-    """Find what learns without acting in a run in which others act."""
+    """Find behaviours that learn without acting in a run in which others act."""
     if config.replay is not None or config.checkpoint_settings.inference:
         return
     alone = [name for name, each in config.behaviors.items() if each.learns and each.demonstrations is not None]
@@ -86,7 +86,7 @@ def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:
 
 
 def _about_unlearned(config: Sections, settings: BehaviorSettings) -> Iterator[Finding]:
-    """Find what only a trainer would use; not what all behaviours inherit."""
+    """Find keys that only a trainer would use, except inherited ones."""
     inherited = config.default_settings
     for key in changed(settings):
         if key in _FOR_LEARNING and (inherited is None or getattr(settings, key) != getattr(inherited, key)):
@@ -94,7 +94,7 @@ def _about_unlearned(config: Sections, settings: BehaviorSettings) -> Iterator[F
 
 
 def _plays_only(config: Sections, settings: BehaviorSettings) -> bool:
-    """Return True if nothing is learned from the agents' actions."""
+    """Return True if no trainer learns from the agents' actions."""
     imitates = declared_kind(settings.trainer_type).imitates
     return config.checkpoint_settings.inference or config.replay is not None or imitates
 
@@ -212,10 +212,10 @@ def _never_rated_up_to(config: Sections, behavior: str, threshold: float) -> boo
 # Warnings about one behaviour, whose paths start at its block.
 
 _SHAPE = ("num_layers", "vis_encode_type", "goal_conditioning_type")
-"""Keys that a network of the user's own receives and may ignore; the others have an effect beside it too."""
+"""Keys that a custom network receives and may ignore; the others always have an effect."""
 
 FEW_STEPS = 8
-"""An off-policy trainer's pieces may be this long, so `time_horizon` up to it needs no warning."""
+"""Length of an off-policy trainer's pieces, up to which `time_horizon` needs no warning."""
 
 
 def _behavior_warnings(settings: BehaviorSettings) -> Iterator[Finding]:
@@ -228,7 +228,7 @@ def _behavior_warnings(settings: BehaviorSettings) -> Iterator[Finding]:
 
 
 def _about(keys: str, message: str) -> Finding:
-    """Make a finding about a dotted key, none of whose parts is a name of the user's choice, which may have dots."""
+    """Make a finding about a dotted key without user-chosen parts, which may contain dots."""
     return Finding(tuple(keys.split(".")), message)
 
 

@@ -1,6 +1,6 @@
-"""All sections of the YAML as one model, and those that have no module of their own.
+"""All sections of the YAML as one model, and the sections without their own module.
 
-`headrace.config.run_config` adds the checks that span several of them.
+`headrace.config.run_config` adds checks across several of them.
 """
 
 from __future__ import annotations
@@ -171,10 +171,10 @@ class ReplaySettings(Settings):
     )
 
 
-# The `inference` section: how long trained policies are played with `--inference`, and who sees it.
+# The `inference` section: how long trained policies play with `--inference`, and how they are watched.
 
 USUAL_FILMED = 3
-"""Episodes that are filmed where `episodes` says nothing: a film has to end."""
+"""Number of filmed episodes by default, as a film has to end."""
 
 
 class InferenceSettings(Settings):
@@ -193,7 +193,7 @@ class InferenceSettings(Settings):
 
     @property
     def wanted(self) -> int | None:
-        """Episodes of each behaviour and team; None for as many as there are until somebody ends it."""
+        """Episodes of each behaviour and team; None: until the run is ended."""
         return USUAL_FILMED if self.episodes is None and self.video is not None else self.episodes
 
 
@@ -324,13 +324,13 @@ class Sections(Settings):
 
     @property
     def builtin_game(self) -> str | None:
-        """The built-in game that is played; None for other environments."""
+        """The built-in game; None for other environments."""
         environment = self.environment
         return environment.id if environment is not None and environment.kind == "builtin" else None
 
     @property
     def met_behaviors(self) -> list[str]:
-        """The listed behaviours as environments name them: all learners of a league are one."""
+        """The listed behaviours as environments name them, where all learners of a league are one."""
         named = (name if each.league is None else each.league.of for name, each in self.behaviors.items())
         return [*dict.fromkeys(named)]
 

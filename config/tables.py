@@ -1,7 +1,7 @@
-"""The type of the tables of kinds, one for each seam: a module outside of Headrace may add entries of its own.
+"""The type of the tables of kinds, one for each seam, to which modules outside Headrace can add entries.
 
-The run's other processes import the modules that have, before they read the configuration. An installed package names
-such a module in the entry-point group `headrace.plugins`, and it is imported when a table lacks a name.
+The run's other processes import such modules before they read the configuration. An installed package names its module
+in the entry-point group `headrace.plugins`; it is imported when a table lacks a name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Table(UserDict[str, _Entry]):
     """Entries by name."""
 
     def __setitem__(self, name: str, entry: _Entry) -> None:
-        """Add an entry, and remember the module that does."""
+        """Add an entry, and remember the module that adds it."""
         frame = sys._getframe(1)
         while frame.f_back and frame.f_globals["__name__"].startswith("collections"):  # of `update` and the like
             frame = frame.f_back
@@ -35,16 +35,16 @@ class Table(UserDict[str, _Entry]):
         super().__setitem__(name, entry)
 
     def __missing__(self, name: str) -> _Entry:
-        """Look for an entry among those of installed packages."""
+        """Look for an entry in installed packages."""
         if name in self:
             return self.data[name]
         raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
-        """Return True if there is such an entry, in an installed package's module if in no other."""
+        """Return True if there is such an entry, possibly in an installed package."""
         if name in self.data:
             return True
-        is_word = isinstance(name, str) and name.isidentifier()  # not `module:Class`, which is found without a table
+        is_word = isinstance(name, str) and name.isidentifier()  # not `module:Class`, which needs no table
         return is_word and _import_plugins() and name in self.data
 
 
@@ -62,7 +62,7 @@ def plugin_modules() -> list[str]:
 
 
 def main_module() -> str:
-    """The name by which other processes find the main module: a script is a module beside it; empty in a notebook."""
+    """Return the name by which other processes import the main module; empty in a notebook."""
     main = sys.modules["__main__"]
     if spec := getattr(main, "__spec__", None):  # of `python -m package.module`
         return str(spec.name)
@@ -71,7 +71,7 @@ def main_module() -> str:
 
 
 def import_plugins(modules: Sequence[str]) -> None:
-    """Import modules that have added entries in another process; in that process itself they are there.
+    """Import modules that have added entries in another process; that process itself has imported them.
 
     Raises:
         ConfigError: if one can't be imported here.

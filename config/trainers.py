@@ -1,8 +1,7 @@
-"""The table of trainers: each `trainer_type`, and what must be known about it without loading its class.
+"""The table of trainers: each `trainer_type`, and its properties that are needed without loading its class.
 
 A new trainer is one entry here, a settings model derived from `Hyperparameters`, and the class that the entry names. A
-`trainer_type` of the form `module:Class` needs no entry; `stages/trainer_lookup.py` reads its static properties from
-the class.
+`trainer_type` of the form `module:Class` needs no entry; `stages/trainer_lookup.py` reads the class's properties.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ class TrainerKind:
     """One kind of trainer. `squashed` to `extra_columns` repeat class attributes; a test compares the two."""
 
     implementation: str
-    """`module:Class`, derived from `headrace.stages.trainer.Trainer`; loaded where the trainer is made."""
+    """`module:Class`, derived from `headrace.stages.trainer.Trainer`; loaded where the trainer is created."""
     hyperparameters: type[Hyperparameters] | None
-    """Settings model of its `hyperparameters`, which holds its defaults; None: any map is accepted."""
+    """Settings model of its `hyperparameters`, with its defaults; None: any map is accepted."""
     squashed: bool = False
-    """True if its policies draw continuous actions as tanh of a Gaussian with a spread for each state."""
+    """True if its policies draw continuous actions as the tanh of a Gaussian with a state-dependent spread."""
     off_policy: bool = False
-    """True if it learns from steps of any age, which then come a few at a time instead of a buffer at once."""
+    """True if it learns from steps of any age, which then come a few at a time instead of in a whole buffer."""
     imitates: bool = False
-    """True if it learns from trajectories that other policies made, and from no reward."""
+    """True if it learns from other policies' trajectories, without rewards."""
     extra_columns: tuple[str, ...] = ()
-    """Names of decision columns that it always needs beyond actions, log_probs and action_masks; which it needs by its
-    settings, `Hyperparameters.extra_columns` says."""
+    """Names of decision columns that it always needs in addition to actions, log_probs and action_masks;
+    `Hyperparameters.extra_columns` has those that depend on its settings."""
     without_autograd: str | None = None
-    """For which behaviours it can find the gradients of perceptrons on a CPU without torch's autograd, in words that
+    """The behaviours for which it can compute perceptrons' gradients on a CPU without torch's autograd, in words that
     follow "if it"; None: for none."""
     autograd_anyway: str | None = None
-    """Whose gradients autograd finds even then."""
+    """The networks whose gradients autograd computes even then."""
     network_defaults: Mapping[str, Any] = field(default_factory=dict)
     """Keys of `network_settings` that have other defaults with it."""
     former_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By section of the behaviour's block, defaults of older versions, with which runs that had them go on."""
+    """Defaults of older versions, by section of the behaviour's block, for resumed runs of those versions."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Keys of the behaviour's block that contradict it, and why."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
@@ -55,7 +54,7 @@ class TrainerKind:
 
 
 DEFAULT_TRAINER = "ppo"
-"""`trainer_type` where the YAML has none, as in ML-Agents."""
+"""Default `trainer_type`, as in ML-Agents."""
 
 _VECTORS = "observes vectors alone"
 
@@ -114,5 +113,5 @@ TRAINERS: Table[TrainerKind] = Table(
 
 
 def declared_kind(trainer_type: object) -> TrainerKind:
-    """Return a trainer's entry; for anything else, such as `module:Class`, an entry without properties."""
+    """Return a trainer's entry; for other names, such as `module:Class`, an entry without properties."""
     return TRAINERS.get(str(trainer_type)) or TrainerKind(str(trainer_type), None)

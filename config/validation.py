@@ -1,8 +1,8 @@
-"""Check plain data against a model, and report everything that is wrong at once, in sentences.
+"""Checks plain data against a model, and reports all mistakes together, in sentences.
 
-Pydantic skips the checks between keys while any key of the same model, or of one below it, is wrong. So wrong keys
-are removed and the rest is checked again, until nothing new is found. What can't be judged without a removed key
-has to wait until that key is mended.
+Pydantic skips the checks between keys while any key of the same model, or of a submodel, is wrong. So we remove wrong
+keys and check the rest again until nothing new is found. Checks that depend on a removed key have to wait until the
+user fixes that key.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from headrace.config.schema_lookup import (
 Model = TypeVar("Model", bound=BaseModel)
 
 MERGED = {"default_settings": "merged"}
-"""Context of validating data into which `default_settings` is merged: merging again would undo what was dropped."""
+"""Context for data into which `default_settings` is merged, as a second merge would restore dropped keys."""
 
 _TAGS = ("kind", "sampler_type", "trainer_type", "use")
-"""Keys on which the meaning of their whole map depends: if one is wrong, the keys beside it can't be judged."""
+"""Keys that decide the meaning of their whole map: if one is wrong, the other keys can't be judged."""
 
 
 def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
@@ -41,7 +41,7 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
     Args:
         model: the model to build.
         data: the plain data; it is not changed.
-        locate: makes a mistake of a path in the data and a message.
+        locate: makes a mistake from a path in the data and a message.
 
     Raises:
         ConfigError: with all mistakes.
@@ -69,7 +69,7 @@ def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
 
 
 def _follows(finding: Finding, removed: list[KeyPath]) -> bool:
-    """Return True if a finding depends on a key that was removed, such as by missing it."""
+    """Return True if a finding depends on a removed key, for example by missing it."""
     return any(finding.path[: len(path)] == path for path in removed) or any(
         other[: len(path)] == path or path[: len(other)] == other for other in finding.involves for path in removed
     )
@@ -84,8 +84,8 @@ def _is_echo(finding: Finding, findings: list[Finding]) -> bool:
 
 
 def _culprit(path: KeyPath, data: Any) -> KeyPath:
-    """Find what to remove: the key, or the map or list around it if that has no meaning without it."""
-    # A list without one of its items is another list; a map in it may lack one of its keys.
+    """Return the path to remove: the key, or the map or list around it if that is meaningless without it."""
+    # A list without one of its items is a different list; a map in it may lack one of its keys.
     while path and (path[-1] in _TAGS or isinstance(path[-1], int) or not is_inside(path, data)):
         path = path[:-1]
     return path
@@ -93,7 +93,7 @@ def _culprit(path: KeyPath, data: Any) -> KeyPath:
 
 def _without(data: Any, path: KeyPath) -> Any:
     if not is_inside(path, data):
-        return data  # a map around it was removed already
+        return data  # a map around it was already removed
     key, *below = path
     if isinstance(data, list):
         return [_without(item, tuple(below)) if index == key else item for index, item in enumerate(data)]
@@ -104,7 +104,7 @@ def _without(data: Any, path: KeyPath) -> Any:
 # Translation of pydantic's errors into sentences: the key, its mistake, and what was expected.
 
 MOST_FINDINGS = 100
-"""Most mistakes that are described: who reads them mends the first ones first."""
+"""Maximum number of described mistakes, as users fix the first ones first."""
 
 _MOVED = {
     "brain_to_imitate": "'hyperparameters.teacher', with 'trainer_type: bc'",
@@ -118,7 +118,7 @@ _MOVED = {
     "trainer": "'trainer_type'",
     "use_recurrent": "'network_settings.memory'; give it content, or leave it out for false",
 }
-"""Keys of ML-Agents' older formats, and their places today."""
+"""Keys of ML-Agents' older formats, and their current places."""
 
 _OF_PEERS = {
     "n_steps": "'hyperparameters.buffer_size', of all environments together (and 'time_horizon')",
@@ -133,7 +133,7 @@ _OF_PEERS = {
     "total_timesteps": "'max_steps' of the behaviour",
     "learning_starts": "'hyperparameters.buffer_init_steps'",
 }
-"""Names of Stable-Baselines3, and what they are called here."""
+"""Stable-Baselines3's names, and the corresponding ones here."""
 
 _EXPECTED = {
     "bool_type": "true or false",
@@ -156,17 +156,17 @@ _AS_BOOL = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "fal
 
 
 def explain(top: type[BaseModel], error: ValidationError, data: Any) -> list[Finding]:
-    """Describe what pydantic found, key by key.
+    """Describe pydantic's findings, key by key.
 
     Args:
         top: the model that was validated.
-        error: what pydantic raised.
-        data: the plain data that was validated; it tells keys from the union tags in pydantic's paths.
+        error: pydantic's error.
+        data: the validated plain data, which distinguishes keys from union tags in pydantic's paths.
     """
     findings: list[Finding] = []
     for item in islice(error.errors(include_url=False), MOST_FINDINGS):
         if item["type"] == "too_short" and item["input"]:
-            continue  # pydantic counts the items that it accepted; the others are reported themselves
+            continue  # pydantic counts only accepted items; the others have their own reports
         path = _real_path(item["loc"], data, missing=item["type"] == "missing")
         for finding in _one(top, path, item, data):
             if finding not in findings:  # each member of a union reports the same thing
@@ -175,7 +175,7 @@ def explain(top: type[BaseModel], error: ValidationError, data: Any) -> list[Fin
 
 
 def show(value: object) -> str:
-    """Write a value as the YAML has it, shortened."""
+    """Return a value in YAML's form, shortened."""
     if value is None:
         return "nothing (null)"
     if isinstance(value, bool):
@@ -185,7 +185,7 @@ def show(value: object) -> str:
     if isinstance(value, list | tuple):
         return "a list"
     if isinstance(value, int) and value.bit_length() > 1000:
-        return "a number of more than 300 digits"  # Python refuses to write some thousands
+        return "a number of more than 300 digits"  # Python refuses to format some thousands of digits
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
@@ -199,7 +199,7 @@ def _real_path(loc: tuple[int | str, ...], data: Any, *, missing: bool) -> KeyPa
             data = data[part]
         elif missing and position == len(loc) - 1:
             path.append(part)
-        # Anything else is the tag of a union's member, which the YAML does not have.
+        # Anything else is the tag of a union's member, which is not in the YAML.
     return tuple(path)
 
 
@@ -230,7 +230,7 @@ def _missing(top: type[BaseModel], path: KeyPath, data: Any) -> str:
 
 
 def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
-    """Explain an unknown key: an older one, another trainer's, one that belongs elsewhere, or a slip."""
+    """Explain an unknown key: an older one, another trainer's, a misplaced or a misspelt one."""
     key, models = str(path[-1]), models_at(top, path[:-1], data)
     known = sorted({name for model in models for name in fields_of(model)})
     if key.partition(":")[0] in known:
@@ -248,7 +248,7 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     if place is not None:
         return f"unknown key here; it belongs under '{place}'"
     place, hint = _place_above(top, path, data), suggest(key, known)
-    around = f"under '{dotted(path[:-2])}'"  # the section around it knows the very word
+    around = f"under '{dotted(path[:-2])}'"  # the section around it has exactly this key
     if hint and place != around:
         return f"unknown key{hint}"
     if place:
@@ -269,7 +269,7 @@ def _other_trainers(top: type[BaseModel], path: KeyPath, data: Any) -> list[str]
 
 
 def _place_below(models: list[type[BaseModel]], key: str, data: Any) -> str | None:
-    """Find the nearest section below a map that knows a key; return its dotted path from there."""
+    """Find the nearest section below a map that has a key; return its dotted path from there."""
     nearest = [("", model, data) for model in models]
     while nearest:
         below = [
@@ -285,7 +285,7 @@ def _place_below(models: list[type[BaseModel]], key: str, data: Any) -> str | No
 
 
 def _place_above(top: type[BaseModel], path: KeyPath, data: Any) -> str | None:
-    """Find the nearest section elsewhere in the file that knows a key: `under '…'`."""
+    """Find the nearest section elsewhere in the file that has a key: `under '…'`."""
     for length in range(len(path) - 2, -1, -1):
         around, models = path[:length], models_at(top, path[:length], data)
         if any(path[-1] in fields_of(model) for model in models):
@@ -297,7 +297,7 @@ def _place_above(top: type[BaseModel], path: KeyPath, data: Any) -> str | None:
 
 
 def _tag(top: type[BaseModel], path: KeyPath, item: Any, data: Any) -> Finding:
-    """Explain a key that chooses between the members of a union and is unknown or missing."""
+    """Explain an unknown or missing key that selects a union's member."""
     key = item["ctx"]["discriminator"].strip("'")
     if "tag" in item["ctx"]:
         message = _not_known(item["ctx"]["tag"], _quoted(item["ctx"]["expected_tags"]))
@@ -312,7 +312,7 @@ def _quoted(text: str) -> list[str]:
 
 
 def _not_known(value: object, words: list[str]) -> str:
-    """Describe a word that is none of those that are known."""
+    """Describe an unknown word."""
     return f"{show(value)} is not known; expected {_one_of(words)}{suggest(str(value), words)}"
 
 

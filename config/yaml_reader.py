@@ -1,14 +1,14 @@
-"""Reading YAML as plain data with line numbers.
+"""Reads YAML as plain data with line numbers.
 
-PyYAML's own loader makes strings of `1e-4` and `5e6`, bools of `on` and `no`, numbers in base 60 of `12:30`,
-and lets the last of two equal keys win. Here PyYAML only parses (`compose`), and scalars are
-read by the rules of YAML 1.2 (and `1_000` as a number). Keys are always text.
+PyYAML's own loader reads `1e-4` and `5e6` as strings, `on` and `no` as bools, `12:30` as a number in base 60, and lets
+the last of two equal keys win. Here PyYAML only parses (`compose`), and scalars follow the rules of YAML 1.2 (with
+`1_000` as a number). Keys are always text.
 
-ML-Agents 0.19 and 0.20 wrote Python's tags into `configuration.yaml`; those of its own classes are read as the plain
-data that they stand for, and nothing is made of any class.
+ML-Agents 0.19 and 0.20 wrote Python tags into `configuration.yaml`. Tags of ML-Agents' classes are read as plain data,
+and no class is ever instantiated.
 
-A file's size, its depth and the number of its values, aliases written out, are limited: a few lines of aliases could
-otherwise stand for more values than any memory holds.
+A file's size, its depth and the number of its values, with aliases expanded, are limited, as a few lines of aliases
+could otherwise expand beyond any memory.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from headrace.config.errors import ConfigError, KeyPath, Mistake, dotted
 from headrace.config.fields import to_number, within_64_bits
 
 MAX_BYTES = 1_000_000
-"""Most bytes of a file."""
+"""Maximum bytes of a file."""
 MAX_VALUES = 20_000
-"""Most keys and values in a file, and most values when each alias is replaced by a copy of its anchor."""
+"""Maximum keys and values in a file, and maximum values with every alias expanded."""
 MAX_KEY = 1000
-"""Most characters of a key."""
+"""Maximum characters of a key."""
 MAX_DEPTH = 50
-"""Most maps and lists around a value."""
+"""Maximum depth of maps and lists around a value."""
 
 _NAMES = {("checkpoint_settings", "run_id"), ("checkpoint_settings", "initialize_from"), ("environment", "id")}
-"""Keys that hold names, which are as they are written where they look like numbers: run `007`, `2024_01_05`, `1e3`."""
+"""Keys of names, which keep their written form even if they look like numbers: run `007`, `2024_01_05`, `1e3`."""
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
 _PLAIN = "plain"
@@ -55,9 +55,9 @@ class _LimitError(Exception):
 
 
 class _Composer(yaml.SafeLoader):
-    """PyYAML's parser, within limits, which marks only the merge key and scalars without quotes or tag."""
+    """PyYAML's parser with limits, which resolves only the merge key and plain scalars without a tag."""
 
-    # PyYAML's stubs take it for a variable of each instance, but the loader reads it from the class.
+    # PyYAML's stubs declare it per instance, but the loader reads it from the class.
     yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
         "<": [(_MERGE, re.compile(r"<<\Z"))],
         None: [(_PLAIN, re.compile(""))],
@@ -82,14 +82,14 @@ class _Composer(yaml.SafeLoader):
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value as it was read: a map or list of others, or a scalar."""
+    """A parsed value: a map or list of others, or a scalar."""
 
     line: int
-    """Line, from 1, of its key; without one its own."""
+    """Line, from 1, of its key; without a key, its own."""
     content: Any
 
     def at(self, part: str | int) -> _Value | None:
-        """Go one key or index down; None if there is nothing."""
+        """Return the value under a key or index; None if there is none."""
         if isinstance(self.content, dict):
             return self.content.get(part)
         inside = isinstance(self.content, list) and part in range(len(self.content))
@@ -113,14 +113,14 @@ class Document:
         self.data = None if self._top is None else self._top.plain()
         """Dicts with text keys, lists, and scalars."""
         self.mistakes = tuple(reader.mistakes)
-        """Mistakes that leave the rest readable, such as keys that stand twice."""
+        """Mistakes that leave the rest readable, such as duplicate keys."""
         self.tagged = reader.tagged
-        """True if Python's tags stand in it."""
+        """True if it has Python tags."""
         self.repeated = tuple(reader.repeated) if last_counts else ()
-        """Of keys that stand twice, if the last one counts: a mistake in form, but only worth a warning."""
+        """Warnings about duplicate keys, if the last one counts."""
 
     def last_of_repeated(self) -> Document:
-        """Read it anew so that the last of several equal keys counts, as PyYAML reads it."""
+        """Read it again with the last of several equal keys winning, as in PyYAML."""
         return Document(self.name, self._root, last_counts=True)
 
     def has(self, path: KeyPath) -> bool:
@@ -161,10 +161,10 @@ def read_file(path: Path) -> Document:
         message = f"is no configuration: it has more than {MAX_BYTES:,} bytes, which is the most that is read"
         raise ConfigError([Mistake(name, None, "", message)])
     try:
-        by_powershell = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # its `>` writes such files
+        by_powershell = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's `>` writes such files
         text = raw.decode("utf-16" if by_powershell else "utf-8-sig")
         if path.suffix.lower() == ".json":
-            text = text.replace("\t", " ")  # JSON may have them between its parts, YAML may not
+            text = text.replace("\t", " ")  # JSON allows tabs between its parts, YAML does not
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         message = f"is not UTF-8 (byte {raw[error.start]:#04x}); save the file as UTF-8"
@@ -178,7 +178,7 @@ def read_text(text: str, name: str, at: KeyPath = ()) -> Document:
     Args:
         text: the YAML.
         name: its name in mistakes.
-        at: the place that it has in a file.
+        at: its place in a file.
 
     Raises:
         ConfigError: if it is not YAML.
@@ -196,7 +196,7 @@ def read_text(text: str, name: str, at: KeyPath = ()) -> Document:
 
 
 def _syntax(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistake:
-    """Say what is no YAML, in which line, and what to write instead."""
+    """Describe a syntax error, with its line and a remedy."""
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else None
     words = ", ".join(part for part in (error.context, error.problem) if part)
@@ -209,7 +209,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistake:
     elif "double-quoted" in (error.context or "") and "escape" in problem:
         hint = "a backslash in double quotes begins an escape: write paths in single quotes, or with /"
     elif "could not find expected ':'" in problem and error.context_mark:
-        line = error.context_mark.line + 1  # of the key; it is noticed behind it
+        line = error.context_mark.line + 1  # the key's line, as the parser notices it later
         hint = "write a blank after ':'" if _joined(lines[line - 1]) else "write ': ' behind a key"
     elif ("mapping values" in problem or "<block mapping start>" in problem) and error.problem_mark:
         line, hint = _about_columns(lines, error.problem_mark.line + 1, error.problem_mark.column)
@@ -220,7 +220,7 @@ _KEY = re.compile(r"(?P<indent>(?:- |[ ])*)(?P<key>[^\s#:'\"{[][^\s:]*):(?P<rest
 
 
 def _about_columns(lines: list[str], line: int, column: int) -> tuple[int, str]:
-    """Say what to do with a key where none can be, and in which line: it or the one before is in a wrong column."""
+    """Explain a misplaced key, with its line: it or the key before is in a wrong column."""
     before = next((n for n in range(line - 1, 0, -1) if lines[n - 1].partition("#")[0].strip()), line)
     here, there = _KEY.match(lines[line - 1]), _KEY.match(lines[before - 1])
     if _joined(lines[before - 1]):
@@ -235,23 +235,23 @@ def _about_columns(lines: list[str], line: int, column: int) -> tuple[int, str]:
 
 
 def _joined(line: str) -> bool:
-    """True for `num_envs:64`, where a blank was meant behind the colon."""
+    """Return True for `num_envs:64`, which lacks a space after the colon."""
     found = _KEY.match(line)
     return found is not None and found["rest"][:1] not in ("", " ")
 
 
 class _Reader:
-    """Converter of nodes to plain data, which collects mistakes on the way."""
+    """Converts nodes to plain data, and collects mistakes."""
 
     def __init__(self, name: str, *, last_counts: bool = False) -> None:
         self.mistakes: list[Mistake] = []
         self.repeated: list[Mistake] = self.mistakes
-        if last_counts:  # it is no mistake then, but worth a warning
+        if last_counts:  # then it is only worth a warning
             self.repeated = []
         self.tagged = False
         self._name = name
         self._last_counts = last_counts
-        self._open: set[int] = set()  # nodes being read: an alias to one of them would never end
+        self._open: set[int] = set()  # nodes being read: an alias to one of them would recurse forever
         self._values = 0
 
     def value(self, node: yaml.Node, path: KeyPath, line: int) -> _Value:
@@ -311,7 +311,7 @@ class _Reader:
             if isinstance(source, yaml.MappingNode):
                 merged = (
                     self.value(source, path, _line(source)).content or {}
-                ) | merged  # the earlier source wins; one in itself has nothing
+                ) | merged  # the earlier source wins; a recursive one adds nothing
             else:
                 self._wrong(source, path, "'<<' takes a map, or a list of maps")
         return merged
@@ -347,11 +347,11 @@ _PYTHONS = {
     **dict.fromkeys(("int", "long", "float", "bool", "none"), _PLAIN),
     "dict": f"{_TAG}map",
 }
-"""Python's tags of plain data, and YAML's."""
+"""Python's tags of plain data, with YAML's."""
 
 
 def _untagged(node: yaml.Node) -> yaml.Node:
-    """Return what a node with a tag of Python's stands for; the node itself if it has none that is known."""
+    """Return the plain form of a node with a Python tag; the node itself if its tag is unknown."""
     builtin = _PYTHONS.get(node.tag.removeprefix(f"{_TAG}python/"))
     if builtin is not None:
         return _retagged(node, builtin)
@@ -360,7 +360,7 @@ def _untagged(node: yaml.Node) -> yaml.Node:
         return node
     if isinstance(node, yaml.ScalarNode):  # a class or function by name
         return yaml.ScalarNode(_PLAIN, "", node.start_mark, node.end_mark)
-    if isinstance(node, yaml.SequenceNode):  # an enumeration's member: its value
+    if isinstance(node, yaml.SequenceNode):  # the value of an enum member
         return _untagged(node.value[0]) if len(node.value) == 1 else _retagged(node, f"{_TAG}seq")
     if found[2]:
         parts = {key.value: value for key, value in node.value}

@@ -1,4 +1,4 @@
-"""Conversion of a file of any version of ML-Agents, or of RLlib's for Godot, to today's plain data, by its form."""
+"""Converts a file of any ML-Agents version, or an RLlib file for Godot, to today's plain data, by its form."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ConvertedDocument:
 
     def __init__(self, document: Document, notes: Notes, data: Any) -> None:
         self.document = document
-        """The file as it was read."""
+        """The file as read."""
         self.notes = notes
         self.data = data
         """Today's plain data; the document's own if nothing had to be converted."""
@@ -50,7 +50,7 @@ class ConvertedDocument:
 
     @property
     def mistakes(self) -> list[Mistake]:
-        """Mistakes in the file, as far as they are known before validation."""
+        """Mistakes in the file that are known before validation."""
         return [*self.document.mistakes, *self.notes.mistakes]
 
     def has(self, path: KeyPath) -> bool:
@@ -77,7 +77,7 @@ def convert_document(
         document: the file.
         curriculum: a file or folder of old curricula to add.
         sampler: a file of old samplers to add.
-        lesson: the lesson that all curricula begin with, from 0.
+        lesson: the lesson with which all curricula begin, from 0.
 
     Raises:
         ConfigError: if one of the files to add can't be read.
@@ -120,7 +120,7 @@ def _kind(data: Mapping[str, Any]) -> Kind:
 
 
 def _sections(data: Iterable[str]) -> list[str]:
-    """Return the keys at the top of a flat file that name a section."""
+    """Return the top-level keys of a flat file that name a section."""
     known = {*fields_of(RunConfig), *_OLD_KEYS}
     return [key for key in data if key not in known]
 
@@ -137,7 +137,7 @@ class _Conversion:
 
     Args:
         whole: the whole file.
-        notes: where warnings and mistakes go.
+        notes: receives warnings and mistakes.
     """
 
     def __init__(self, whole: OldValue, notes: Notes) -> None:
@@ -151,7 +151,7 @@ class _Conversion:
         """The lesson to begin with, from 0."""
 
     def convert(self, kind: Kind) -> None:
-        """Convert all but `environment_parameters`, and collect curricula and samplers for it."""
+        """Convert everything except `environment_parameters`, and collect curricula and samplers for it."""
         if kind == "curricula":
             self._take_curricula()
         elif kind == "samplers":
@@ -162,7 +162,7 @@ class _Conversion:
             self._take_keys(_sections(self._whole.value) if kind == "flat" else [])
 
     def with_parameters(self) -> dict[str, Any]:
-        """Return all of today's data, `environment_parameters` included."""
+        """Return all of today's data, including `environment_parameters`."""
         target = Target(self._notes, (_PARAMETERS,))
         written = self._whole.value.get(_PARAMETERS)
         if isinstance(written, dict):
@@ -214,7 +214,7 @@ class _Conversion:
         blocks = dict(old.items()) if key == "behaviors" else {key: old}
         flat = {name: block for name, block in blocks.items() if outdated_keys.is_flat(block.value)}
         if not blocks:
-            self._top.data[key] = old.value  # null, or what the schema refuses
+            self._top.data[key] = old.value  # null, or a value that the schema refuses
             return
         if key == "behaviors":
             self._take_inner_curricula(blocks)

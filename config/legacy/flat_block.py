@@ -1,6 +1,6 @@
-"""Conversion of one flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, to a block of today.
+"""Converts one flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, to a block of today.
 
-First come tables of the keys: the trainers that had them, their places today, and their values in the files as shipped.
+The tables of keys come first: the trainers that had them, their current places, and their values in shipped files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REWARDS = ("reward_signals", "gamma", "use_curiosity", "curiosity_strength", "c
 _CLONING = ("pretraining", "behavioral_cloning")
 _ALL = ("trainer", "curriculum", *_MEMORY)
 UPDATES = ("num_update", "updates_per_train")
-"""SAC's updates at a time, by the name of its released versions and by that before them."""
+"""The key of SAC's updates per step, by its released and its earlier name."""
 
 CONVERTED = {
     "ppo": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING),
@@ -49,7 +49,7 @@ CONVERTED = {
     "sac": (*_ALL, "time_horizon", "self_play", *_REWARDS, *_CLONING, "train_interval", *UPDATES),
     "bc": (*_ALL, "demo_path", "brain_to_imitate", "batches_per_epoch"),
 }
-"""Keys that need more than another place, by trainer."""
+"""Keys that need more than a new place, by trainer."""
 
 OLD_TRAINERS = {
     "ppo": "ppo",
@@ -101,14 +101,14 @@ ALL = frozenset(key for trainer in MOVED for key in known(trainer)) | frozenset(
 """Every key of flat blocks."""
 
 DISTINCTIVE = ALL - {*STAYED, *("time_horizon", "reward_signals", "self_play", "behavioral_cloning", "framework")}
-"""Keys that tell a flat block from one of today."""
+"""Keys that distinguish a flat block from one of today."""
 
 
 Flat = Mapping[str, OldValue]
 """A flat block, merged over `default`: old values by key."""
 
 _NEW_WORDS: dict[Any, str] = {"default": "simple"}
-"""Encoders of images that have another name now."""
+"""Renamed image encoders."""
 _CURIOSITY = ("use_curiosity", "curiosity_strength", "curiosity_enc_size")
 
 
@@ -117,9 +117,9 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
 
     Args:
         flat: its keys.
-        section: the section that holds it, to blame for what is missing.
-        target: where the new form goes.
-        reported: keys that were already reported as missing in `default`.
+        section: its section, named in reports of missing keys.
+        target: receives the new form.
+        reported: keys already reported as missing in `default`.
     """
     trainer = _trainer(flat, section, target)
     if trainer is None:
@@ -152,7 +152,7 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
 
 
 def lacks(flat: Flat) -> set[str]:
-    """Return the keys that a block of its trainer should have and has not."""
+    """Return the keys that the block's trainer needs and the block lacks."""
     trainer = OLD_TRAINERS.get(str(flat["trainer"].value)) if "trainer" in flat else None
     return {key for key in SHIPPED.get(str(trainer), ()) if key not in flat}
 
@@ -228,7 +228,7 @@ def _convert_updates(flat: Flat, section: OldValue, target: Target) -> None:
     interval, updates = (above_zero(flat.get(key), 1, notes) for key in ("train_interval", count))
     pair = [flat[key] for key in ("train_interval", count) if key in flat]
     if "steps_per_update" in flat:
-        for old in pair:  # left in many files; from the version on that has steps_per_update they have no effect
+        for old in pair:  # many files still have them; since steps_per_update exists they have no effect
             message = "has no effect beside 'steps_per_update', which has the same meaning: left out"
             notes.warn(old, str(old.path[-1]), message, idle=True)
         steps = flat["steps_per_update"].value
@@ -259,7 +259,7 @@ def _refuse_paces(flat: Flat, trainer: str, notes: Notes) -> None:
 
 
 def _convert_memory(flat: Flat, target: Target) -> None:
-    """Convert `use_recurrent` and the two keys beside it to the section `memory`, whose presence turns it on."""
+    """Convert `use_recurrent` and its two other keys to the section `memory`, whose presence turns it on."""
     place, recurrent = "network_settings.memory", flat.get("use_recurrent")
     wanted = False if recurrent is None else truth(recurrent.value)
     if recurrent is not None:
@@ -321,7 +321,7 @@ def _convert_more(flat: Flat, trainer: str, target: Target) -> None:
         if name in flat:
             if trainer == "sac":
                 convert_cloning(flat[name], target, name, 1, given("batch_size"))
-            elif name == "pretraining":  # by the next name the default was 3 at once
+            elif name == "pretraining":  # under the next name, the default was 3 passes
                 convert_cloning(flat[name], target, name, given("num_epoch"))
             else:
                 convert_cloning(flat[name], target, name)
@@ -337,7 +337,7 @@ _HYPER = "hyperparameters"
 
 
 def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) -> None:
-    """Convert what is particular to a block that only imitates.
+    """Convert the special keys of a block that only imitates.
 
     Args:
         flat: its keys.

@@ -1,4 +1,4 @@
-"""Conversion of files of flat blocks: `default`, and behaviours' sections, which are merged over it."""
+"""Converts files of flat blocks: `default`, and behaviours' sections, which are merged over it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _warn_of_new_names(behaviors: Mapping[str, OldValue], notes: Notes) -> None:
 def _convert_default(
     default: OldValue | None, behaviors: Mapping[str, OldValue], target: Target
 ) -> dict[str, Any] | None:
-    """Write and return `default_settings`, if behaviours that are not listed could learn with it."""
+    """Write and return `default_settings`, if unlisted behaviours could learn with it."""
     if default is None:
         return None
     if not isinstance(default.value, dict):
@@ -78,7 +78,7 @@ def _convert_default(
 
 
 def _about_counting(flat: Mapping[str, OldValue], notes: Notes) -> None:
-    """Recognise files of versions that counted the environment's steps by the numbers that those shipped."""
+    """Recognise files of versions that counted environment steps, by the numbers in their shipped files."""
     if any(key not in flat or flat[key].value != value for key, value in _COUNTED_BY_ENVIRONMENT.items()):
         return
     old, path = flat["max_steps"], ("default_settings", "max_steps")
@@ -100,7 +100,7 @@ def _is_whole(flat: Mapping[str, OldValue]) -> bool:
 
 
 def _follow(name: str, sections: Mapping[str, OldValue], notes: Notes) -> OldValue | None:
-    """Find the section whose keys count: a section may name another one in its place."""
+    """Find the section whose keys count, as a section may refer to another one."""
     seen, here = [name], sections[name]
     while isinstance(here.value, str):
         other = here.value
@@ -130,7 +130,7 @@ _SAVE, _TURN, _SAVES_IN_A_TURN = "save_steps", "team_change", 5
 
 
 def own_part(default: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a block without what it inherits from `default_settings` anyway.
+    """Return a block without keys that it inherits unchanged from `default_settings`.
 
     Args:
         default: the `default_settings`.

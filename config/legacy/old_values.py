@@ -1,4 +1,4 @@
-"""Input and output of a conversion: values of old files with their places, notes on them, and the new form."""
+"""Input and output of a conversion: old values with their places, notes, and the new form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class OldValue:
-    """A value of an old file, and its place."""
+    """A value of an old file with its place."""
 
     value: Any
     document: Document
@@ -39,21 +39,21 @@ class OldValue:
         return OldValue(self.value[key], self.document, (*self.path, key))
 
     def items(self) -> Iterator[tuple[str, OldValue]]:
-        """Yield the keys of a map and the values under them; none if it is no map."""
+        """Yield the keys and values of a map; nothing for any other value."""
         if isinstance(self.value, dict):
             for key in self.value:
                 yield key, self.at(key)
 
 
 class Notes:
-    """Warnings, mistakes, comments and origins that a conversion collects."""
+    """The warnings, mistakes, comments and origins that a conversion collects."""
 
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
         self.comments: dict[KeyPath, str] = {}
         """Comments of the converted file, by the key's new path."""
         self.origins: dict[KeyPath, Place] = {}
-        """Places from which converted values come, by their new path."""
+        """Origins of converted values, by their new path."""
         self._warnings: dict[tuple[str, str, str], set[int]] = {}
         self._idle: set[tuple[str, str, str]] = set()
 
@@ -75,7 +75,7 @@ class Notes:
         )
 
     def warn(self, old: OldValue | Place, key: str, message: str, *, idle: bool = False) -> None:
-        """Warn of an old key; the same warning of the same key elsewhere in the file adds only a line.
+        """Warn about an old key; a repeated warning about the same key only adds a line number.
 
         Args:
             old: the value under it, or its place.
@@ -94,7 +94,7 @@ class Notes:
     def wrong(self, old: OldValue, message: str) -> None:
         """Report a value that can't be converted."""
         mistake = Mistake(old.place.file, old.place.line, dotted(old.path), message)
-        if mistake not in self.mistakes:  # a default is looked at once for each behaviour that has it
+        if mistake not in self.mistakes:  # a default is examined once for each behaviour that inherits it
             self.mistakes.append(mistake)
 
 
@@ -112,7 +112,7 @@ def _also(lines: list[int]) -> str:
 
 
 class Target:
-    """A part of the new form under construction: plain data at a path, with notes on its origin."""
+    """A part of the new form while it is built: plain data at a path, with notes on its origin."""
 
     def __init__(self, notes: Notes, path: KeyPath = ()) -> None:
         self.notes = notes
@@ -120,7 +120,7 @@ class Target:
         self.data: dict[str, Any] = {}
 
     def put(self, keys: str, value: Any, source: OldValue | Place | None = None, comment: str = "") -> None:
-        """Write a value at keys with dots between them, none of which is a name of the user's choice."""
+        """Write a value at a dotted key without user-chosen parts."""
         self.put_at(tuple(keys.split(".")), value, source, comment)
 
     def put_at(
@@ -132,7 +132,7 @@ class Target:
             keys: its path below this part.
             value: the value.
             source: its origin; None if nothing in the file stands for it.
-            comment: comment beside it in the converted file.
+            comment: comment next to it in the converted file.
         """
         inside = self.data
         for key in keys[:-1]:
@@ -149,17 +149,17 @@ _WORDS = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": Fa
 
 
 def truth(value: Any) -> Any:
-    """Read `yes`, `off` and the like as YAML 1.1 did, by which old files were read; return other values unchanged."""
+    """Read `yes`, `off` and the like as in YAML 1.1, the old files' version; return other values unchanged."""
     return _WORDS.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def integral(value: Any) -> Any:
-    """Convert a float without a fraction to a whole number: `5.0e5` is 500000; return other values unchanged."""
+    """Convert a float without a fraction to an integer: `5.0e5` is 500000; return other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a number that is not true or false."""
+    """Return True for a number that is not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

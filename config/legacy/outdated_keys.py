@@ -1,4 +1,4 @@
-"""Conversion of old keys in sections that still exist: of versions 0.16 to 0.18, and later deprecated ones.
+"""Converts old keys in sections that still exist: those of versions 0.16 to 0.18, and later deprecated ones.
 
 `flat_block` and `flat_file` convert what is older.
 """
@@ -20,9 +20,9 @@ GONE = {
     "graph_scope": "is gone: it was about TensorFlow",
     "framework": "is gone: training is by torch",
 }
-"""Keys that have no successor, and why they need none."""
+"""Keys without a successor, and why they need none."""
 _GONE_FROM_BLOCKS = ("framework", "output_path", "summary_path", "model_path")
-"""Those that blocks of versions 0.16 to 0.18 may have."""
+"""Keys that blocks of versions 0.16 to 0.18 may have."""
 
 
 def is_flat(body: Any) -> bool:
@@ -39,7 +39,7 @@ def convert_current(block: OldValue, target: Target) -> None:
         target: where its new form goes.
     """
     for key, old in block.items():
-        if key in _GONE_FROM_BLOCKS and old.value is not None:  # ML-Agents writes null for what was not given
+        if key in _GONE_FROM_BLOCKS and old.value is not None:  # ML-Agents writes null for missing values
             target.notes.warn(old, key, GONE[key])
         elif key == "trainer" and "trainer_type" not in block.value:
             target.notes.warn(old, key, "is 'trainer_type' now")
@@ -161,7 +161,7 @@ def convert_hardware(name: str, old: OldValue, data: dict[str, Any], notes: Note
 
 _SIGNALS = ("extrinsic", "curiosity", "gail")
 PACES = ("reward_signal_num_update", "reward_signal_steps_per_update")
-"""Keys that stood among the signals, though they concern all of them."""
+"""Keys among the signals that concern all of them."""
 
 _REQUIRED: dict[str, Any] = {"strength": 1.0, "gamma": 0.99}
 _CURIOSITY_SIZE, _GAIL_SIZE = 128, 64
@@ -190,7 +190,7 @@ def convert_signals(signals: OldValue, target: Target, trainer_epochs: Any) -> N
 def _convert_signal(name: str, body: OldValue, target: Target, trainer_epochs: Any) -> None:
     place = f"reward_signals.{name}"
     if name not in _SIGNALS or not isinstance(body.value, dict):
-        target.put(place, body.value, body)  # the schema says what is wrong with it
+        target.put(place, body.value, body)  # the schema reports the mistake
         return
     target.put(place, {}, body)
     lacking = [key for key in _REQUIRED if key not in body.value]

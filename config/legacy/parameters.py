@@ -1,4 +1,4 @@
-"""Conversion of old curricula and samplers to `environment_parameters`.
+"""Converts old curricula and samplers to `environment_parameters`.
 
 An old curriculum has thresholds of one behaviour, and values of several parameters together; today each parameter has
 one of its own. Up to 0.13 there was a folder with a file for each behaviour, then one YAML with all of them, then a
@@ -28,7 +28,7 @@ def is_curriculum(value: Any) -> bool:
 
 
 def read_curricula(path: Path) -> dict[str, OldValue]:
-    """Read the argument of `--curriculum`: a folder with a file for each behaviour, one of them, or one file with all.
+    """Read the argument of `--curriculum`: a folder with a file per behaviour, one such file, or one file with all.
 
     Raises:
         ConfigError: if it can't be read, or holds no curricula.
@@ -48,7 +48,7 @@ def _read(path: Path) -> dict[str, OldValue]:
 
 
 def curricula_in(file: OldValue) -> dict[str, OldValue]:
-    """Return the curricula, by behaviour, of a file that holds nothing else.
+    """Return the curricula, by behaviour, of a file with nothing else.
 
     Raises:
         ConfigError: if it holds other values.
@@ -146,7 +146,7 @@ def _trace(name: str, old: OldValue, values: OldValue, target: Target) -> None:
 
 
 def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[KeyPath], Place]) -> Any:
-    """Begin all curricula with a later lesson (`--lesson`): earlier ones are left out.
+    """Begin all curricula with a later lesson (`--lesson`), without the earlier ones.
 
     Args:
         count: the lesson to begin with, from 0; the last one if there are fewer.
@@ -197,7 +197,7 @@ def _paths(path: KeyPath, value: Any) -> Iterator[KeyPath]:
 # Samplers.
 
 _INTERVALS = ("resampling-interval", "resampling_interval", "episode-length")
-"""The last is the name in the first versions that had samplers."""
+"""Names of the key; the last is from the first versions with samplers."""
 _TYPES = ("sampler-type", "sampler_type")
 _NEW_NAMES = {"multirange_uniform": "multirangeuniform"}
 _NEEDED = {
@@ -209,7 +209,7 @@ _NEEDED = {
 
 
 def is_samplers(value: Any) -> bool:
-    """Return True if data looks like a file that holds samplers alone."""
+    """Return True if data looks like a file with only samplers."""
     if not isinstance(value, dict):
         return False
     bodies = [body for key, body in value.items() if key not in _INTERVALS]
@@ -258,7 +258,7 @@ def convert_samplers(samplers: OldValue, target: Target) -> None:
 def _convert_sampler(name: str, old: OldValue, target: Target) -> None:
     kinds = [key for key in _TYPES if isinstance(old.value, dict) and key in old.value]
     if not kinds or "sampler_parameters" in old.value:
-        target.put_at((name,), old.value, old)  # a number, or today's form; if neither, the schema says what is wrong
+        target.put_at((name,), old.value, old)  # a number, or today's form; otherwise the schema reports the mistake
         return
     sampler_type = old.at(kinds[0])
     kind = (

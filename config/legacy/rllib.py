@@ -1,4 +1,4 @@
-"""Conversion of the YAML that Godot RL Agents' users write for RLlib, to a run of `environment.kind: godot`."""
+"""Converts the RLlib YAML of Godot RL Agents' users to a run with `environment.kind: godot`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENDLESS = 1_000_000_000
 _BEHAVIOR = "default_settings"
 
 Keys = Mapping[str, tuple[str, Callable[[Any], Any]]]
-"""By old key: the new one, and how its value is written there."""
+"""The new key and the conversion of its value, by old key."""
 
 _LEARNING: Keys = {
     "lr": ("hyperparameters.learning_rate", integral),
@@ -47,7 +47,7 @@ _GAME: Keys = {
 }
 _PPO_ALONE = ("num_epoch", "lambd", "epsilon", "beta", "shared_critic")
 _DEFAULTS: Mapping[str, Any] = {
-    # RLlib's own, where they differ from ours.
+    # RLlib's defaults that differ from ours.
     "hyperparameters.learning_rate_schedule": "constant",
     "hyperparameters.learning_rate": 5e-5,
     "hyperparameters.batch_size": 128,
@@ -60,17 +60,17 @@ _DEFAULTS: Mapping[str, Any] = {
     "network_settings.activation": "tanh",
 }
 _WITHOUT_EFFECT = ("env", "framework", "batch_mode", "explore", "clip_actions", "normalize_actions")
-"""Said by something else, or the same here in any case."""
+"""Keys that others replace, or that are always the same here."""
 
 
 def is_rllib(data: Mapping[str, Any]) -> bool:
-    """Return True if a file's content is of that form."""
+    """Return True if a file's content has that form."""
     inner = data.get("config")
     return "algorithm" in data and isinstance(inner, dict) and ("env_config" in inner or inner.get("env") == "godot")
 
 
 def convert_rllib(whole: OldValue, target: Target) -> None:
-    """Convert a whole file; behaviours are those that the game names, so all learn by `default_settings`.
+    """Convert a whole file; the game names the behaviours, so all learn by `default_settings`.
 
     Args:
         whole: the file.
@@ -107,7 +107,7 @@ def convert_rllib(whole: OldValue, target: Target) -> None:
 
 
 def _convert_key(key: str, old: OldValue, target: Target, table: Keys, trainer: str = "ppo") -> None:
-    """Write one value by a table; null is what RLlib takes for its default."""
+    """Write one value by a table; null means RLlib's default."""
     new, write = table.get(key, ("", integral))
     if new and (trainer == "ppo" or new.rpartition(".")[2] not in _PPO_ALONE):
         if old.value is not None:
@@ -127,7 +127,7 @@ def _convert_model(model: OldValue, target: Target, trainer: str) -> None:
 
 
 def _convert_game(game: OldValue, target: Target) -> None:
-    """Convert `env_config`; what is not known goes to the game as an argument."""
+    """Convert `env_config`; unknown keys go to the game as arguments."""
     arguments = []
     for key, old in game.items():
         if key in _GAME:
@@ -139,7 +139,7 @@ def _convert_game(game: OldValue, target: Target) -> None:
 
 
 def _convert_builds(whole: OldValue, inner: OldValue, target: Target) -> None:
-    """Convert the number of builds: workers, times environments of each where agents are no environments."""
+    """Convert the number of builds: workers, times their environments unless agents count as environments."""
     if not target.data.get("env_settings", {}).get("env_path"):
         return  # the editor is one game
     workers = inner.value.get("num_workers", 2)

@@ -1,4 +1,4 @@
-"""Writing of plain data as YAML with comments, such that PyYAML and our own reader read the same data."""
+"""Writes plain data as YAML with comments, which PyYAML and our own reader read alike."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _item(item: Any, path: KeyPath, indent: str, comments: Mapping[KeyPath, str]
         return
     lines = _map(item, path, f"{indent}  ", comments)
     first = next(lines)
-    # A comment that does not fit beside the first key stands above it, and so follows the dash.
+    # A comment that does not fit next to the first key goes above it, and so follows the dash.
     yield f"{indent}- {first.removeprefix(f'{indent}  ')}"
     yield from lines
 
@@ -87,7 +87,7 @@ def _flow(value: Any) -> str:
 
 
 def _float(value: float) -> str:
-    """Write a number such that PyYAML, which wants a dot before the exponent, reads it as one too."""
+    """Write a number so that PyYAML, which needs a dot before the exponent, reads it as one too."""
     if not math.isfinite(value):
         return ".nan" if math.isnan(value) else (".inf" if value > 0 else "-.inf")
     mantissa, sign, exponent = repr(value).partition("e")

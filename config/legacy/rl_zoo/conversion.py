@@ -1,4 +1,4 @@
-"""The conversion of an entry: its hyperparameters, by the table, and what is made of several keys at once."""
+"""Converts an entry: its hyperparameters by the table, and values that depend on several keys."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _OF_PPO, _OF_SAC = ("n_steps", "batch_size"), ("train_freq", "gradient_steps")
 _POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
 _IN_TURN = "as there; without this key actors may collect while the trainer learns"
 _PICTURES = 512
-"""Features that Stable-Baselines3's NatureCNN makes of a picture."""
+"""Number of features of Stable-Baselines3's NatureCNN."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConvertedEntry:
-    """A run made of an entry."""
+    """A run converted from an entry."""
 
     document: Document
     data: dict[str, Any]
     notes: Notes
     header: str
-    """Comment lines for the top of the file."""
+    """Comment lines at the top of the file."""
     left_out: tuple[str, ...]
-    """What has no place, with the reason."""
+    """Settings without a counterpart, with the reason."""
 
 
 def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
-    """Convert the entry that was asked for; a list of what has no place goes with it.
+    """Convert the requested entry, and list settings without a counterpart.
 
     Raises:
         ConfigError: if no entry, or no algorithm, can be told.
@@ -154,7 +154,7 @@ def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
 
 
 def _convert_noise(writing: Writing, given: Mapping[str, Given], rollout: int | None) -> None:
-    """Convert sde_sample_freq; there each rollout, of so many steps or of an episode, begins with new noise, too."""
+    """Convert sde_sample_freq; in Stable-Baselines3, each rollout also begins with new noise."""
     freq = given.get("sde_sample_freq") or writing.default("sde_sample_freq", -1)
     if "use_sde" not in given or not given["use_sde"].value:
         writing.idle += [freq.key] if freq.written else []
@@ -226,7 +226,7 @@ def _convert_ends(writing: Writing, given: Mapping[str, Given]) -> None:
 
 
 def _number(writing: Writing, given: Mapping[str, Given], key: str, default: int) -> Given:
-    """Return a whole number above 0; a value that is none is reported."""
+    """Return a positive integer; report any other value."""
     found = given.get(key) or writing.default(key, default)
     value = integral(found.value)
     if not _is_count(value) or value < 1:

@@ -1,4 +1,4 @@
-"""Which entry of a file is meant, and for which algorithm."""
+"""Finds the requested entry of a file, and its algorithm."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _OF_ONE_ALONE: Mapping[str, tuple[Collection[str], Collection[str]]] = {
     "ppo": (("n_epochs", "clip_range"), ()),
     "sac": (("ent_coef",), ("buffer_size", "learning_starts", "train_freq", "tau", "gradient_steps")),
 }
-"""By algorithm keys of which one is there, and others of which one is there as well."""
+"""By algorithm, two groups of keys: an entry has at least one key of each."""
 _VERSION = re.compile(r"-v\d+")
 
 
 class NoEntryError(Exception):
-    """No entry, or no algorithm, can be told; the message completes "<file>: …"."""
+    """The entry or its algorithm can't be determined; the message completes "<file>: …"."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryRequest:
-    """What a command says of the entry to convert."""
+    """A command's description of the entry to convert."""
 
     env_id: str | None = None
     """The environment's id."""
     algorithm: str | None = None
-    """`ppo` or `sac`; None: as the file's name or keys say."""
+    """`ppo` or `sac`; None: by the file's name or keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class Entry:
     """The entry to convert."""
 
     name: str
-    """Its name in the file; empty where the file is one entry, as the zoo leaves it beside a trained agent."""
+    """Its name in the file; empty if the file is a single entry, as the zoo saves it with a trained agent."""
     env_id: str
     algorithm: str
     values: Mapping[str, OldValue]
-    """What it holds, by key."""
+    """Its values, by key."""
     whole: OldValue
 
     def plain(self, key: str, default: Any = None) -> Any:
@@ -90,9 +90,9 @@ def is_atari(env_id: str) -> bool:
 
 
 def _entries(document: Document) -> dict[str, dict[str, OldValue]]:
-    """Return the values of each entry; one that is the whole file has an empty name."""
+    """Return the values of each entry; a single entry has an empty name."""
     whole = OldValue(document.data, document)
-    if isinstance(document.data, list):  # an OrderedDict, as the zoo writes `config.yml`
+    if isinstance(document.data, list):  # an OrderedDict, as in the zoo's `config.yml`
         pairs = [whole.at(number) for number, pair in enumerate(document.data) if isinstance(pair, list)]
         return {"": {str(pair.value[0]): pair.at(1) for pair in pairs if len(pair.value) == 2}}
     if is_number(whole.value.get("n_timesteps") if isinstance(whole.value, dict) else None):
@@ -101,7 +101,7 @@ def _entries(document: Document) -> dict[str, dict[str, OldValue]]:
 
 
 def _name_for(env_id: str, entries: Iterable[str]) -> str:
-    short = env_id.rpartition(":")[2]  # `module:id` has the module imported that registers it
+    short = env_id.rpartition(":")[2]  # `module:id` imports the module that registers it
     names = list(entries)
     others = [name for name in names if _VERSION.split(name)[0] == _VERSION.split(short)[0]]
     tried: list[str] = ["", env_id, short, *others[:1], *([_FOR_ATARI] if is_atari(short) else []), _FOR_ALL]

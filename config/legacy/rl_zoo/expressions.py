@@ -1,4 +1,4 @@
-"""Python's expressions in the zoo's files, such as `dict(net_arch=[64, 64], activation_fn=nn.ReLU)`.
+"""Reads Python expressions in the zoo's files, such as `dict(net_arch=[64, 64], activation_fn=nn.ReLU)`.
 
 The zoo evaluates them. Here they are only parsed: a name stays a name, and what is neither name nor literal is refused.
 """
@@ -15,7 +15,7 @@ _EXPECTED = "expected dict(…), lists, numbers, texts and names such as nn.ReLU
 
 
 class Name(str):
-    """A name of Python's, with dots."""
+    """A dotted Python name."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ def read_expression(text: str) -> Any:
         raise ValueError(f"has {len(text):,} characters; expected at most {_LONGEST:,}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that Python does not know
+            warnings.simplefilter("ignore")  # about unknown escapes
             return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"is no expression of Python's ({type(error).__name__}); {_EXPECTED}") from error

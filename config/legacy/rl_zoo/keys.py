@@ -1,4 +1,4 @@
-"""The table: by key of Stable-Baselines3 and its zoo, the key of ours, or why there is none.
+"""The table of Stable-Baselines3's and its zoo's keys: our key for each, or why there is none.
 
 A key that gets a place here is a line of this table.
 """
@@ -14,37 +14,37 @@ from headrace.config.legacy.old_values import integral, is_number
 from headrace.config.network_settings import Activation
 
 IDLE = ""
-"""In `Key.to`: the key has no effect on what is learned."""
+"""In `Key.to`: the key has no effect on learning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What becomes of one of their keys."""
+    """The conversion of one of their keys."""
 
     to: str | None
-    """The key of ours, below the behaviour; None: there is none; `IDLE`: none is needed."""
+    """Our key, below the behaviour; None: there is none; `IDLE`: none is needed."""
     default: Any = None
-    """Stable-Baselines3's. Without a place it is what happens here, too, unless `differs`."""
+    """Stable-Baselines3's default. Without a place, Headrace does the same, unless `differs`."""
     write: Callable[[Any], Any] = integral
-    """Makes our value of theirs; a ValueError says why there is none."""
+    """Converts their value to ours; a ValueError says why it can't."""
     falls: bool = False
-    """True if `lin_…`, which falls to 0, is written into `<to>_schedule`."""
+    """True if `lin_…`, which falls to 0, sets `<to>_schedule`."""
     why: str = ""
-    """Without a place: what happens here instead."""
+    """Without a place: Headrace's behaviour instead."""
     needs: str = ""
-    """The key beside it without which it has no effect."""
+    """Another key, without which it has no effect."""
     differs: bool = False
-    """True if not even the default happens here."""
+    """True if Headrace does not even match the default."""
     top: bool = False
-    """True if `to` is no key of the behaviour, but starts at the top."""
+    """True if `to` starts at the top instead of at the behaviour."""
     note: str = ""
-    """What it means here otherwise than there, for the comment."""
+    """The difference in meaning, for the comment."""
     also: tuple[str, Callable[[Any], Any]] | None = None
-    """A second key that it becomes, and what is written there: None for nothing."""
+    """A second key to write, and its value: None for none."""
 
 
 _ACTIVATIONS = {"SiLU": "swish", "LeakyReLU": "leaky_relu"}
-"""By torch's name: ours, where it is not the same in small letters."""
+"""Our names by torch's, unless they differ only in case."""
 
 
 def _activation(value: Any) -> Any:
@@ -115,7 +115,7 @@ def is_hindsight(value: Any) -> bool:
 
 
 def _hindsight(value: Any) -> None:
-    """Write nothing: `SAC_HINDSIGHT` does."""
+    """Write nothing, as `SAC_HINDSIGHT` does."""
     if value is not None and not is_hindsight(value):
         raise ValueError(f"of Stable-Baselines3's classes only {_HER} has a place")
 
@@ -160,7 +160,7 @@ PPO: Mapping[str, Key] = {
     "rollout_buffer_class": Key(None, why="the rollout buffer is ours"),
     "rollout_buffer_kwargs": Key(None, why="the rollout buffer is ours"),
 }
-"""Of PPO; what is made of several keys at once (n_steps, n_envs, batch_size) is in `conversion`."""
+"""Keys of PPO; `conversion` has those that depend on each other (n_steps, n_envs, batch_size)."""
 
 SAC: Mapping[str, Key] = {
     **_SHARED,
@@ -192,7 +192,7 @@ SAC: Mapping[str, Key] = {
     ),
     "optimize_memory_usage": _NO_EFFECT,
 }
-"""Of SAC; `conversion` has replay_buffer_kwargs, train_freq and gradient_steps."""
+"""Keys of SAC; `conversion` has replay_buffer_kwargs, train_freq and gradient_steps."""
 
 SAC_HINDSIGHT: Mapping[str, Key] = {
     "goal_selection_strategy": Key("hyperparameters.hindsight.goals", "future", write=_strategy),
@@ -201,7 +201,7 @@ SAC_HINDSIGHT: Mapping[str, Key] = {
     "handle_timeout_termination": Key(None, True, why="a time limit never terminates"),
     **dict.fromkeys(("online_sampling", "max_episode_length", "optimize_memory_usage"), _NO_EFFECT),
 }
-"""Of SAC's `replay_buffer_kwargs`, with `HerReplayBuffer`."""
+"""Keys of SAC's `replay_buffer_kwargs`, with `HerReplayBuffer`."""
 
 _POLICY: Mapping[str, Key] = {
     "use_expln": Key("network_settings.gsde.use_expln", False, needs="use_sde"),
@@ -227,7 +227,7 @@ PPO_POLICY: Mapping[str, Key] = {
     "share_features_extractor": Key(None, True, why="pictures are seen by a network that actor and critic share"),
     **_POLICY,
 }
-"""Of PPO's `policy_kwargs`."""
+"""Keys of PPO's `policy_kwargs`."""
 
 SAC_POLICY: Mapping[str, Key] = {
     "net_arch": Key("network_settings.hidden_units", [256, 256], write=layers_of, also=_CRITIC),
@@ -239,7 +239,7 @@ SAC_POLICY: Mapping[str, Key] = {
     "share_features_extractor": Key(None, False, why="actor and critics have separate encoders"),
     **_POLICY,
 }
-"""Of SAC's `policy_kwargs`."""
+"""Keys of SAC's `policy_kwargs`."""
 
 NORMALIZE: Mapping[str, Key] = {
     "norm_obs": Key("network_settings.normalize", True),
@@ -250,11 +250,11 @@ NORMALIZE: Mapping[str, Key] = {
     "clip_reward": Key(None, 10.0, why="rewards end at ±10", needs="norm_reward"),
     **dict.fromkeys(("gamma", "epsilon"), _NO_EFFECT),
 }
-"""Of `normalize`, which is VecNormalize's arguments."""
+"""Keys of `normalize`, the arguments of VecNormalize."""
 
 OF_ITSELF = (
     *("Monitor", "VecMonitor", "VecTransposeImage"),
     *("LogEveryNTimesteps", "ParallelTrainCallback", "ProgressBarCallback", "RawStatisticsCallback"),
     "SaveVecNormalizeCallback",
 )
-"""Wrappers and callbacks whose work is done here in any case."""
+"""Wrappers and callbacks whose work Headrace always does."""

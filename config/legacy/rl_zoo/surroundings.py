@@ -1,4 +1,4 @@
-"""The environment of an entry: its id, wrappers, stacked frames and arguments become `environment`."""
+"""Converts the environment of an entry: its id, wrappers, stacked frames and arguments become `environment`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ATARI: Mapping[str, tuple[str, ...]] = {
     "clip_reward": ("reward_clipping",),
     "action_repeat_probability": ("repeat_action_probability",),
 }
-"""By argument of Stable-Baselines3's AtariWrapper: options of the Arcade Learning Environment's vectorised games."""
+"""Options of the Arcade Learning Environment's vectorised games, by argument of Stable-Baselines3's AtariWrapper."""
 _GREY = "GrayscaleObservation"
 
 
 def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, Given]) -> None:
-    """Write the section `environment`, and the keys of the entry that wrappers and callbacks stand for.
+    """Write the section `environment`, and the keys that replace the entry's wrappers and callbacks.
 
     Args:
         entry: the entry.
@@ -104,7 +104,7 @@ def _wrap(writing: Writing, given: Mapping[str, Given], wrappers: list[tuple[str
 
 
 def _leave_out_classes(writing: Writing, given: Given | None, why: str) -> None:
-    """Report the classes that a key names, but for those whose work is done here in any case."""
+    """Report the classes that a key names, except those whose work Headrace always does."""
     for name, arguments, found in _classes(given, writing):
         if name.rpartition(".")[2] in OF_ITSELF:
             writing.idle.append(f"{found.key} {in_words(name)}")
@@ -113,7 +113,7 @@ def _leave_out_classes(writing: Writing, given: Given | None, why: str) -> None:
 
 
 def _classes(given: Given | None, writing: Writing) -> Iterator[tuple[str, dict[str, Any], Given]]:
-    """Yield the classes that a key names: with dots, its arguments, and where it stands."""
+    """Yield the classes that a key names: dotted name, arguments and place."""
     if given is None or given.value is None:
         return
     for each in given.value if isinstance(given.value, list) else [given.value]:

@@ -1,4 +1,4 @@
-"""What an entry becomes: our keys with theirs beside them, and what has no place."""
+"""The result of converting an entry: our keys with theirs as comments, and settings without a counterpart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Given:
     key: str
     value: Any
     old: OldValue
-    """The value around it whose place is known."""
+    """The enclosing value, whose place is known."""
     written: bool = True
     """False for a default."""
 
@@ -30,7 +30,7 @@ class Given:
 
 
 class Writing:
-    """The run under construction.
+    """The run while it is built.
 
     Args:
         notes: where warnings, mistakes, comments and origins go.
@@ -44,33 +44,33 @@ class Writing:
         self.top = Target(notes)
         self.own = Target(notes, ("behaviors", behavior))
         self.left_out: list[str] = []
-        """What has no place, with the reason."""
+        """Settings without a counterpart, with the reason."""
         self.otherwise: list[str] = []
-        """What the entry says nothing of, and Stable-Baselines3 does otherwise."""
+        """Differences from Stable-Baselines3 that the entry does not mention."""
         self.idle: list[str] = []
-        """Keys without effect on what is learned."""
+        """Keys without effect on learning."""
 
     def default(self, key: str, value: Any) -> Given:
-        """Return a default of Stable-Baselines3's."""
+        """Return a Stable-Baselines3 default."""
         return Given(key, value, self._whole, written=False)
 
     def put(self, to: str, value: Any, given: Given, comment: str = "", *, top: bool = False, note: str = "") -> None:
-        """Write a value, with a comment on its origin unless there is one, and a note behind it."""
+        """Write a value, with a comment on its origin unless it has one, and a note after it."""
         origin = in_words(given.key) if given.value == value else str(given)
         origin = origin if given.written else f"their default of {given.key}"
         (self.top if top else self.own).put(to, value, given.old, f"{comment or origin}{note and f'; {note}'}")
 
     def leave_out(self, given: Given, why: str) -> None:
-        """Report what has no place."""
+        """Report a setting without a counterpart."""
         self.left_out.append(f"{given}: {why}")
         self._notes.warn(given.old, str(given), f"has no place: {why}")
 
     def wrong(self, given: Given, why: str) -> None:
-        """Report a value that can't be read."""
+        """Report an unreadable value."""
         self._notes.wrong(given.old, why if given.old.path[-1:] == (given.key,) else f"{given.key}: {why}")
 
     def expression(self, given: Given) -> dict[str, Given]:
-        """Read a map, which may be written as an expression of Python's; each value by its key."""
+        """Read a map, possibly a Python expression, as values by key."""
         value = given.value
         try:
             value = read_expression(value) if isinstance(value, str) else value
@@ -85,7 +85,7 @@ class Writing:
         return {key: Given(f"{given.key}.{key}", inner, given.old) for key, inner in value.items()}
 
     def settle(self, table: Mapping[str, Key], given: Mapping[str, Given], beside: Mapping[str, Given]) -> None:
-        """Write all that a table knows; `beside` has what its keys may need from elsewhere."""
+        """Write all keys of a table; `beside` has further values that they may need."""
         around = {**beside, **given}
         for name, key in table.items():
             found = given.get(name) or self.default(name, key.default)
@@ -125,7 +125,7 @@ class Writing:
 
 
 def _fall(value: Any) -> float | None:
-    """Return the value from which `lin_…` falls to 0."""
+    """Return the initial value of `lin_…`, which falls to 0."""
     try:
         return float(value.removeprefix("lin_")) if isinstance(value, str) and value.startswith("lin_") else None
     except ValueError:
@@ -133,7 +133,7 @@ def _fall(value: Any) -> float | None:
 
 
 def in_words(value: Any) -> str:
-    """Write a value of theirs in a comment: on one line, shortened."""
+    """Return their value for a comment: on one line, shortened."""
     if isinstance(value, str):
         text = value if isinstance(value, Name) or (value.isprintable() and value) else ascii(value)
     elif isinstance(value, dict):
