@@ -1,4 +1,4 @@
-"""Acceptance cases over seeds: which are learned, and how well. They are in tests/acceptance, `*cases.py`.
+"""Runs acceptance cases (tests/acceptance, `*cases.py`) over seeds: which are learned, and how well.
 
     python benchmarks/acceptance.py --list
     python benchmarks/acceptance.py --seeds 0 1 2 3 4                     all of them
@@ -30,7 +30,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-# Instead of this file's folder, which would make `acceptance` mean this file.
+# Replaces this file's folder, where `acceptance` would mean this file.
 sys.path[:] = [str(ROOT), str(ROOT / "tests"), *(path for path in sys.path if Path(path) != ROOT / "benchmarks")]
 
 from acceptance.cases import CASES as LEARNING  # noqa: E402 - the path has to be set first
@@ -56,7 +56,7 @@ class Attempt:
 
 
 def attempt(name: str, seed: int, changes: Sequence[str]) -> Attempt:
-    """Run a case once; in a process of its own."""
+    """Run a case once, in a separate process."""
     import torch
 
     torch.set_num_threads(1)
@@ -80,7 +80,7 @@ def _score(case: Case | SelfPlayCase, changes: Sequence[str], folder: Path, seed
 
 
 def with_changes(case: Case | SelfPlayCase, changes: Sequence[str]) -> Case | SelfPlayCase:
-    """The case with keys of its behaviour set: `path.to.key=value`, the value read as YAML."""
+    """Return the case with changed keys of its behaviour: `path.to.key=value`, with the value as YAML."""
     behavior = dict(case.behavior)
     for change in changes:
         path, _, text = change.partition("=")
@@ -95,7 +95,7 @@ def with_changes(case: Case | SelfPlayCase, changes: Sequence[str]) -> Case | Se
 
 
 def bar_of(case: Case | SelfPlayCase) -> str:
-    """What has to be reached, in few letters."""
+    """Return the case's bar as a short text."""
     if isinstance(case, SelfPlayCase):
         return f"{case.solved}>{THRESHOLD}"
     return f"{'<' if case.fails else '>'}{case.threshold}"
@@ -110,7 +110,7 @@ def _is_number(text: str) -> bool:
 
 
 def main() -> None:
-    """Print a line per case when its seeds are through, and how many cases hold."""
+    """Print a line per case when its seeds are done, and how many cases hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=["*"], help="names, or patterns of names")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def run_cases(names: Sequence[str], seeds: Sequence[int], jobs: int, changes: Sequence[str]) -> int:
-    """Run cases, printing each; how many were accepted on 4 of 5 seeds."""
+    """Run cases and print each; return how many were accepted on 4 of 5 seeds."""
     held = 0
     print(f"{'case':38} {'bar':>6} " + " ".join(f"{f'seed {seed}':>7}" for seed in seeds) + "  passed  seconds")
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

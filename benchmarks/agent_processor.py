@@ -1,11 +1,11 @@
-"""What the agent processor costs per agent step, emission included, against plainly copying the columns once.
+"""Measures the agent processor's cost per agent step, including emission, against a plain copy of the columns.
 
     taskset -c 1 python benchmarks/agent_processor.py
 
-The steps are made beforehand. `fixed`: 64 agents, all deciding every tick, 0.5 % of their episodes ending per
+The steps are created in advance. `fixed`: 64 agents, all deciding every tick, 0.5 % of their episodes ending per
 step. `churn`: 64 agents, a tenth of them leaving or joining per tick, each deciding in every tick or every fifth,
 so that some 64 or 14 decisions and 3 endings arrive at once. The costs are per row taken in (decisions and endings)
-and per row emitted. CPU time, not wall time, so that a busy machine disturbs less.
+and per row emitted. CPU time, not wall time, is less sensitive to a busy machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A bare synchronous loop: the pipeline's policy, trainer and update, with no pipeline around them.
+"""A bare synchronous loop: the pipeline's policy, trainer and update, without a pipeline around them.
 
-What the pipeline is measured against, and the shortest way to see whether the trainer learns an example of PPO:
+The pipeline is measured against it, and it is the shortest way to check that the trainer learns a PPO example:
 
     python benchmarks/bare_loop.py cartpole --steps 250000 --seed 0
 
@@ -50,7 +50,7 @@ def run_bare(example: str, seed: int, max_steps: int | None = None) -> dict[str,
     assert config.environment is not None, "each of them has an environment"
     assert config.environment.id is not None, "and its name"
     ((name, settings),) = config.behaviors.items()
-    # Its own vectorisation, if it has one, restarts at the next step alone.
+    # Its own vectorisation, if it has one, restarts only at the next step.
     own = gymnasium.spec(config.environment.id).vector_entry_point is not None
     mode = {} if own else {"autoreset_mode": AutoresetMode.SAME_STEP}
     envs = gymnasium.make_vec(config.environment.id, config.environment.num_envs, vector_kwargs=mode)
@@ -101,7 +101,7 @@ class Collector:
         return self._pack({name: np.stack([tick[name] for tick in ticks], axis=1) for name in ticks[0]})
 
     def solved(self, mark: float) -> bool:
-        """Whether the last 100 episodes reached the mark."""
+        """Return True if the last 100 episodes reached the mark."""
         return len(self._finished) == 100 and self.last_100() >= mark
 
     def last_100(self) -> float:
@@ -176,7 +176,7 @@ def action_writer(space: gymnasium.Space[Any]) -> Callable[[ActionBatch], NDArra
 
 
 def main() -> None:
-    """Train, and print what it took."""
+    """Train, and print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("example", help="cartpole, lunarlander, halfcheetah …")
     parser.add_argument("--steps", type=int, help="the example's own number by default")

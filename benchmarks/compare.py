@@ -1,4 +1,4 @@
-"""The pipeline beside its references and peers, in turn on one machine: every ratio that docs/performance.md states.
+"""Compares the pipeline with its references and peers on one machine: every ratio that docs/performance.md states.
 
     python benchmarks/compare.py --pairs 5 --peer PEER --rltools RLTOOLS --sbx SBX --before CHECKOUT --write
     python benchmarks/compare.py --only W1 --pairs 3 --quick
@@ -8,7 +8,7 @@ and with both inline, our trainer in a bare loop (`bare_loop.py`), PPO by hand i
 in eager torch (`reference_torch_ppo.py`), and Stable-Baselines3 (`peer_sb3.py`), which is the peer of the others too:
 W2 is PPO on HalfCheetah-v5, W3 SAC on Pendulum-v1, W4 PPO on it, Pong PPO from pixels. RLtools (C++, `peer_rltools.py`)
 and sbx (JAX, `peer_sb3.py --sbx`) do W3 and W4 as well. Each peer has a Python of its own. Every process has one
-thread, but for JAX, which takes what it finds. `start` is from the command to the first update, `main` the built-in
+thread, except JAX, which takes what it finds. `start` is from the command to the first update, `main` the built-in
 game to a policy that wins 90 % of its games, in turn with another checkout. `envs` is what a step of single
 environments costs in a plain loop, in our group and in Gymnasium's SyncVectorEnv. `growth` is what more environments,
 units, behaviours, actors and snapshots and a longer horizon cost.
@@ -45,7 +45,7 @@ def rounds(workload: Workload, pairs: int) -> dict[str, list[Measured]]:
     found: dict[str, list[Measured]] = {name: [] for name in workload.contestants}
     names = list(workload.contestants)
     for number in range(pairs):
-        # Who goes first changes, so that a drift of the machine favours nobody.
+        # The order changes, so that a drift of the machine favours no contestant.
         for name in names[number % len(names) :] + names[: number % len(names)]:
             found[name].append(workload.contestants[name](number))
             print(".", end="", file=sys.stderr, flush=True)
@@ -54,7 +54,7 @@ def rounds(workload: Workload, pairs: int) -> dict[str, list[Measured]]:
 
 
 def growth(pairs: int, quick: bool) -> dict[str, dict[int, list[Measured]]]:
-    """By size and value, what each round took."""
+    """Return the measurements of each round, by size and value."""
     found: dict[str, dict[int, list[Measured]]] = {}
     for name, size in compare_growth.SIZES.items():
         values = (size.values[0], size.values[-1]) if quick else size.values
@@ -68,7 +68,7 @@ def growth(pairs: int, quick: bool) -> dict[str, dict[int, list[Measured]]]:
 
 
 def wanted(names: Sequence[str], asked: Asked) -> Mapping[str, Workload]:
-    """The workloads that can be run here; the others are named."""
+    """Return the workloads that can run here, and name the others."""
     found = {}
     for name in names:
         if name == "main" and asked.before is None:
@@ -79,7 +79,7 @@ def wanted(names: Sequence[str], asked: Asked) -> Mapping[str, Workload]:
 
 
 def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Asked]:
-    """What the command line says; what it lacks is named."""
+    """Parse the command line, and name missing arguments."""
     every = [*WORKLOADS, STEPS, GROWTH]
     parser.add_argument("--only", nargs="+", choices=every, default=every, help="workloads")
     parser.add_argument("--pairs", type=int, default=3, help="rounds in which all contestants run in turn")
@@ -102,7 +102,7 @@ def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None)
             parser.error(f"--{peer.option}: in an environment of its own, pip install {peer.packages}; name its Python")
         else:
             peers[name] = python
-    # What is typed to get the same again; where peers and the other checkout lie matters to nobody else.
+    # The command that reproduces this; the paths of peers and of the other checkout don't matter to readers.
     typed = [f"--only {' '.join(options.only)}"] if options.only != every else []
     typed += [f"--pairs {options.pairs}", *(["--quick"] if options.quick else [])]
     named = [*(peer.option for peer in PEERS.values()), "before"]
@@ -112,7 +112,7 @@ def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what is asked for, print the tables, and write them where that is asked for."""
+    """Run the requested workloads, print the tables, and write them if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options, asked = options_of(parser, arguments)
     lines, results = [], {}

@@ -1,4 +1,4 @@
-"""How the pipeline's cost grows, for `benchmarks/compare.py`: one size at a time, all else as in the example.
+"""Measures how the pipeline's cost grows, for `benchmarks/compare.py`: one size at a time, the rest as in the example.
 
 Environments, units, horizon and actors are those of config/examples/cartpole.yaml, behaviours those of `crowd.yaml`
 (eight agents each), snapshots the window of config/examples/volley.yaml, in games that begin anew with each swap.
@@ -16,7 +16,7 @@ from compare_runs import Measured, pipeline
 
 CARTPOLE, CROWD, VOLLEY = "config/examples/cartpole.yaml", "benchmarks/crowd.yaml", "config/examples/volley.yaml"
 TOLERANCE = 0.15
-"""An exponent may be so much above what is expected: small runs vary."""
+"""Tolerance of an exponent above the expected one, as small runs vary."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Size:
     """A size that grows.
 
     Attributes:
-        example: the YAML that it belongs to.
-        behavior: whose steps are counted.
-        values: of the size.
+        example: the example's YAML.
+        behavior: the behaviour whose steps are counted.
+        values: values of the size.
         keys: `--set` for a value; `{}` stands for it.
-        steps: of a run.
-        cost: with which power of the size all CPU time per step may grow, at most.
-        memory: likewise, the memory.
+        steps: steps of a run.
+        cost: maximum power of the size with which all CPU time per step may grow.
+        memory: the same for memory.
     """
 
     example: str
@@ -106,14 +106,14 @@ def grown(name: str, value: int, seed: int, quick: bool) -> Measured:
 
 
 def exponent(points: Mapping[int, float]) -> float:
-    """The power of x with which values grow: the slope of the line through their logarithms."""
+    """Return the power of x with which values grow: the slope of the line through their logarithms."""
     xs, ys = [log(x) for x in points], [log(y) for y in points.values()]
     middle, height = sum(xs) / len(xs), sum(ys) / len(ys)
     return sum((x - middle) * (y - height) for x, y in zip(xs, ys, strict=True)) / sum((x - middle) ** 2 for x in xs)
 
 
 def table(name: str, found: Mapping[int, Sequence[Measured]]) -> list[str]:
-    """Rates, costs and memory by size, and whether they grow as they may."""
+    """Return rates, costs and memory by size as a table, and whether their growth is within bounds."""
     size = SIZES[name]
     cost = {value: median(run.all_cpu_us for run in runs) for value, runs in found.items()}
     memory = {value: median(run.memory_mb for run in runs) for value, runs in found.items()}

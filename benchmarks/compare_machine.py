@@ -1,4 +1,4 @@
-"""The machine of `benchmarks/compare.py`: what it is, and what it could do.
+"""The machine of `benchmarks/compare.py`: its description and its peak performance.
 
 The roofline is the time that a core needs for a workload's products alone, at the rate of a 1024³ product by whoever is
 fastest here, torch, oneDNN or NumPy's BLAS: forward once for deciding, forward and backward (three times the work) for
@@ -43,7 +43,7 @@ ROUNDS, SIZE = 8, 1024
 
 
 def products_per_s(half: bool) -> tuple[str, float]:
-    """Who multiplies fastest, and its multiplications and additions per second, in float32 or bfloat16."""
+    """The fastest provider, with its multiplications and additions per second, in float32 or bfloat16."""
     return max(_measured()["bfloat16" if half else "float32"].items(), key=lambda item: item[1])
 
 
@@ -84,16 +84,16 @@ def rate(product: Callable[[], Any]) -> float:
 
 
 def flags() -> list[str]:
-    """What the processor has for products, of what matters here (Linux)."""
+    """Return the processor's relevant features for products (Linux)."""
     found = _cpuinfo().get("flags", "").split()
     return [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in found]
 
 
 def description(peers: Mapping[str, str]) -> str:
-    """Processor, memory, versions, and how busy other programs keep it.
+    """Return processor, memory, versions, and the load by other programs.
 
     Args:
-        peers: by distribution, the Python that has it.
+        peers: the Python with each distribution.
     """
     model = _cpuinfo().get("model name", platform.processor() or platform.machine())
     memory = psutil.virtual_memory().total / 2**30

@@ -1,4 +1,4 @@
-"""What `benchmarks/compare.py` tells: tables, the roofline, a picture, and a section of docs/performance.md."""
+"""The report of `benchmarks/compare.py`: tables, the roofline, a plot, and a section of docs/performance.md."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ BEGIN, END = "<!-- benchmarks/compare.py --write -->", "<!-- end of benchmarks/c
 BOUND = ("W2", "Pong")
 """Workloads that have a bar for the share of the products; in W1 and W4 small layers and environments take most."""
 Found = Mapping[str, Sequence[Measured]]
-"""By contestant: what it took in each round."""
+"""Measurements of each round, by contestant."""
 
 
 def table(name: str, workload: Workload, found: Found) -> list[str]:
-    """What each contestant took: medians of the rounds."""
+    """Return a table of each contestant's medians over the rounds."""
     if workload.once:
         rows = [
             f"**{name}**: {workload.title}.\n",
@@ -45,7 +45,7 @@ def table(name: str, workload: Workload, found: Found) -> list[str]:
 
 
 def ratios(workload: Workload, found: Found) -> list[str]:
-    """Medians of the ratios within a round, beside their bars."""
+    """Return a table of the medians of the ratios within a round, with their bars."""
     rows = ["| | CPU time, busiest process | by the clock |", "|---|---|---|"]
     for bar in workload.bars:
         if bar.ours not in found or bar.other not in found:
@@ -58,7 +58,7 @@ def ratios(workload: Workload, found: Found) -> list[str]:
 
 
 def roofline(name: str, found: Found) -> list[str]:
-    """The time of the products alone, and which share of the busiest process's time that is."""
+    """Return the time of the products alone, and its share of the busiest process's time."""
     if name not in FLOP:
         return []
     lines = [f"Roofline: {FLOP[name] / 1e6:,.2f} million multiplications and additions in a step's products."]

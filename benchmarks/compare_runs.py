@@ -23,20 +23,20 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 ROOT = Path(__file__).resolve().parents[1]
 EVERY_S = 0.1
-"""Time between two samples of CPU times, which the system counts in hundredths of a second."""
+"""Seconds between two samples of CPU times, which the system counts in hundredths of a second."""
 LEARNED = "Losses/Policy Loss"
-"""A statistic that only updates make."""
+"""A statistic that only updates report."""
 _PLACES = {
     "deciding": ("env_step", "SubprocessEnvManager._take_step"),
     "stepping": ("env_step", "workers", "worker_root", "UnityEnvironment.step"),
     "update": ("trainer_advance", "_update_policy"),
 }
-"""Where timers.json has the stages."""
+"""The stages' place in timers.json."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run took, from the end of its first steps to its last."""
+    """Measurements of a run, from the end of its first steps to its last."""
 
     steps_per_s: float
     cpu_us: float
@@ -57,7 +57,7 @@ class Measured:
 
 
 def program(command: Sequence[str]) -> Measured:
-    """Run a program that prints what it took as a line of JSON."""
+    """Run a program that prints its measurements as a line of JSON."""
     began = time.perf_counter()
     ran = subprocess.run(list(command), cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     if ran.returncode:
@@ -137,7 +137,7 @@ def pipeline(
     warm_up: int = 0,
     mark: float = float("inf"),
 ) -> Measured:
-    """Train an example for so many steps; what it took after the first ones.
+    """Train an example for that many steps; return the measurements after the first ones.
 
     Args:
         example: a YAML, from the repository's root.
@@ -158,7 +158,7 @@ def pipeline(
 
 
 def measured(run: Finished, behavior: str, first: int, warm_up: int = 0, mark: float = float("inf")) -> Measured:
-    """What a finished run took from its first summary after `first` steps on."""
+    """Return the measurements of a finished run from its first summary after `first` steps."""
     learned = run.scalars(behavior, LEARNED)
     counted = [(step, when) for step, when, _ in learned if step >= first]
     if len(counted) < 2:
@@ -193,7 +193,7 @@ def _watch(process: subprocess.Popen[bytes]) -> tuple[list[tuple[float, dict[int
     while process.poll() is None:
         found, resident = {}, 0
         try:
-            # A look at all processes costs more than one at those that are known.
+            # Listing all processes costs more than sampling the known ones.
             seen = [main, *main.children(recursive=True)] if len(samples) % 8 == 0 else seen
         except psutil.NoSuchProcess:
             break

@@ -1,4 +1,4 @@
-"""What a step of single environments costs, for `benchmarks/compare.py`: alone, in our group, in `SyncVectorEnv`.
+"""Measures a step of single environments for `benchmarks/compare.py`: alone, in our group, and in `SyncVectorEnv`.
 
 CPU time in this process; the least of some passes, as other work only adds. Actions are the same ones again and again,
 and each end is a reset.
@@ -27,11 +27,11 @@ COUNTS = (16, 64, 256)
 STEPS, BAR_US = 12_800, 1.5
 BARE, GROUP, SYNC = "env.step", "our group", "SyncVectorEnv"
 Costs = Mapping[str, float]
-"""Microseconds of CPU per step, by who steps."""
+"""Microseconds of CPU per step, by stepper."""
 
 
 def steppers(env_id: str, count: int) -> dict[str, Callable[[], Any]]:
-    """By who steps: one step of so many environments."""
+    """Return one step of that many environments, by stepper."""
     random = np.random.default_rng(0)
     envs = [gymnasium.make(env_id, disable_env_checker=True) for _ in range(count)]
     same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
@@ -58,7 +58,7 @@ def steppers(env_id: str, count: int) -> dict[str, Callable[[], Any]]:
 
 
 def costs(env_id: str, count: int, rounds: int) -> Costs:
-    """What a step costs each, at least."""
+    """Return each stepper's minimum cost of a step."""
     found = {name: float("inf") for name in (BARE, GROUP, SYNC)}
     by_name = steppers(env_id, count)
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""The workloads of `benchmarks/compare.py`: who does what, and the ratios that are told with their bars."""
+"""The workloads of `benchmarks/compare.py`: their contestants, and the reported ratios with their bars."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SB3, RLTOOLS, SBX = "Stable-Baselines3", "RLtools", "sbx"
 SAC_FIRST = 1000
 PENDULUM = ("network_settings.hidden_units=256", "hyperparameters.learning_rate=3e-4")
 Run = Callable[[int], Measured]
-"""A contestant: from a seed to what its run took."""
+"""A contestant: a function from a seed to the measurements of its run."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A ratio that is told, and the least that it should be."""
+    """A reported ratio and its minimum."""
 
     ours: str
     other: str
@@ -36,28 +36,28 @@ class Bar:
 
 @dataclass(frozen=True)
 class Workload:
-    """What all contestants do."""
+    """A workload of all contestants."""
 
     title: str
     contestants: Mapping[str, Run]
     bars: Sequence[Bar]
     once: bool = False
-    """Whether it is done once, so that seconds are told instead of rates."""
+    """True if it runs only once, so that seconds are reported instead of rates."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A library that does what ours does, in a Python of its own."""
+    """A comparable library, in its own Python."""
 
     option: str
-    """Names that Python."""
+    """The option that names that Python."""
     module: str
     distribution: str
     words: Sequence[str]
-    """The program, and what says that it is meant."""
+    """The program, and the arguments that select the peer."""
     workloads: Sequence[str]
     packages: str
-    """What to install there."""
+    """Packages to install there."""
 
 
 PEERS: Mapping[str, Peer] = {
@@ -83,7 +83,7 @@ PEERS: Mapping[str, Peer] = {
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line asks for."""
+    """The command line's options."""
 
     peers: Mapping[str, str]
     """The Python of each peer that there is."""
@@ -166,7 +166,7 @@ def pong(asked: Asked) -> Workload:
 
 
 def by_hosts(example: str, behavior: str, steps: int, mark: float = float("inf"), lag: bool = False) -> dict[str, Run]:
-    """Ours with actor and learner in processes of their own, with a lag of 1 too if asked to, and with both inline."""
+    """Return ours with actor and learner in separate processes, if requested also with a lag of 1, and both inline."""
 
     def ours(sets: Sequence[str]) -> Run:
         return lambda seed: pipeline(example, behavior, sets, seed, steps, steps // 5, mark=mark)
@@ -229,7 +229,7 @@ def peers(asked: Asked, workload: str, steps: int) -> dict[str, Run]:
 
 
 def has(python: str, package: str | None) -> bool:
-    """Whether a Python has a package; says so if it has not."""
+    """Return True if a Python has a package; print a line if it doesn't."""
     if package is None:
         return True
     try:
@@ -251,4 +251,4 @@ WORKLOADS: dict[str, Callable[[Asked], Workload]] = {
     "main": main_job,
 }
 NEEDS = {"W2": "mujoco", "Pong": "ale_py"}
-"""What the environment of a workload needs."""
+"""Return the packages that a workload's environment needs."""

@@ -1,4 +1,4 @@
-"""A PettingZoo environment with as many behaviours as wanted, by which `compare_growth.py` counts their cost.
+"""A PettingZoo environment with any number of behaviours, with which `compare_growth.py` measures their cost.
 
 Eight agents of each walk on a line for 50 steps and are rewarded for being near its middle; `walker3_5` is the sixth
 agent of the behaviour `walker3`.
@@ -56,7 +56,7 @@ class Crowd:
         return seen, rewards, dict.fromkeys(names, False), dict.fromkeys(names, late), {name: {} for name in names}
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
     def _observations(self) -> dict[str, Any]:
         left = np.full_like(self._places, 1 - self._time / STEPS)

@@ -1,4 +1,4 @@
-"""What gradient steps of PPO and SAC cost on a GPU, from Python and as CUDA graphs, and if both learn the same.
+"""Measures gradient steps of PPO and SAC on a GPU, from Python and as CUDA graphs, and compares their results.
 
     python benchmarks/cuda_graphs.py
 
@@ -78,7 +78,7 @@ def learned_in(trainer: Trainer, batch: TrajectoryBatch, device: str) -> float:
 
 
 def wait(device: str) -> None:
-    """Until the GPU has done all that it was given."""
+    """Wait until the GPU has finished all work."""
     if device != "cpu":
         torch.cuda.synchronize(device)
 

@@ -2,7 +2,7 @@
 
 Small runs of many kinds (`kill_scenarios.py`) are killed and resumed, over and over. The kill of an actor, a learner, a
 follower or the sweeper does not end its run; one of main does, and so does one of a shard, of the host of central
-inference or of a node of Ray; `--resume` goes on. `--serve` and `--validate` are killed too. The moments: the first
+inference or of a node of Ray; `--resume` continues. `--serve` and `--validate` are killed too. The moments: the first
 100 ms of a process, the seconds of the start, those of training, and the beginning and end of a checkpoint, which are
 watched for.
 
@@ -11,8 +11,8 @@ each checkpoint is whole, and that nothing is behind the last checkpoint that st
 ratings, lessons, the list in training_status.json and the recordings. `benchmarks/standing.py` has these checks.
 
 Prints a table of the kills, and the violations with the folders that show them; status 1 if there is any. What is
-killed when depends on `--seed` and the run's number, which a violation names, but for what the machine's timing adds.
-`--scenario` takes one kind, several times for several; with `--json` a later call goes on where an earlier one ended,
+killed when depends on `--seed` and the run's number, which a violation names, except what the machine's timing adds.
+`--scenario` takes one kind, several times for several; with `--json` a later call continues where an earlier one ended,
 and `--add` adds up such files and prints the table.
 """
 

@@ -1,4 +1,4 @@
-"""One run folder, or one command, started and killed many times by `kill.py`, and what is looked at after each kill."""
+"""One run folder or command that `kill.py` starts and kills many times, and the checks after each kill."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from standing import Progress, Standing, Violation, require
 from headrace.pipeline.run_folder.checkpoint import numbered_folders
 
 WITHOUT_NODE_S = 20.0
-"""Seconds that a run is given to end when Ray's node is gone."""
+"""Seconds that a run has to end when Ray's node is gone."""
 MOMENTS = ("first 100 ms", "start", "training", "a checkpoint begins", "a checkpoint ends")
 
 
 @dataclass
 class Counts:
-    """What has been done so far; shared by the workers."""
+    """Counts so far, shared by the workers."""
 
     kills: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By scenario and victim."""
@@ -41,7 +41,7 @@ class Counts:
     """By moment and victim."""
     resumes: int = 0
     checkpoints: int = 0
-    """Whole checkpoints that were read, part by part."""
+    """Number of complete checkpoints that were read, part by part."""
     chains: int = 0
     """Chains that were begun: the number of the next one."""
     violations: list[str] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Chain:
         if anew in command.output:
             self._kill_main(command)
             return
-        if name == NODE and command.process.poll() is None:  # hosts that have met may go on without it
+        if name == NODE and command.process.poll() is None:  # hosts that have met may continue without it
             self._strike_main(command, "training")
             return
         require(command.process.poll() is not None, f"the run goes on without {name}")
@@ -332,7 +332,7 @@ def digest(folder: Path) -> str:
 
 
 def number_of(command: Command) -> int:
-    """Return the number of the newest whole checkpoint, -1 if there is none."""
+    """Return the number of the newest complete checkpoint, -1 if there is none."""
     return max(numbered_folders(command.run_folder / "checkpoints"), default=-1)
 
 

@@ -1,4 +1,4 @@
-"""The runs and commands that `kill.py` kills, one entry each: what runs, who is killed, and what has to come of it."""
+"""The runs and commands that `kill.py` kills, one entry each: the program, its victims, and the expected outcome."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class Scenario:
     name: str
     plain: Plain
     victims: Mapping[str, str]
-    """Hosts that are replaced, beside main: name by the word for the table."""
+    """Hosts that are replaced, next to main: name by the word for the table."""
     fatal: Mapping[str, str]
     """Hosts without which the run ends, by a failure that names them."""
     beside: tuple[Path, ...] = ()
     arguments: tuple[str, ...] = ()
     on_ray: bool = False
     viewed: bool = False
-    """True if somebody looks at its page."""
+    """True if a viewer opens its page."""
     command: str = ""
-    """What is no run: `serve` or `validate`."""
+    """`serve` or `validate`, for a command that is not a run."""
 
     @property
     def behaviors(self) -> list[str]:
@@ -65,7 +65,7 @@ class Scenario:
 
 
 def _run(name: str, plain: Plain, every: int, fatal: Mapping[str, str] | None = None, **others: Any) -> Scenario:
-    """An endless run with a checkpoint each so many steps; actors and learners are killed, and others on wish."""
+    """An endless run with a checkpoint each that many steps; actors and learners are killed, and others on wish."""
     hosts = plain.get("pipeline", {}).get("hosts", {})
     in_ray = {kind for kind in ("actors", "learners") if hosts.get(kind, {}).get("kind") == "ray"}
     first = min(plain["behaviors"])  # as they are written into the file

@@ -1,4 +1,4 @@
-"""What the pipeline learns in how many steps, over several seeds: the table of docs/learning.md.
+"""Measures learning progress over several seeds: the table of docs/learning.md.
 
     python benchmarks/learning.py cartpole --seeds 0 1 2 3 4
     python benchmarks/learning.py lunarlander --seeds 0 1 2
@@ -37,7 +37,7 @@ TASKS = (*SOLVED, "acrobot", "lunarlander", "halfcheetah", "pendulum", "halfchee
 
 
 class Learned(NamedTuple):
-    """What a run learned, and how long it took."""
+    """A run's result and duration."""
 
     steps: int
     training: float

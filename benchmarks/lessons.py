@@ -1,4 +1,4 @@
-"""What lessons are good for: a corridor of 60 steps, with lessons and from its far end at once, each seed both ways.
+"""Measures the benefit of lessons: a corridor of 60 steps, with and without lessons for each seed.
 
     python benchmarks/lessons.py                     five seeds; under a minute for each run, on one core
     python benchmarks/lessons.py --seeds 0 1
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Instead of this file's folder, where `acceptance` means something else.
+# Replaces this file's folder, where `acceptance` means something else.
 sys.path[:] = [str(ROOT), str(ROOT / "tests"), *(path for path in sys.path if Path(path) != ROOT / "benchmarks")]
 
 import torch  # noqa: E402 - the path has to be set first

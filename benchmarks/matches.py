@@ -69,7 +69,7 @@ def play_volley(player_a: Player, player_b: Player, matches: int, seed: int, **o
     Args:
         player_a: whose wins are counted; acts for `matches` rows at a time.
         player_b: its opponent.
-        matches: at least 1; if odd, `player_a` is once more on the left.
+        matches: at least 1; if odd, `player_a` is again on the left.
         seed: decides all serves.
         options: the keyword arguments of `VolleyGroup`.
     """

@@ -39,7 +39,7 @@ class VectorGames(VecEnv):
         self._games, self._seed_first = games, seed
 
     def reset(self) -> Any:
-        """Begin anew."""
+        """Restart all games."""
         return self._games.reset(seed=self._seed_first)[0]
 
     def step_async(self, actions: np.ndarray) -> None:
@@ -47,7 +47,7 @@ class VectorGames(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> Any:
-        """Step, and tell of each game that ended how it ended."""
+        """Step, and report how each ended game has ended."""
         observations, rewards, terminated, truncated, info = self._games.step(self._actions)
         done = terminated | truncated
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
@@ -64,7 +64,7 @@ class VectorGames(VecEnv):
         return [None] * self.num_envs
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """There is nothing to set."""
+        """Do nothing."""
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
         """There are no single games to call."""
@@ -158,7 +158,7 @@ WORKLOADS: dict[str, Callable[[Any, int], BaseAlgorithm]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, and print what it took."""
+    """Train, and print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("--steps", type=int, default=250_000)

@@ -1,4 +1,4 @@
-"""What the policy server holds on one core: answers per second, how long they take, and what each costs the server.
+"""Measures the policy server on one core: answers per second, their latency, and their CPU cost.
 
     python benchmarks/serving.py
     python benchmarks/serving.py --ways Act ModelInfer --clients 1 8 600
@@ -41,7 +41,7 @@ CONFIG = {
     "behaviors": {"CartPole": {"max_steps": 4000, "network_settings": {"hidden_units": 64, "num_layers": 2}}},
 }
 EMPTY = "ServerLive"
-"""A call in which nothing is decided: what gRPC itself takes."""
+"""A call without a decision, which measures gRPC itself."""
 TENSOR = {"name": "observation", "datatype": "FP32", "shape": [1, 4]}
 
 
@@ -66,7 +66,7 @@ def ways() -> dict[str, tuple[str, bytes]]:
 
 @contextmanager
 def served(folder: Path, core: int) -> Iterator[tuple[int, int, psutil.Process]]:
-    """A server that is held to a core: its ports, for HTTP and gRPC, and its process."""
+    """A server pinned to one core: its HTTP and gRPC ports, and its process."""
     config = folder / "config.yaml"
     config.write_text(json.dumps(CONFIG), encoding="utf-8")
     command = [sys.executable, str(ROOT / "bin/run-pipeline")]
@@ -97,7 +97,7 @@ def told(http: int) -> float:
 
 
 def measure(url: str, body: Path, clients: int, seconds: int, server: psutil.Process, ahead: bool) -> str:
-    """Let clients ask for some seconds, and say how they were answered."""
+    """Let clients send requests for some seconds, and report the answers."""
     rpc, log = body.suffix == ".grpc", body.with_suffix(".log")
     how = ["-H", "content-type: application/grpc", "-H", "te: trailers"] if rpc else ["--h1"]
     how += [] if rpc else ["-H", "content-type: application/json"]

@@ -1,4 +1,4 @@
-"""Where a run stands on disk: what no kill may set back, read and compared by `kill.py`."""
+"""A run's progress on disk, which no kill may set back; `kill.py` reads and compares it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from headrace.stages.trainer.replay_store import MAGIC
 
 
 class Violation(Exception):
-    """A promise that was not kept."""
+    """A broken guarantee."""
 
 
 def require(holds: bool, otherwise: str) -> None:
-    """Raise a `Violation` unless something holds."""
+    """Raise a `Violation` unless a condition holds."""
     if not holds:
         raise Violation(otherwise)
 
 
 @dataclass(frozen=True, order=True)
 class Progress:
-    """What the manifest says; cheap to read while a run goes on."""
+    """The manifest's progress, cheap to read during a run."""
 
     number: int
     """Of the newest whole checkpoint, -1 if there is none."""
@@ -56,7 +56,7 @@ def _lessons(checkpoint: Checkpoint) -> Mapping[str, int]:
 
 @dataclass(frozen=True)
 class Standing:
-    """What a run whose processes have all ended has reached."""
+    """The progress of a run whose processes have all ended."""
 
     checkpoint: int
     step: int
@@ -181,7 +181,7 @@ def _listed_exports(run_folder: Path, behavior: str) -> tuple[int, ...]:
 
 
 def _replayed(checkpoint: Checkpoint) -> int:
-    """Return the rows of the replay memory beside a checkpoint's parts, 0 without one."""
+    """Return the rows of the replay memory next to a checkpoint's parts, 0 without one."""
     for path in checkpoint.folder.glob("replay-*.bin"):
         data = path.read_bytes()
         require(data.startswith(MAGIC), f"{path} is no replay memory")

@@ -1,4 +1,4 @@
-"""What recording and replaying cost: `python benchmarks/streams.py`.
+"""Measures the cost of recording and replaying: `python benchmarks/streams.py`.
 
 Prints milliseconds per message and MB/s (of uncompressed arrays) for trajectory batches of three sizes, of
 synthetic noisy floats (the worst case for compression) and of floats that repeat. Medians; everything stays

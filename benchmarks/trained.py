@@ -30,7 +30,7 @@ def second_half(events: Path, max_steps: int, tag: str = "Environment/Cumulative
 
 
 def run_to_judge(parser: argparse.ArgumentParser, example: Path) -> tuple[Path, argparse.Namespace]:
-    """The folder of the run that the command line asks about; trained now, where it names none.
+    """Return the folder of the run that the command line names; without one, train it now.
 
     Args:
         parser: may have arguments of the benchmark's own.

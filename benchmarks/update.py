@@ -1,4 +1,4 @@
-"""What one update of PPO, POCA and IMPALA costs: without decoupled PPO's pass, with it, and by autograd's gradients.
+"""Measures an update of PPO, POCA and IMPALA: without decoupled PPO's pass, with it, and with autograd's gradients.
 
     OMP_NUM_THREADS=1 taskset -c 1 python benchmarks/update.py
 

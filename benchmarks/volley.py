@@ -1,8 +1,8 @@
-"""How fast the built-in game runs: `python benchmarks/volley.py [seconds per figure]`.
+"""Measures the speed of the built-in game: `python benchmarks/volley.py [seconds per figure]`.
 
 Prints, for several numbers of courts and one thread, milliseconds per tick of the group (a decision of both
 players on every court, `frame_skip` physics ticks) and agent steps per second: median of 5 timed stretches of
-random play. Then what a picture costs.
+random play. Then it measures the cost of a picture.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class LoopWatch:
     Args:
         limits: `pipeline.supervision.main`.
         give_up: called in the watching thread with a message if the code that blocks the event loop can't be
-            interrupted. None: a warning says so, and the wait continues.
+            interrupted. None: warn and keep waiting.
     """
 
     def __init__(self, limits: MainSilence, give_up: Callable[[str], None] | None = None) -> None:
@@ -139,7 +139,7 @@ class LoopWatch:
         if self._breaks:
             assert _BREAK is not None
             signal.pthread_kill(self._watched, _BREAK)
-        else:  # elsewhere Python can do no more: blocking calls are not interrupted
+        else:  # elsewhere Python can't interrupt blocking calls
             thread, kind = ctypes.c_ulong(self._watched), ctypes.py_object(type(error))
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, kind)
 

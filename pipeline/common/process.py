@@ -1,4 +1,4 @@
-"""This process, and how a child becomes one of ours: imports, threads, signals, versions, usage."""
+"""This process and its child processes: imports, threads, signals, versions, usage."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def let_child_find_us(environment: dict[str, str]) -> None:
 def follow_path_of_main(path: Sequence[str]) -> None:
     """Use main's module search path, in a child that `let_child_find_us` has prepared.
 
-    Programs that this process starts inherit main's `PYTHONPATH`, which has no folder of ours.
+    Programs that this process starts inherit main's `PYTHONPATH`, without Headrace's folders.
     """
     sys.path[:] = path
     first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)

@@ -61,7 +61,7 @@ class CreditRequest:
     used: Mapping[str, int]
     """By behaviour name: learning steps emitted and held so far, cumulative."""
     wants: tuple[str, ...]
-    """All behaviours for which it needs credits: lacking any one, it can't step."""
+    """All behaviours for which it needs credits: without those of any one, it can't step."""
     gives_back: tuple[str, ...] = ()
     """Behaviours whose unused credits it gives back: all, while it waits."""
     acting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class SourceEnded:
-    """A source produces no more: its recording or environments have ended normally, or it was stopped."""
+    """A source has stopped producing: its recording or environments have ended normally, or it was stopped."""
 
 
 @dataclass(frozen=True, slots=True)

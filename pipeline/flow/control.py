@@ -96,7 +96,7 @@ class FlowControl:
         self._send(grants)
 
 
-# Warns of a trainer that learns nothing because stages before it keep everything back. Such a run does not hang: it
+# Warns of a trainer that learns nothing because stages before it keep everything back. This run does not hang: it
 # just never ends, and only a warning tells the user why.
 
 log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ class StarvationWatch:
 # restart or a checkpoint has delayed. A resumed run measures again, as it may run on another machine.
 
 MEASURED_UPDATES = 5
-"""Number of measured updates, from the second on: the first one's steps are collected while the run starts."""
+"""Number of measured updates, beginning with the second: the first one's steps are collected while the run starts."""
 MOST_COLLECTING = 3.0
 """Largest ratio of collecting time to learning time at which actors run ahead: there it saves a quarter of the time."""
 AHEAD = 1

@@ -36,7 +36,7 @@ class _Account:
         return self.arrived + sum(self.returned.values()) - self.returned.get(TRAINER, 0)
 
     def mark(self, steps: int, version: int) -> None:
-        """Note that a version or newer ones make the steps after so many."""
+        """Note that a version or newer ones make all steps after that many."""
         newest, marks = -1, list[tuple[int, int]]()
         for mark in sorted((*self.marks, (steps, version))):
             if mark[1] > newest:

@@ -2,7 +2,7 @@
 
 A credit is one step of the learning team. The ledger, in the main host, holds a *window* of credits per
 behaviour name: `(max_policy_lag + 1) × rows_per_update`. An actor asks for credits and gets a *cap*: how
-many steps it may have made in all. It steps only while what it emitted and what it holds is below the cap.
+many steps it may have made in total. It steps only while what it emitted and what it holds is below the cap.
 The stage that ends a trajectory returns its credits: the trainer when it has learned from it, the ghost stage for
 those it rejects, the stage loop for those that a stage drops.
 
@@ -146,7 +146,7 @@ class CreditLedger:
         """Record credits of a source that were returned.
 
         Args:
-            by: the stage and replica that returned them; each has a count of its own.
+            by: the stage and replica that returned them; each has its own count.
             behavior: the behaviour name.
             source: the actor incarnation that emitted the steps.
             total: number of credits that `by` has returned for this source so far, cumulative.
@@ -198,7 +198,7 @@ class CreditLedger:
         return self._windows[behavior].out
 
     def size(self, behavior: str) -> int:
-        """Return how many credits may be outstanding; 0 where there is no bound."""
+        """Return how many credits may be outstanding; 0 without a bound."""
         window = self._windows.get(behavior)
         return 0 if window is None or window.rows == FREE else window.size
 

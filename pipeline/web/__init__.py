@@ -1,1 +1,1 @@
-"""What every HTTP server of ours is made of: a site on one endpoint, behind guards."""
+"""The base of all our HTTP servers: a site on one endpoint, behind guards."""
