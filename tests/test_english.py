@@ -31,6 +31,9 @@ COVERED = (
     "stages/exhibition/*",
     "stages/games/**/*",
     "stages/ghost/*",
+    "pipeline/common/*.py",
+    "pipeline/control/*.py",
+    "pipeline/flow/*.py",
 )
 """Files and folders whose text is clean; a glob each. What is added here stays clean."""
 NOT_YET = (

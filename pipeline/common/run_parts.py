@@ -1,7 +1,7 @@
 """The table of parts of a run: features beyond collecting steps and learning from them.
 
-A part is one folder, `pipeline/parts/<name>/`, with one module a side: `main.py` for main's event loop, `host.py` for its
-own host, `actor.py` and `learner.py` for its additions to these hosts, `page.py` for the live page. No run
+A part is one folder, `pipeline/parts/<name>/`, with one module a side: `main.py` for main's event loop, `host.py` for
+its own host, `actor.py` and `learner.py` for its additions to these hosts, `page.py` for the live page. No run
 without the part needs its folder, so deleting the folder and its entry here leaves other runs intact; only its messages
 (`control/messages.py`), YAML keys and stages then remain, without effect.
 

@@ -186,9 +186,7 @@ def test_a_group_of_the_users_own_is_neither_wrapped_nor_taken_for_something_els
     kind = "pettingzoo" if key in ("behaviors", "rotate_sides") else "gymnasium"
     settings = EnvironmentSettings(kind=kind, factory="factory_module:Own", **{key: value})
 
-    with pytest.raises(
-        StageError, match=rf"environment\.{key}: does not go with .* its own EnvironmentGroup"
-    ):
+    with pytest.raises(StageError, match=rf"environment\.{key}: does not go with .* its own EnvironmentGroup"):
         group_of(settings, "P", 2, folder)
 
 
