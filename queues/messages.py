@@ -22,8 +22,7 @@ from headrace.queues.specs import behavior_name, behavior_team
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
 
-FREE = 2**62
-"""A cap on credits that no actor reaches."""
+FREE = 2**62  # a cap on credits that no actor reaches
 Columns = Mapping[str, Array]
 
 
@@ -380,16 +379,12 @@ class DecisionAnswer:
     answers: tuple[PolicyAnswer, ...]
 
 
+# fmt: off
 Message = (
-    StepBatch
-    | TrajectoryBatch
-    | PolicyUpdate
-    | Barrier
-    | ReplayRequest
-    | ReplaySample
-    | DecisionRequest
+    StepBatch | TrajectoryBatch | PolicyUpdate | Barrier | ReplayRequest | ReplaySample | DecisionRequest
     | DecisionAnswer
 )
+# fmt: on
 
 
 def _common_length(columns: Columns, axis: str) -> int:

@@ -364,45 +364,11 @@ class KeysHeld:
     keys: tuple[str, ...]
 
 
+# fmt: off
 ControlMessage = (
-    BehaviorSeen
-    | LearnerReady
-    | FollowerReady
-    | FollowerLost
-    | CreditsReturned
-    | CreditRequest
-    | TrainerReport
-    | PartSaved
-    | PartFailed
-    | Scored
-    | SourceEnded
-    | PolicyKept
-    | Exported
-    | ExportFailed
-    | Preparing
-    | StatisticsReport
-    | EpochEnded
-    | Evaluated
-    | LogLine
-    | HostFailed
-    | HostFinished
-    | OpenEdge
-    | DecideFor
-    | Assignment
-    | Matches
-    | EnvironmentParameters
-    | Grant
-    | LearnerReplaced
-    | BeginCheckpoint
-    | SaveNow
-    | FolderMoved
-    | Stop
-    | Hold
-    | SetHyperparameter
-    | LearnNoMore
-    | BeginAnew
-    | ShowAnnounced
-    | PictureTaken
-    | DirectShow
-    | KeysHeld
+    BehaviorSeen | LearnerReady | FollowerReady | FollowerLost | CreditsReturned | CreditRequest | TrainerReport
+    | PartSaved | PartFailed | Scored | SourceEnded | PolicyKept | Exported | ExportFailed | Preparing
+    | StatisticsReport | EpochEnded | Evaluated | LogLine | HostFailed | HostFinished | OpenEdge | DecideFor
+    | Assignment | Matches | EnvironmentParameters | Grant | LearnerReplaced | BeginCheckpoint | SaveNow | FolderMoved
+    | Stop | Hold | SetHyperparameter | LearnNoMore | BeginAnew | ShowAnnounced | PictureTaken | DirectShow | KeysHeld
 )
