@@ -33,7 +33,10 @@ def players_of(parts: MappingRows, behavior_id: str) -> PlayerRows:
         found.setdefault(id(player), (player, []))[1].extend([] if rows is None else [rows])
     if len(found) == 1:
         return [(player, None) for player, _ in found.values()]
-    return [(player, np.sort(np.concatenate(rows))) for player, rows in found.values()]
+    return [
+        (player, rows[0] if len(rows) == 1 else np.sort(np.concatenate(rows)))  # rows of one mapping rise already
+        for player, rows in found.values()
+    ]
 
 
 def decide_rows(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -142,13 +143,11 @@ class LeagueMappings(PolicyMappings):
         slots = self._slots[env_ids]
         order = np.argsort(slots, kind="stable")
         ordered = slots[order]
-        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-        if len(starts) == 1:
+        inner = (np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()
+        if not inner:
             return [(self._distinct[ordered[0]], None)]
-        return [
-            (self._distinct[slot], rows)
-            for slot, rows in zip(ordered[starts].tolist(), np.split(order, starts[1:]), strict=True)
-        ]
+        bounds = pairwise([0, *inner, len(order)])
+        return [(self._distinct[ordered[first]], order[first:end]) for first, end in bounds]
 
     def _renew(self) -> None:
         """Make the mapping that stands for all: the learner's newest policy for each of its behaviour ids."""
