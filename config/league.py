@@ -217,7 +217,8 @@ class LeagueSettings(Settings):
         0.0,
         ge=0,
         lt=1,
-        description="Share of the games in which members play each other: those pairs first that have played least.",
+        description="Share of the games in which members play each other: those pairs whose next game says most about "
+        "what the mixture is worth.",
     )
     iterations: Int = Field(
         20, gt=0, le=10**6, description="How often each learner is frozen, where `freeze` has no steps."

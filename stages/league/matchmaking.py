@@ -23,8 +23,10 @@ TINY = 1e-10
 """Weights that add up to less are none: all are equally likely then."""
 EXPLOITED, FORGOTTEN = 0.3, 0.7
 """A learner that beats one of its exploiters, or of its own former policies, with less has to verify that it can."""
-RATED_AT_ONCE, RATED_ENOUGH = 8, 1000
-"""Pairs of members in one table at most, and the games after which a pair plays no more to be rated."""
+RATED_AT_ONCE, EXACT = 8, 0.002
+"""Pairs of members in one table at most, and the share of the range of payoffs up to which a pair is rated."""
+UNLIKELY = 0.3
+"""How likely each member counts as at least, in shares of a uniform mixture: the mixture may yet change."""
 
 
 def learner_code(index: int) -> int:
@@ -174,11 +176,25 @@ class Matchmaker:
         return sorted(set(members)) or [member.number for member in self.members]
 
     def rating_pairs(self) -> list[tuple[int, int]]:
-        """The pairs of members that should play each other to be rated: those that have played least."""
+        """The pairs of members that should play each other to be rated: those whose next game says most.
+
+        The payoff of member i against the mixture x is the sum of x_j M_ij over its opponents j. A pair's mean, of n
+        games of variance s², adds (x_i² + x_j²) s² / n to the variances of its two members' payoffs, and one game more
+        takes an n + 1st of that away (Neyman 1934, sampling by strata, one game at a time). Pairs that add less than
+        `EXACT` squared are known well enough.
+        """
         numbers = [member.number for member in self.members]
         pairs = [(a, b) for i, a in enumerate(numbers) for b in numbers[i + 1 :]]
-        played = sorted((games, a, b) for a, b in pairs if (games := self.payoffs.games(a, b)) < RATED_ENOUGH)
-        return [(a, b) for _, a, b in played[:RATED_AT_ONCE]]
+        if not pairs:
+            return []
+        even = 1 / len(numbers)
+        likely = {each: self.mixture.get(each, 0.0 if self.mixture else even) + UNLIKELY * even for each in numbers}
+        games = np.array([self.payoffs.games(*pair) for pair in pairs])
+        weights = np.array([likely[a] ** 2 + likely[b] ** 2 for a, b in pairs])
+        added = weights * self.payoffs.variances(pairs) / np.maximum(games, 0.5)
+        gains = added / (games + 1)
+        order = np.lexsort((-gains, games > 0))  # pairs that have not met come first
+        return [pairs[index] for index in order[:RATED_AT_ONCE].tolist() if added[index] > EXACT**2]
 
     def _verify(self, learner: str, share: MatchSettings) -> Draw:
         exploiters = self._frozen_of(self._others(learner, share))

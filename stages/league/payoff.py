@@ -33,6 +33,8 @@ class _Pair:
     inherited_weight: float = 0.0
     inherited_total: float = 0.0
     """The same of games that its learner had before it was frozen."""
+    squares: float = 0.0
+    """The sum of the squares of their values, each by its weight."""
 
     @property
     def known(self) -> tuple[float, float]:
@@ -40,6 +42,10 @@ class _Pair:
         if self.weight >= self.inherited_weight:
             return self.weight, self.total
         return self.inherited_weight, self.inherited_total
+
+
+_NOBODY = _Pair()
+"""Stands for pairs that have not played."""
 
 
 class PayoffTable:
@@ -83,6 +89,7 @@ class PayoffTable:
             more, left = (float(weights.sum()), float(weights @ own)), decay**count
             pair.games += count
             pair.weight, pair.total = pair.weight * left + more[0], pair.total * left + more[1]
+            pair.squares = pair.squares * left + float(weights @ own**2)
             pair.recent_weight, pair.recent_total = (
                 pair.recent_weight * left + more[0],
                 pair.recent_total * left + more[1],
@@ -92,6 +99,21 @@ class PayoffTable:
         """How many games were counted, inherited ones not."""
         pair = self._pairs.get((player, opponent))
         return 0 if pair is None else pair.games
+
+    def variances(self, pairs: Sequence[tuple[int, int]]) -> Floats:
+        """The variance [P] of one game's value in each of these pairs, in squares of the values' range.
+
+        It is smoothed by two games of the mean variance of all these pairs, and this one by two of 1/4, the largest: a
+        few equal games do not prove that all are equal.
+        """
+        low, high = self._range if self._by_return else (0.0, 1.0)
+        known = [self._pairs.get(pair, _NOBODY) for pair in pairs]
+        weights = np.array([pair.weight for pair in known])
+        least = np.maximum(weights, 1.0)
+        means, squares = (np.array([getattr(pair, name) for pair in known]) / least for name in ("total", "squares"))
+        sums = weights * np.maximum(squares - means**2, 0.0) / ((high - low) ** 2 if high > low else 1.0)
+        mean = (sums.sum() + SMOOTHING / 4) / (weights.sum() + SMOOTHING)
+        return np.asarray((sums + SMOOTHING * mean) / (weights + SMOOTHING), np.float64)
 
     def value(self, player: int, opponent: int) -> float | None:
         """The win rate or mean return of a player against an opponent; None where nothing is known."""

@@ -174,11 +174,41 @@ def test_pairs_that_have_played_least_are_rated_first():
     assert found.rating_pairs() == [*left, (0, 1)]
 
 
-def test_pairs_that_have_played_enough_are_rated_no_more():
+def rated(found, games):
+    """How often each pair of members plays, one game at a time, where 0 and 2 play even games, and the others none."""
+    random = np.random.default_rng(3)
+    for _ in range(games):
+        pair = next(iter(found.rating_pairs()), None)
+        if pair is None:
+            break
+        won = float(random.random() < 0.5) if pair == (0, 2) else 1.0
+        found.payoffs.count(*pair, np.array([won]), np.array([1 - won]))
+    return {(a, b): found.payoffs.games(a, b) for a in range(4) for b in range(a + 1, 4)}
+
+
+def test_pairs_whose_games_differ_are_rated_more_than_those_that_always_end_alike():
+    played = rated(matchmaker("psro", ["main"] * 4, {}), 400)
+    assert min(played.values()) > 0
+    assert played.pop((0, 2)) > 2 * max(played.values())
+
+
+def test_pairs_that_count_in_the_mixture_are_rated_more():
+    found = matchmaker("psro", ["main"] * 4, {})
+    found.mixture = {0: 0.5, 1: 0.5}
+    random = np.random.default_rng(3)
+    for _ in range(400):
+        won = float(random.random() < 0.5)
+        found.payoffs.count(*found.rating_pairs()[0], np.array([won]), np.array([1 - won]))
+    assert found.payoffs.games(0, 1) > found.payoffs.games(0, 2) > 4 * found.payoffs.games(2, 3) > 0
+
+
+def test_pairs_that_are_known_well_are_rated_no_more():
     found = matchmaker("psro", ["main"] * 2, {})
-    found.payoffs.count(0, 1, np.ones(999), np.zeros(999))
+    found.mixture = {0: 1.0}
+    even = np.arange(2.0)
+    found.payoffs.count(0, 1, np.tile(even, 1000), np.tile(1 - even, 1000))
     assert found.rating_pairs() == [(0, 1)]
-    found.payoffs.count(0, 1, np.ones(1), np.zeros(1))
+    found.payoffs.count(0, 1, np.tile(even, 100_000), np.tile(1 - even, 100_000))
     assert found.rating_pairs() == []
 
 
