@@ -1,6 +1,7 @@
 """Main's side of saving: begins checkpoints, commits them, and keeps the run's status files.
 
-`BehaviorState.receive_report` decides when one is due."""
+`BehaviorState.receive_report` decides when one is due.
+"""
 
 from __future__ import annotations
 
