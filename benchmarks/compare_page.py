@@ -31,7 +31,7 @@ def table(name: str, workload: Workload, found: Found) -> list[str]:
         return rows
     rows = [
         f"**{name}**: {workload.title}.\n",
-        "| | steps/s | CPU µs per step, busiest process | all processes | µs deciding / stepping / update | s in all "
+        "| | steps/s | CPU µs per step, busiest process | all processes | µs deciding / stepping / update | s in total "
         "| score | solved |",
         "|---|---|---|---|---|---|---|---|",
     ]
