@@ -15,6 +15,8 @@ from headrace.config.brains import MemberSettings, as_brains
 from headrace.config.errors import Finding, suggest
 from headrace.config.fields import Flag, Float, Int, Names, PlainMap, Settings, Text, as_tuple, report
 
+UNKNOWN: Mapping[str, Any] = {"": {"learners": {}, "members": ()}}
+"""In place of `rivals` as long as the other leagues of a file are not read."""
 START = "start"
 """The target of a reset to the first weights."""
 _LEARNER = re.compile(r"[A-Za-z0-9_-]+")
@@ -240,6 +242,11 @@ class LeagueSettings(Settings):
     )
 
     learner: Text = Field("", description="Of a learner: its name in the league. Not to be written, either.")
+    rivals: PlainMap = Field(
+        default_factory=dict,
+        description="Of a learner: what the leagues of the game's other behaviours have, by behaviour: `learners`, "
+        "each with its `freeze.first`, and `members`. Not to be written, either.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -261,11 +268,22 @@ class LeagueSettings(Settings):
             merged["learners"] = left
         return merged
 
-    def of_learner(self, behavior: str, learner: str) -> dict[str, Any]:
-        """Return the `league` in one learner's settings, as plain data."""
+    def of_learner(self, behavior: str, learner: str, others: Mapping[str, LeagueSettings]) -> dict[str, Any]:
+        """Return the `league` in one learner's settings, as plain data.
+
+        Args:
+            behavior: the league's behaviour.
+            learner: the learner's name.
+            others: the leagues of the game's other behaviours.
+        """
         learners = {name: each.model_copy(update={"own": {}}) for name, each in self.learners.items()}
-        copied = self.model_copy(update={"learners": learners, "of": behavior, "learner": learner})
-        return copied.model_dump(mode="json", by_alias=True)
+        rivals = {name: league._seen_by_rivals() for name, league in others.items()}
+        filled = {"learners": learners, "of": behavior, "learner": learner, "rivals": rivals}
+        return self.model_copy(update=filled).model_dump(mode="json", by_alias=True)
+
+    def _seen_by_rivals(self) -> dict[str, Any]:
+        learners = {name: each.freeze.first for name, each in self.learners.items()}
+        return {"learners": learners, "members": [member.name for member in self.members]}
 
     @property
     def names(self) -> list[str]:
@@ -288,7 +306,8 @@ class LeagueSettings(Settings):
 
     def _mistakes(self) -> Iterator[Finding]:
         yield from self._about_names()
-        for name, learner in self.learners.items():
+        mine = {name: each for name, each in self.learners.items() if self.learner in ("", name)}
+        for name, learner in ({} if self.rivals == UNKNOWN else mine).items():
             for index, share in enumerate(learner.matches):
                 for finding in self._about_match(name, share):
                     yield Finding(("learners", name, "matches", index, *finding.path), finding.message)
@@ -322,8 +341,8 @@ class LeagueSettings(Settings):
                 yield Finding(("learners", name), f"{why}; give the learner another name")
 
     def _about_match(self, name: str, share: MatchSettings) -> Iterator[Finding]:
-        known = [each for each in self.learners if each != name or share.match == "pfsp"]
-        known += [member.name for member in self.members] if share.match == "pfsp" else []
+        known = [each for each in self._opponents() if each != name or share.match == "pfsp" or self.rivals]
+        known += self._brains() if share.match == "pfsp" else []
         for index, each in enumerate(share.against or ()):
             if each not in known:
                 expected = ", ".join(map(repr, known)) or "no other learner, as there is none"
@@ -334,11 +353,23 @@ class LeagueSettings(Settings):
         if share.match == "meta" and self.meta_solver is None:
             yield Finding(("match",), "needs meta_solver, which says how often each member is met: 'meta_solver: nash'")
 
+    def _opponents(self) -> dict[str, bool]:
+        """The learners that may be met, each with its `freeze.first`: those of the other behaviours, if there are."""
+        sides = [*self.rivals.values()] or [self._seen_by_rivals()]
+        found: dict[str, bool] = {}
+        for side in sides:
+            found |= {name: first or found.get(name, False) for name, first in side["learners"].items()}
+        return found
+
+    def _brains(self) -> list[str]:
+        """The names of the brains that may be met."""
+        sides = [*self.rivals.values()] or [self._seen_by_rivals()]
+        return list(dict.fromkeys(name for side in sides for name in side["members"]))
+
     def _can_begin(self, share: MatchSettings) -> bool:
         if share.match not in ("pfsp", "meta"):
             return True
-        there = {name for name, learner in self.learners.items() if learner.freeze.first}
-        there |= {member.name for member in self.members}
+        there = {name for name, first in self._opponents().items() if first} | {*self._brains()}
         return bool(there if share.against is None else there.intersection(share.against))
 
 
@@ -351,4 +382,4 @@ def _over(below: Any, above: Any) -> Any:
 
 def expanded(settings: LeagueSettings) -> dict[str, Any]:
     """Return a `league` with presets and defaults filled in, as plain data for YAML."""
-    return {"league": settings.model_dump(mode="json", by_alias=True, exclude={"preset", "of", "learner"})}
+    return {"league": settings.model_dump(mode="json", by_alias=True, exclude={"preset", "of", "learner", "rivals"})}

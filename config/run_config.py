@@ -12,7 +12,7 @@ from headrace.config.behaviors import BehaviorSettings
 from headrace.config.environment import EnvironmentSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY
 from headrace.config.errors import SET, ConfigError, Finding, KeyPath, Locate, Mistake, nowhere, suggest
-from headrace.config.league import LeagueSettings
+from headrace.config.league import UNKNOWN, LeagueSettings
 from headrace.config.section_checks import check_run, check_sections
 from headrace.config.section_warnings import section_warnings
 from headrace.config.sections import Sections
@@ -212,26 +212,40 @@ def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tu
             for name, own in behaviors.items()
         }
     if isinstance(behaviors, Mapping):
-        data["behaviors"] = {key: each for name, own in behaviors.items() for key, each in _learners(str(name), own)}
+        several = sum(isinstance(own, Mapping) and own.get("league") is not None for own in behaviors.values()) > 1
+        found = {str(name): _league_in(own, several) for name, own in behaviors.items()}
+        leagues = {name: league for name, league in found.items() if league is not None}
+        data["behaviors"] = {
+            key: each for name, own in behaviors.items() for key, each in _learners(str(name), own, leagues)
+        }
     return data, tuple(warnings)
 
 
-def _learners(name: str, own: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a behaviour or, if it has a league, each of its learners as a separate behaviour."""
+def _league_in(own: Any, several: bool) -> LeagueSettings | None:
+    """Return the league of a behaviour, one of several or not, whose learners are no behaviours of their own yet."""
     league = own.get("league") if isinstance(own, Mapping) else None
+    if several and isinstance(league, str | Mapping) and not (isinstance(league, Mapping) and league.get("of")):
+        league = {"rivals": UNKNOWN, **({"preset": league} if isinstance(league, str) else league)}
     try:
         settings = LeagueSettings.model_validate(league) if league is not None else None
     except ValidationError:
-        settings = None  # the full check reports the mistake
-    if settings is None or settings.of:
+        return None  # the full check reports the mistake
+    return None if settings is None or settings.of else settings
+
+
+def _learners(name: str, own: Any, leagues: Mapping[str, LeagueSettings]) -> Iterator[tuple[str, Any]]:
+    """Yield a behaviour or, if it has a league, each of its learners as a separate behaviour."""
+    settings = leagues.get(name)
+    if settings is None:
         yield name, own
         return
+    others = {other: league for other, league in leagues.items() if other != name}
     shared = {key: value for key, value in own.items() if key != "league"}
     for learner, each in settings.learners.items():
         below = dict(shared)
         if each.own.get("trainer_type", below.get("trainer_type")) != below.get("trainer_type"):
             below.pop("hyperparameters", None)  # of another trainer
-        yield f"{name}.{learner}", {**_merge(below, each.own), "league": settings.of_learner(name, learner)}
+        yield f"{name}.{learner}", {**_merge(below, each.own), "league": settings.of_learner(name, learner, others)}
 
 
 def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warnings: list[Finding]) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from headrace.config.behaviors import BehaviorSettings
 from headrace.config.brains import PLAYER, BrainSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY, load_entry
 from headrace.config.errors import Finding, KeyPath, dotted, suggest
+from headrace.config.league import LeagueSettings
 from headrace.config.listen import LAST_PORT
 from headrace.config.sections import Sections
 
@@ -66,16 +67,15 @@ def _about_leagues(config: Sections) -> Iterator[Finding]:
         return
     first, found = next(iter(learners.items()))
     where: KeyPath = (*_BEHAVIORS, first, "league")
-    met = {name: leagues[name].of if name in leagues else name for name in reversed(config.behaviors)}
-    for of, name in {of: name for name, of in met.items()}.items():
-        if of not in ("", found.of):
-            message = (
-                f"is beside the league of {found.of}, and leagues are for games in which all teams have one behaviour"
-            )
-            yield Finding((*_BEHAVIORS, name), f"{message}; leave one of the two out", (where,))
+    for name, settings in config.behaviors.items():
+        if settings.league is None:
+            message = f"is beside the league of {found.of}, and where there are leagues each behaviour has one"
+            yield Finding((*_BEHAVIORS, name), f"{message}; give it its own `league`, or leave it out", (where,))
+    yield from _about_common_keys(learners)
     wanted = sum(each.learners[each.learner].actors for each in learners.values())
     if not hosts.actors.is_auto("replicas") and hosts.actors.replicas not in (1, wanted):
-        message = f"{hosts.actors.replicas}, and the learners of {found.of} have {wanted} actors; leave it out"
+        whose = ", ".join(dict.fromkeys(league.of for league in learners.values()))
+        message = f"{hosts.actors.replicas}, and the learners of {whose} have {wanted} actors; leave it out"
         yield Finding(path, message, (path, where))
     if pipeline.inference == "central":
         message = "'central' does not go with a league, whose actors decide for themselves; leave it out"
@@ -85,6 +85,22 @@ def _about_leagues(config: Sections) -> Iterator[Finding]:
         if resets and several:
             message = "does not go with learners of a league that are reset; leave it out"
             yield Finding(("pipeline", "hosts", key), message, (where,))
+
+
+def _about_common_keys(learners: Mapping[str, LeagueSettings]) -> Iterator[Finding]:
+    """Find keys that differ between the leagues of a game's behaviours, which share one table of payoffs."""
+    (name, first), *others = learners.items()
+    for other, league in others:
+        for key in ("payoff", "decay", "meta_solver", "rating", "quality_rate"):
+            mine, theirs = getattr(league, key), getattr(first, key)
+            if mine != theirs:
+                message = f"{mine!r}, and {theirs!r} in the league of {first.of}; the leagues of a game share it"
+                yield Finding((*_BEHAVIORS, other, "league", key), message)
+    if len(first.rivals) > 1 and first.meta_solver is not None:
+        message = (
+            f"'{first.meta_solver}' is for games of one behaviour or two, and {1 + len(first.rivals)} have leagues"
+        )
+        yield Finding((*_BEHAVIORS, name, "league", "meta_solver"), f"{message}; leave it out")
 
 
 def _about_replay(config: Sections) -> Iterator[Finding]:

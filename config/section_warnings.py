@@ -169,7 +169,7 @@ def _about_roles(config: Sections) -> Iterator[Finding]:
     roles = config.environment.behaviors if config.environment is not None else {}
     for pattern, role in roles.items():
         hint = suggest(role.behavior or "", config.behaviors)
-        if hint and role.behavior not in config.behaviors:
+        if hint and role.behavior not in (*config.behaviors, *config.met_behaviors):
             message = f"'{role.behavior}' is not listed under behaviors, so it learns with default_settings{hint}"
             yield Finding(("environment", "behaviors", pattern), message)
 

@@ -292,7 +292,7 @@ class Matches:
     """Who plays whom in the games of a league's learner from now on: rows, each with its probability.
 
     Players are codes: a member of the pool has its number, the learner's own newest policy -1, and that of the league's
-    k-th learner -2 - k.
+    k-th learner -2 - k. For each other team one of the rows is drawn whose opponents play the team's behaviour.
     """
 
     number: int
@@ -301,7 +301,7 @@ class Matches:
     """The player in the learner's place, by row; the trainer learns nothing from games of a member there."""
     opponents: tuple[int, ...]
     weights: tuple[float, ...]
-    """Their sum is 1."""
+    """The sum of those of opponents of one behaviour is 1."""
     members: Mapping[int, Mapping[str, Any]]
     """What an actor needs to know of each member that a row names."""
 

@@ -66,14 +66,19 @@ def member_number(choice: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def members_of(run_folder: Path, behavior: str) -> list[Member]:
-    """Return the members of the pool of a behaviour's league.
+def pool_folder(run_folder: Path) -> Path:
+    """Return the folder of the pool that all leagues of a run share: that of the first behaviour that has one."""
+    return behavior_folder(run_folder, next(iter(learners_in(run_folder)))) / FOLDER
+
+
+def members_in(folder: Path) -> list[Member]:
+    """Return the members of a pool, those of all behaviours that have leagues.
 
     Raises:
         RunError: if the pool's index can't be read.
     """
     try:
-        return [*Pool(behavior_folder(run_folder, behavior) / FOLDER).members]
+        return [*Pool(folder).members]
     except StageError as error:
         raise RunError(str(error)) from error
 
@@ -92,11 +97,14 @@ def member_file(run_folder: Path, behavior: str, number: int) -> Path:
     of = league_of(run_folder, behavior)
     if of is None:
         raise RunError(f"@member-{number}: {run_folder / behavior} is not of a league, so there is no pool")
-    folder, members = behavior_folder(run_folder, of) / FOLDER, members_of(run_folder, of)
+    folder = pool_folder(run_folder)
+    members = members_in(folder)
     if number >= len(members):
         there = f"there are member-0 to member-{len(members) - 1}" if members else "there is none yet"
         raise RunError(f"{folder} holds no member-{number}: {there}")
     member = members[number]
+    if member.behavior not in ("", of):
+        raise RunError(f"member-{number} of {folder} plays {member.behavior}, not {of}; name one of {of}'s")
     if member.use:
         raise RunError(
             f"member-{number} of {folder} is {member.name}, which was not trained there; name what it is: {member.use}"
@@ -115,8 +123,7 @@ def member_of(path: Path) -> Member:
     Raises:
         RunError: if no pool next to it has this member.
     """
-    of = path.parent.parent
-    found = next((each for each in members_of(of.parent, of.name) if each.path == path.name), None)
+    found = next((each for each in members_in(path.parent) if each.path == path.name), None)
     if found is None:
         raise RunError(f"{path} is no member of the pool whose folder it is in")
     return found
@@ -140,10 +147,11 @@ def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple
     if len(found) != 1:
         there = f"its leagues are of {', '.join(leagues)}" if leagues else "no behaviour there has a league"
         raise RunError(f"{path}: there is no mixture{f' of {behavior}' if behavior else ''}: {there}")
-    report = behavior_folder(run_folder, found[0]) / REPORT
-    members = members_of(run_folder, found[0])
+    folder = pool_folder(run_folder)
+    report, members = folder.parent / REPORT, members_in(folder)
     try:
-        shares = {int(number): float(share) for number, share in json.loads(report.read_bytes())["mixture"]}
+        mixture = ((int(number), float(share)) for number, share in json.loads(report.read_bytes())["mixture"])
+        shares = {number: share for number, share in mixture if members[number].behavior in ("", found[0])}
         uses = {number: members[number].use or str(member_file(run_folder, found[0], number)) for number in shares}
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(

@@ -114,7 +114,8 @@ def find_model(reference: str, behavior: str | None = None, folder: Path | None 
         RunError: if there is none, or several and none of the behaviour's name.
     """
     found = dict(_candidates(reference, folder, behavior))
-    names = found if len(found) == 1 else folder_names(behavior or "")
+    of_league = [name for name in found if behavior and name.rpartition(".")[0] == behavior]
+    names = found if len(found) == 1 else [*folder_names(behavior or ""), *of_league]
     wanted = next((name for name in names if name in found), None)
     if wanted is not None:
         return ModelFile(found[wanted](), wanted)
@@ -291,7 +292,7 @@ def is_choice(choice: str) -> bool:
 def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | None, version: int) -> Model:
     """Read a member of a pool: its weights, with the design of its learner's newest policy."""
     member, of = member_of(path), path.parent.parent
-    run_folder, learner = of.parent, f"{of.name}.{member.learner}"
+    run_folder, learner = of.parent, member.learner if member.behavior else f"{of.name}.{member.learner}"
     like = read_model(ModelFile(newest_policy(run_folder, learner), learner), spec, network_folder)
     if not like.update.layout:
         raise RunError(

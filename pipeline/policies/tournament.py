@@ -19,7 +19,7 @@ from headrace.pipeline.common.errors import CommandError, RunError
 from headrace.pipeline.common.lessons import final_parameters
 from headrace.pipeline.common.seeds import choose_seed
 from headrace.pipeline.policies.export import exports_by_step, step_in_name
-from headrace.pipeline.policies.league_members import learners_in, members_of
+from headrace.pipeline.policies.league_members import learners_in, members_in, pool_folder
 from headrace.pipeline.policies.model_files import behaviors_in
 from headrace.pipeline.run_folder.atomic_files import write_atomic
 from headrace.pipeline.run_folder.names import CONFIGURATION, behavior_folder
@@ -154,8 +154,13 @@ def _all_of(run: str, wrong: list[str]) -> list[str]:
     """Return the references of a run's policies by step; for a league, its pool's members and newest learners."""
     folder = Path(run)
     if (league := _league_of(run)) is not None:
-        run_folder, of, learners = league
-        members = [each.use or f"{run}@member-{each.number}" for each in members_of(run_folder, of)]
+        run_folder, _, learners = league
+        if len(learners_in(run_folder)) > 1:
+            wrong.append(
+                f"{run}{ALL}: its leagues are of several behaviours, and a tournament's players play all teams"
+            )
+            return []
+        members = [each.use or f"{run}@member-{each.number}" for each in members_in(pool_folder(run_folder))]
         return list(dict.fromkeys([*members, *(str(behavior_folder(run_folder, name)) for name in learners)]))
     behaviors = behaviors_in(folder) if folder.is_dir() else []
     places = [(folder / name, name) for name in behaviors] or [(folder, folder.name)]

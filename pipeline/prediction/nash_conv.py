@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +89,28 @@ MOST_OF_A_LEAGUE = 20_000
 def nash_convs(run_folder: Path, behavior: str) -> list[str]:
     """Report the NashConv of a league's first learner and of its mixture, if the game is OpenSpiel's."""
     environment = read_configuration(run_folder).get("environment") or {}
-    if environment.get("kind") != "open_spiel" or behavior not in learners_in(run_folder):
+    if environment.get("kind") != "open_spiel" or behavior not in (leagues := learners_in(run_folder)):
         return []
-    found = []
+    found, several = [], len(leagues) > 1
     for who, mixed in (("the first learner", False), ("the mixture", True)):
         try:
-            policy = load_policy(run_folder, behavior, mixture=True) if mixed else load_policy(run_folder, behavior)
+            load = partial(load_policy, run_folder, mixture=mixed)
+            by_player = _behaviors_by_player(environment) if several else {}
+            policy = {player: load(name) for player, name in by_player.items()} if several else load(behavior)
             game, options = environment["game"], environment.get("options")
             value = nash_conv(policy, game, options=options, max_states=MOST_OF_A_LEAGUE)
             found.append(f"NashConv of {who}: {value:.4f}")
         except (RunError, PredictError) as error:
             found.append(f"NashConv of {who} is not known: {str(error).splitlines()[0]}")
     return found
+
+
+def _behaviors_by_player(environment: Mapping[str, Any]) -> dict[int, str]:
+    """Return the behaviour of each player, by the first of the environment's patterns that fits its name."""
+    players = find_game(environment["game"], environment.get("options") or {}).possible_agents
+    roles = (environment.get("behaviors") or {}).items()
+    found = (next(role["behavior"] for pattern, role in roles if fnmatchcase(name, pattern)) for name in players)
+    return dict(enumerate(found))
 
 
 class _Tables:
@@ -114,7 +126,11 @@ class _Tables:
 
 
 def _of_league(policy: Any, weights: Any) -> tuple[Any, Any]:
-    """Return the members and probabilities of a league's mixture, or else the arguments."""
+    """Return the members and probabilities of a league's mixture, of those of each player, or else the arguments."""
+    if isinstance(policy, Mapping) and any(isinstance(each, LoadedMixture) for each in policy.values()):
+        given = weights if isinstance(weights, Mapping) else dict.fromkeys(policy, weights)
+        parts = {player: _of_league(each, given.get(player)) for player, each in policy.items()}
+        return {player: part[0] for player, part in parts.items()}, {player: part[1] for player, part in parts.items()}
     if not isinstance(policy, LoadedMixture):
         return policy, weights
     if weights is not None:

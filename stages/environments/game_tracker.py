@@ -185,7 +185,8 @@ class GameTracker:
 
     def _report(self, result: StepResult) -> dict[str, Columns]:
         """Put games into columns; those that no batch of this tick can carry wait."""
-        carriers = [i for i, steps in result.steps.items() if len(steps.agent_ids) and self._mappings.counts_games(i)]
+        may_carry = (i for i, steps in result.steps.items() if len(steps.agent_ids) and self._mappings.emits(i))
+        carriers = [i for i in may_carry if self._mappings.counts_games(i)]
         if not carriers:
             return {}
         games, self._unreported = self._unreported, []

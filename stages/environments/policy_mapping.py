@@ -11,7 +11,7 @@ them: a game with brains has a variant of the current mapping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -197,6 +197,14 @@ class PolicyMappings:
     def counts_games(self, behavior_id: str) -> bool:
         """Return True if a behaviour id's episodes show when a game is over; without self-play, all do."""
         return self.has_self_play(behavior_id) or not self.self_play
+
+    def emits(self, behavior_id: str) -> bool:
+        """Return True if steps of a behaviour id leave the actor, and False if it is only decided for here."""
+        return True
+
+    def emitted(self, specs: Mapping[str, BehaviorSpec]) -> Mapping[str, BehaviorSpec]:
+        """Return those of some specs, by behaviour id, whose steps leave the actor."""
+        return specs
 
     def learns(self, behavior_name: str) -> bool:
         """Return True if the trainer learns from this behaviour's steps in new games."""

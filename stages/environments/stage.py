@@ -111,8 +111,8 @@ class EnvironmentStage(Source[StepBatch]):
 
     @property
     def specs(self) -> Mapping[str, BehaviorSpec]:
-        """The behaviours seen so far, by behaviour id."""
-        return self._group.behavior_specs if self._group is not None else {}
+        """The behaviours seen so far whose steps leave the actor, by behaviour id."""
+        return self.mappings.emitted(self._specs)
 
     @property
     def num_envs(self) -> int:
@@ -218,7 +218,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._begun = self.parameters.begun
         self._result = await self._call("step", lambda group: group.step(actions))
         self._tick += 1
-        if len(self.specs) > len(self._known):
+        if len(self._specs) > len(self._known):
             self._announce()
         for gone in self._result.gone:
             self._lose(gone)
@@ -290,19 +290,25 @@ class EnvironmentStage(Source[StepBatch]):
         return result  # type: ignore[no-any-return]
 
     def _announce(self) -> None:
-        for behavior_id, spec in self.specs.items():
+        for behavior_id, spec in self._specs.items():
             if behavior_id not in self._known:  # a restarted group announces the same behaviours
                 self._known.add(behavior_id)
                 self.mappings.add_behavior(spec)
 
+    @property
+    def _specs(self) -> Mapping[str, BehaviorSpec]:
+        """All behaviours of the group."""
+        return self._group.behavior_specs if self._group is not None else {}
+
     def _decide(self) -> list[StepBatch]:
         self._actions = {}
         self._memories.begin_tick()
-        return [
+        decided = [
             self._decide_for(behavior_id, steps, self._game_columns.get(behavior_id, {}))
             for behavior_id, steps in self._result.steps.items()
             if len(steps.agent_ids)
         ]
+        return [step for step in decided if self.mappings.emits(step.behavior_id)]
 
     def _decide_for(self, behavior_id: str, steps: AgentSteps, games: Columns) -> StepBatch:
         agent_ids = steps.agent_ids + self._first_agent_id
@@ -349,7 +355,7 @@ class EnvironmentStage(Source[StepBatch]):
         parts = self.mappings.rows_by_mapping(steps.env_ids[deciding]) if len(agent_ids) > steps.ended else alone
         players = players_of(parts, behavior_id)
         self._memories.forget(behavior_id, agent_ids[: steps.ended])
-        spec, ids, episodes = self.specs[behavior_id], agent_ids[deciding], steps.episode_ids[deciding]
+        spec, ids, episodes = self._specs[behavior_id], agent_ids[deciding], steps.episode_ids[deciding]
         recalls = [self._memories.recall(spec, player, ids, episodes, rows) for player, rows in players]
         return parts, players, recalls
 
@@ -363,7 +369,7 @@ class EnvironmentStage(Source[StepBatch]):
 
     def _frames_of(self, behavior_id: str, steps: AgentSteps) -> NDArray[np.int32] | None:
         """Return the environment steps [n] since the agents' previous decisions; None if each action lasts one."""
-        if (self.specs[behavior_id].action_repeat is None) != (steps.env_frames is None):
+        if (self._specs[behavior_id].action_repeat is None) != (steps.env_frames is None):
             raise StageError(
                 f"{behavior_id}: the environment's AgentSteps need env_frames where its BehaviorSpec has an "
                 "action_repeat, and must have none elsewhere"
@@ -374,7 +380,7 @@ class EnvironmentStage(Source[StepBatch]):
         self, behavior_id: str, steps: AgentSteps
     ) -> tuple[NDArray[np.int64] | None, NDArray[np.float32] | None]:
         """Return group ids that are unique across actors, and group rewards; None if the behaviour has no groups."""
-        if not self.specs[behavior_id].grouped:
+        if not self._specs[behavior_id].grouped:
             if steps.group_ids is not None or steps.group_rewards is not None:
                 raise StageError(
                     f"{behavior_id}: the environment gives group_ids or group_rewards, but its BehaviorSpec is not "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class MatchTable:
     opponents: tuple[int, ...]
     """[n] player code of the opponent."""
     weights: tuple[float, ...]
-    """[n] probability; they add up to 1."""
+    """[n] probability; those of opponents of one behaviour add up to 1."""
     members: Mapping[int, Member]
     """Those that rows name, by number."""
 
@@ -58,19 +59,27 @@ class Reset:
 
 
 class LeagueController:
-    """The league of one behaviour.
+    """The league of one behaviour, or of all behaviours of a game, each of which is a side of it.
 
     Args:
-        behavior: its name in the environment.
+        behavior: its name in the environment; of several, the first.
         settings: of the league, with steps of `freeze` (`LeagueSettings.for_steps`).
         pool: the frozen members; brains of the settings become members, too.
         random: decides about resets.
+        sides: by learner and by name of a brain: its behaviour, where several have a league (`LeagueGame`).
 
     Raises:
         StageError: if the meta-solver needs what is not installed, or the file of a brain has changed.
     """
 
-    def __init__(self, behavior: str, settings: LeagueSettings, pool: Pool, random: np.random.Generator) -> None:
+    def __init__(
+        self,
+        behavior: str,
+        settings: LeagueSettings,
+        pool: Pool,
+        random: np.random.Generator,
+        sides: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         with blaming("behaviors", behavior, "league", "meta_solver"):
             meta_solver.require(settings.meta_solver)
         self.behavior = behavior
@@ -78,7 +87,8 @@ class LeagueController:
         self.pool = pool
         self._random = random
         self._payoffs = PayoffTable(settings.payoff, settings.decay)
-        self._matches = Matchmaker(settings, self._payoffs)
+        self._sides = sides
+        self._matches = Matchmaker(settings, self._payoffs, sides=sides)
         self._progress: dict[str, LearnerProgress] = {}
         self._newest: dict[str, PolicyUpdate] = {}
         self._sources = {each.reset.to for each in settings.learners.values() if each.reset is not None}
@@ -171,10 +181,10 @@ class LeagueController:
         return self._tables[learner]
 
     def mixture(self) -> dict[int, float]:
-        """The members that stand for the league, each with its probability.
+        """The members that stand for the league, each with its probability; those of each side add up to 1.
 
-        The meta-solver's of the whole pool. Without one it is of all that the first learner has frozen, the n-th in
-        proportion to n: linear averaging, as in CFR+ (Tammelin 2014), forgets the first ones soonest.
+        The meta-solver's of the whole pool. Without one it is of all that a side's first learner has frozen, the n-th
+        in proportion to n: linear averaging, as in CFR+ (Tammelin 2014), forgets the first ones soonest.
         """
         self._solve()
         return self._known_mixture()
@@ -182,9 +192,14 @@ class LeagueController:
     def _known_mixture(self) -> dict[int, float]:
         if self.settings.meta_solver is not None:
             return dict(self._matches.mixture)
-        first = next(iter(self.settings.learners))
-        numbers = [member.number for member in self.pool.members if member.learner == first]
-        return {number: 2 * n / (len(numbers) * (len(numbers) + 1)) for n, number in enumerate(numbers, 1)}
+        first: dict[str, str] = {}
+        for name, side in self._matches.sides.items():
+            first.setdefault(side, name)
+        mixture: dict[int, float] = {}
+        for name in first.values():
+            numbers = [member.number for member in self.pool.members if member.learner == name]
+            mixture |= {number: 2 * n / (len(numbers) * (len(numbers) + 1)) for n, number in enumerate(numbers, 1)}
+        return mixture
 
     def report(self) -> dict[str, Any]:
         """The league as plain data for JSON, as it is; nothing follows from a look at it.
@@ -273,7 +288,7 @@ class LeagueController:
 
     def _add_brains(self) -> None:
         with blaming("behaviors", self.behavior, "league", "members"):
-            self.pool.add_brains(self.settings.members)
+            self.pool.add_brains(self.settings.members, self._sides)
 
     def _follow_pool(self) -> None:
         """Let matches follow the members and learners that are there now."""
@@ -287,12 +302,13 @@ class LeagueController:
     def _freeze(self, learner: str, update: PolicyUpdate, parent: int) -> int | None:
         """Return the number of the new member; None while the disk refuses, as the next policy does as well."""
         try:
-            number = self.pool.add(update, learner, parent).number
+            number = self.pool.add(update, learner, parent, self._matches.sides[learner]).number
         except OSError as error:
             if not self._disk_refuses:
                 log.warning(
-                    "%s.%s can't be frozen into %s: %s. Training goes on, and each new policy is tried.",
-                    *(self.behavior, learner, self.pool.folder, error.strerror or error),
+                    "%s can't be frozen into %s: %s. Training goes on, and each new policy is tried.",
+                    *(learner if self._sides else f"{self.behavior}.{learner}", self.pool.folder),
+                    error.strerror or error,
                 )
             self._disk_refuses = True
             return None
@@ -339,20 +355,30 @@ class LeagueController:
         due = max(REFRESHED_AFTER, SOLVED_AGAIN * self._solved_games)
         if solver is None or not members or (self._solved_games >= 0 and self._member_games < due):
             return
-        found = meta_solver.solve(self._payoffs.matrix(members), solver)
-        likely = np.where(found < RARE, 0.0, found)
-        shares = (likely / likely.sum()).tolist()
-        self._matches.mixture = {number: share for number, share in zip(members, shares, strict=True) if share}
+        sides = dict.fromkeys(self._matches.sides.values())
+        listed = [[each.number for each in self._matches.members if each.behavior == side] for side in sides]
+        by_side = [numbers for numbers in listed if numbers]
+        if len(by_side) == 2:
+            found = [*meta_solver.solve_two(self._payoffs.matrix_between(*by_side), solver)]
+        else:  # of one side; or of one of two, the other of which has nobody yet
+            found = [meta_solver.solve(self._payoffs.matrix(numbers), solver) for numbers in by_side]
+        self._matches.mixture = {}
+        for numbers, mixture in zip(by_side, found, strict=True):
+            likely = np.where(mixture < RARE, 0.0, mixture)
+            shares = (likely / likely.sum()).tolist()
+            self._matches.mixture |= {number: share for number, share in zip(numbers, shares, strict=True) if share}
         self._solved_games = self._member_games
 
     def _make_table(self, learner: str) -> MatchTable | None:
-        draw = self._matches.draw(learner)
-        if not draw:
-            return None
-        rated = self._matches.rating_pairs() if self.settings.rating else []
-        share = self.settings.rating if rated else 0.0
-        rows = [(OWN, player, weight * (1 - share)) for player, weight in sorted(draw.items())]
-        rows += [(a, b, share / len(rated)) for a, b in rated]
+        rows: list[tuple[int, int, float]] = []
+        for side in self._matches.rivals(learner):
+            draw = self._matches.draw(learner, side)
+            if not draw:
+                return None
+            pairs = self._matches.rating_pairs(self._matches.sides[learner], side) if self.settings.rating else []
+            share = self.settings.rating if pairs else 0.0
+            rows += [(OWN, player, weight * (1 - share)) for player, weight in sorted(draw.items())]
+            rows += [(a, b, share / len(pairs)) for a, b in pairs]
         members = {member.number: member for member in self.pool.members}
         seats, opponents, weights = zip(*rows, strict=True)
         return _table(self._number + 1, seats, opponents, weights, members)

@@ -100,7 +100,11 @@ class QualityScores:
 
 @dataclass(slots=True)
 class Matchmaker:
-    """Finds whom learners may meet."""
+    """Finds whom learners may meet.
+
+    A **side** is a behaviour of the game. Where one behaviour alone has a league, there is one side, which is called ""
+    and meets itself.
+    """
 
     settings: LeagueSettings
     payoffs: PayoffTable
@@ -110,52 +114,71 @@ class Matchmaker:
     """Learners that have a policy."""
     mixture: Mapping[int, float] = field(default_factory=dict)
     """The meta-solver's, by member."""
+    sides: Mapping[str, str] = field(default_factory=dict)
+    """By learner: its side."""
     qualities: dict[str, QualityScores] = field(init=False)
     """By learner."""
 
     def __post_init__(self) -> None:
+        self.sides = {name: self.sides.get(name, "") for name in self.settings.learners}
         self.qualities = {name: QualityScores(self.settings.quality_rate) for name in self.settings.learners}
 
     def code(self, learner: str) -> int:
         """The player code of a learner's newest policy, from the view of the others."""
         return learner_code(list(self.settings.learners).index(learner))
 
-    def draw(self, learner: str) -> Draw:
-        """The opponents of a learner's next game: shares with nobody leave theirs to the others."""
+    def rivals(self, learner: str) -> list[str]:
+        """The sides that a learner plays against: all others, or its own where that is the only one."""
+        own, found = self.sides[learner], [*dict.fromkeys(self.sides.values())]
+        return [side for side in found if side != own] or [own]
+
+    def draw(self, learner: str, side: str = "") -> Draw:
+        """The opponents of a learner's next game on a side: shares with nobody leave theirs to the others."""
         total: Draw = {}
         for share in self.settings.learners[learner].matches:
-            for player, probability in self.opponents(learner, share).items():
+            for player, probability in self.opponents(learner, share, side).items():
                 total[player] = total.get(player, 0.0) + share.weight * probability
         weight = sum(total.values())
         return {player: each / weight for player, each in total.items() if each > 0}
 
-    def opponents(self, learner: str, share: MatchSettings) -> Draw:
-        """The opponents in one of a learner's shares of games."""
+    def opponents(self, learner: str, share: MatchSettings, side: str = "") -> Draw:
+        """The opponents on a side in one of a learner's shares of games."""
         match share.match:
             case "self":
-                return {OWN: 1.0}
+                return self._itself(learner, side)
             case "meta":
-                return dict(self.mixture)
+                there = [member.number for member in self.members if member.behavior == side]
+                return {number: self.mixture[number] for number in there if number in self.mixture}
             case "verify":
-                return self._verify(learner, share)
+                return self._verify(learner, share, side)
             case "newest":
-                return self._newest(learner, share)
+                return self._newest(learner, share, side)
             case _:
-                members = self.candidates(share)
+                members = self.candidates(share, side)
                 if share.weighting != "five" or not members:
                     return self._by(learner, members, share.weighting)
                 return dict(zip(members, self.qualities[learner].probabilities(members).tolist(), strict=True))
 
-    def candidates(self, share: MatchSettings) -> list[int]:
-        """The members that a share may be played against."""
-        return [each.number for each in self.members if share.against is None or _of(each) in share.against]
+    def candidates(self, share: MatchSettings, side: str = "") -> list[int]:
+        """The members of a side that a share may be played against."""
+        there = [each for each in self.members if each.behavior == side]
+        return [each.number for each in there if share.against is None or _of(each) in share.against]
+
+    def counterpart(self, learner: str, side: str) -> str:
+        """The learner that stands for this one on a side: itself, or that of its name, else `main`, else the first."""
+        if side == self.sides[learner]:
+            return learner
+        there = [name for name, its in self.sides.items() if its == side]
+        same = side + learner.removeprefix(self.sides[learner])
+        return next((name for name in (same, f"{side}.main") if name in there), there[0])
 
     def count_wins(self, learner: str, member: int, wins: int) -> None:
         """Lower the quality score of a member that a learner has beaten, where opponents are drawn by these."""
         for share in self.settings.learners[learner].matches:
-            members = self.candidates(share) if share.weighting == "five" else []
-            for _ in range(wins if member in members else 0):
-                self.qualities[learner].won(member, members)
+            for side in self.rivals(learner) if share.weighting == "five" else ():
+                members = self.candidates(share, side)
+                for _ in range(wins if member in members else 0):
+                    self.qualities[learner].won(member, members)
 
     def forget(self, learner: str) -> None:
         """Forget what is known of a learner that is reset."""
@@ -168,27 +191,35 @@ class Matchmaker:
         The newest policies of learners, if it plays against such alone; else the members in its shares of `pfsp`; all
         of them without such shares.
         """
-        shares = self.settings.learners[learner].matches
+        shares, sides = self.settings.learners[learner].matches, self.rivals(learner)
         if all(share.match == "newest" for share in shares):
-            named = {name for share in shares for name in self._others(learner, share)}
+            named = {name for share in shares for side in sides for name in self._others(learner, share, side)}
             return [self.code(name) for name in self.settings.learners if name in named]
-        members = [number for share in shares if share.match == "pfsp" for number in self.candidates(share)]
-        return sorted(set(members)) or [member.number for member in self.members]
+        chosen = [share for share in shares if share.match == "pfsp"]
+        members = {number for share in chosen for side in sides for number in self.candidates(share, side)}
+        return sorted(members) or [member.number for member in self.members if member.behavior in sides]
 
-    def rating_pairs(self) -> list[tuple[int, int]]:
+    def rating_pairs(self, own: str = "", side: str = "") -> list[tuple[int, int]]:
         """The pairs of members that should play each other to be rated: those whose next game says most.
 
         The payoff of member i against the mixture x is the sum of x_j M_ij over its opponents j. A pair's mean, of n
         games of variance s², adds (x_i² + x_j²) s² / n to the variances of its two members' payoffs, and one game more
         takes an n + 1st of that away (Neyman 1934, sampling by strata, one game at a time). Pairs that add less than
         `EXACT` squared are known well enough.
+
+        Args:
+            own: the side of the first member of each pair.
+            side: that of the second one, the same where it is the only one.
         """
-        numbers = [member.number for member in self.members]
-        pairs = [(a, b) for i, a in enumerate(numbers) for b in numbers[i + 1 :]]
+        first, second = ([member.number for member in self.members if member.behavior == each] for each in (own, side))
+        pairs = [(a, b) for a in first for b in second if own != side or a < b]
         if not pairs:
             return []
-        even = 1 / len(numbers)
-        likely = {each: self.mixture.get(each, 0.0 if self.mixture else even) + UNLIKELY * even for each in numbers}
+        evenly = {each: 1 / len(numbers) for numbers in (first, second) for each in numbers}
+        likely = {
+            each: self.mixture.get(each, 0.0 if self.mixture else even) + UNLIKELY * even
+            for each, even in evenly.items()
+        }
         games = np.array([self.payoffs.games(*pair) for pair in pairs])
         weights = np.array([likely[a] ** 2 + likely[b] ** 2 for a, b in pairs])
         added = weights * self.payoffs.variances(pairs) / np.maximum(games, 0.5)
@@ -196,21 +227,29 @@ class Matchmaker:
         order = np.lexsort((-gains, games > 0))  # pairs that have not met come first
         return [pairs[index] for index in order[:RATED_AT_ONCE].tolist() if added[index] > EXACT**2]
 
-    def _verify(self, learner: str, share: MatchSettings) -> Draw:
-        exploiters = self._frozen_of(self._others(learner, share))
+    def _itself(self, learner: str, side: str) -> Draw:
+        """Itself; on another side the learner that stands for it, as soon as that has a policy."""
+        counterpart = self.counterpart(learner, side)
+        if counterpart == learner:
+            return {OWN: 1.0}
+        return {self.code(counterpart): 1.0} if counterpart in self.present else {}
+
+    def _verify(self, learner: str, share: MatchSettings, side: str) -> Draw:
+        itself = "" if share.against else self.counterpart(learner, side)
+        exploiters = self._frozen_of([name for name in self._others(learner, share, side) if name != itself])
         chances = self.payoffs.chances(self.code(learner), exploiters)
         if chances and min(chances) < EXPLOITED:
             return self._by(learner, exploiters, "squared")
-        former = self._frozen_of([learner])
+        former = self._frozen_of([self.counterpart(learner, side)])
         chances = self.payoffs.chances(self.code(learner), former)
         former = former[: forgotten(chances)]
         if former and min(chances[: len(former)]) < FORGOTTEN:
             return self._by(learner, former, "squared")
-        return {OWN: 1.0}
+        return self._itself(learner, side)
 
-    def _newest(self, learner: str, share: MatchSettings) -> Draw:
+    def _newest(self, learner: str, share: MatchSettings, side: str) -> Draw:
         drawn: Draw = {}
-        others = [name for name in self._others(learner, share) if name in self.present]
+        others = [name for name in self._others(learner, share, side) if name in self.present]
         for name in others:
             code, former = self.code(name), self._frozen_of([name])
             meets = not former or self.payoffs.chance(self.code(learner), code) > share.above
@@ -224,9 +263,10 @@ class Matchmaker:
         chances = self.payoffs.chances(self.code(learner), members)
         return dict(zip(members, weighted(chances, weighting).tolist(), strict=True))
 
-    def _others(self, learner: str, share: MatchSettings) -> list[str]:
-        """The learners that a share is about, without the one that plays."""
-        return [name for name in self.settings.learners if name != learner and name in (share.against or (name,))]
+    def _others(self, learner: str, share: MatchSettings, side: str) -> list[str]:
+        """The learners on a side that a share is about, without the one that plays."""
+        there = [name for name in self.settings.learners if name != learner and self.sides[name] == side]
+        return [name for name in there if name in (share.against or (name,))]
 
     def _frozen_of(self, learners: Collection[str]) -> list[int]:
         return [member.number for member in self.members if member.learner in learners]

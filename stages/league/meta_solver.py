@@ -1,6 +1,7 @@
 """Meta-solvers: the mixture of a population's members that plays best, from their payoffs against each other.
 
-The empirical game is symmetric and zero-sum: its payoffs are an antisymmetric matrix, and its value is 0.
+The empirical game is zero-sum. Of one population it is symmetric: its payoffs are an antisymmetric matrix, and its
+value is 0. Of two, rows and columns are different members, each with a mixture of its own, and the value is anything.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ Floats = NDArray[np.float64]
 
 STEP, TIME, LEAST = 0.05, 100.0, 1e-6
 """Of projected replicator dynamics: the step, how long it goes on, and the least probability of a member."""
+
+_TOLERANCE = 1e-9
+"""By which the second of two linear programs may fall below the value that the first one has found."""
 
 
 def require(solver: str | None) -> None:
@@ -42,6 +46,58 @@ def solve(payoffs: Floats, solver: str) -> Floats:
     if len(payoffs) == 1 or solver == "uniform" or largest == 0:
         return np.full(len(payoffs), 1 / len(payoffs))
     return (_nash if solver == "nash" else _replicator)(payoffs / largest)
+
+
+def solve_two(payoffs: Floats, solver: str) -> tuple[Floats, Floats]:
+    """Return the probabilities of the members of two populations that play each other: [n] and [m].
+
+    Args:
+        payoffs: [n, m] of the row's member against the column's, who gets as much less; n and m at least 1.
+        solver: `nash`, `replicator` or `uniform`.
+    """
+    n, m = payoffs.shape
+    largest = np.abs(payoffs).max(initial=0.0)
+    if solver == "uniform" or largest == 0:
+        return np.full(n, 1 / n), np.full(m, 1 / m)
+    if solver == "replicator":
+        return _two_replicators(payoffs / largest)
+    return _best_mixture(payoffs / largest), _best_mixture(-payoffs.T / largest)
+
+
+def _best_mixture(payoffs: Floats) -> Floats:
+    """The row player's maximin mixture in which the most likely member is least likely, by linear programming.
+
+    First the value v is found, the most that a mixture gets against each column; then, among those that get it, the
+    mixture that minimises its largest entry.
+    """
+    from scipy.optimize import linprog  # an extra
+
+    n, m = payoffs.shape
+    whole, sums = [(0, 1)] * n, [[*np.ones(n), 0.0]]
+    against = np.hstack([-payoffs.T, np.ones((m, 1))])  # v - x A <= 0
+    found = linprog([*np.zeros(n), -1.0], against, np.zeros(m), sums, [1.0], [*whole, (-1, 1)])
+    if found.success:
+        evenly = np.block([[-payoffs.T, np.zeros((m, 1))], [np.eye(n), -np.ones((n, 1))]])
+        limits = [*np.full(m, _TOLERANCE - found.x[n]), *np.zeros(n)]
+        found = linprog([*np.zeros(n), 1.0], evenly, limits, sums, [1.0], [*whole, (0, 1)])
+    if not found.success:
+        raise StageError(f"the meta-solver finds no Nash equilibrium of {n} and {m} members: {found.message}")
+    mixture = np.maximum(found.x[:n], 0.0)
+    return np.asarray(mixture / mixture.sum(), np.float64)
+
+
+def _two_replicators(payoffs: Floats) -> tuple[Floats, Floats]:
+    """The means over time of projected replicator dynamics of two populations, each from its uniform mixture."""
+    mixtures = [np.full(size, 1 / size) for size in payoffs.shape]
+    totals = [np.zeros(size) for size in payoffs.shape]
+    for _ in range(round(TIME / STEP)):
+        x, y = mixtures
+        value = x @ payoffs @ y
+        grown = x * (1 + STEP * (payoffs @ y - value)), y * (1 + STEP * (value - x @ payoffs))
+        mixtures = [projected(each, LEAST) if each.min() < LEAST else each for each in grown]
+        for total, mixture in zip(totals, mixtures, strict=True):
+            total += mixture
+    return totals[0] / totals[0].sum(), totals[1] / totals[1].sum()
 
 
 def _nash(payoffs: Floats) -> Floats:

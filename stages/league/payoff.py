@@ -149,6 +149,14 @@ class PayoffTable:
         values = values.reshape(len(players), len(players))
         return (values - values.T) / 2
 
+    def matrix_between(self, rows: Sequence[int], columns: Sequence[int]) -> Floats:
+        """The payoffs [n, m] of players against those of another side, less these ones', halved: a zero-sum game.
+
+        0 where nothing is known.
+        """
+        pairs = [[(self.value(a, b) or 0.0) - (self.value(b, a) or 0.0) for b in columns] for a in rows]
+        return np.array(pairs, np.float64).reshape(len(rows), len(columns)) / 2
+
     def inherit(self, member: int, learner: int) -> None:
         """Let a new member have what is known of its learner by games since the last time: before, it was another one.
 

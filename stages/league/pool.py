@@ -46,6 +46,8 @@ class Member:
     """What it is (`headrace.config.brains`) if it is a brain, empty if it is a policy of the pool."""
     name: str = ""
     """The name of a brain, empty for a policy."""
+    behavior: str = ""
+    """The behaviour of the environment that it plays; empty where one behaviour alone has a league."""
 
     @property
     def label(self) -> str:
@@ -77,21 +79,22 @@ class Pool:
         """All members, by number."""
         return self._members
 
-    def add(self, update: PolicyUpdate, learner: str, parent: int) -> Member:
+    def add(self, update: PolicyUpdate, learner: str, parent: int, behavior: str = "") -> Member:
         """Freeze a policy.
 
         Args:
             update: the policy; it is not kept.
             learner: whose it is.
             parent: number of the member that it descends from, -1 for none.
+            behavior: the behaviour that it plays, where several have a league.
 
         Raises:
             StageError: if a file of this name has other content.
             OSError: if the disk refuses; the pool is then as before.
         """
         number, digest = len(self._members), hash_of(update)
-        member = Member(number, learner, parent, update.step, update.version, digest, _file_name(number, digest))
-        path = self.folder / member.path
+        path = self.folder / _file_name(number, digest)
+        member = Member(number, learner, parent, update.step, update.version, digest, path.name, behavior=behavior)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._remove([name for name in self._files() if name.startswith(_prefix(number)) and name != member.path])
         if path.exists():
@@ -101,8 +104,12 @@ class Pool:
         self._append(member)
         return member
 
-    def add_brains(self, brains: Iterable[MemberSettings]) -> None:
+    def add_brains(self, brains: Iterable[MemberSettings], behaviors: Mapping[str, str]) -> None:
         """Make those brains members that are none yet.
+
+        Args:
+            brains: the brains.
+            behaviors: by name of a brain: the behaviour that it plays, where several have a league.
 
         Raises:
             StageError: if the file of one has changed since it became one.
@@ -112,7 +119,8 @@ class Pool:
         for brain in brains:
             digest, before = _hash_of_file(Path(brain.use)), known.get((brain.name, brain.use))
             if before is None:
-                self._append(Member(len(self._members), "", -1, 0, 0, digest, brain.use, brain.use, brain.name))
+                about = brain.use, brain.name, behaviors.get(brain.name, "")
+                self._append(Member(len(self._members), "", -1, 0, 0, digest, brain.use, *about))
             elif before.hash != digest:
                 raise StageError(
                     f"{brain.use}, member {before.number} ({before.name}) of the league's pool, has changed since it "

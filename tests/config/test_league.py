@@ -88,7 +88,7 @@ def test_a_learners_own_steps_go_over_those_of_the_behaviour():
 
 
 def test_the_league_of_a_learner_names_the_behaviour_of_the_environment():
-    plain = LeagueSettings.model_validate("psro").of_learner("Kuhn", "main")
+    plain = LeagueSettings.model_validate("psro").of_learner("Kuhn", "main", {})
     assert plain["of"] == "Kuhn"
     assert LeagueSettings.model_validate(plain).of == "Kuhn"
 

@@ -46,8 +46,8 @@ def refused(tmp_path, text):
         ("beta: 0.1", "beta: much", ["league.yaml:14: behaviors.RPS.other.hyperparameters.beta: 'much'"]),
         (
             "beta: 0.1",
-            "beta: 0.1\n  Two: {trainer_type: ppo, league: psro}",
-            ["league.yaml:15: behaviors.Two.main: is beside"],
+            "beta: 0.1\n  Two: {trainer_type: ppo, league: {decay: 0.5}}",
+            ["league.yaml:15: behaviors.Two.main.league.decay: 0.5, and 0.99 in the league of RPS; the leagues of"],
         ),
         ("  RPS:", "  Two: {trainer_type: ppo}\n  RPS:", ["league.yaml:3: behaviors.Two: is beside the league of RPS"]),
         ("    league:", "    self_play: {}\n    league:", ["league.yaml:6: behaviors.RPS.main.self_play: does not go"]),

@@ -94,3 +94,50 @@ def test_mirror_self_play_of_a_regularised_policy_comes_near_an_equilibrium_of_k
     plain = yaml.safe_load((EXAMPLES / "kuhn-regularized.yaml").read_text())
     result = run_here(plain | {"env_settings": {"seed": 5}}, tmp_path, "run")
     assert nash_conv(result, "kuhn_poker") <= 0.1
+
+
+def kuhn_for_two(**changes):
+    plain = kuhn(environment__behaviors={"player_0": "First", "player_1": "Second"})
+    block = {key: each for key, each in plain["behaviors"].pop("Kuhn").items() if key != "self_play"}
+    learners = {"main": {"matches": [{"match": "self"}, {"match": "meta"}], "freeze": {"at_most": 200}}}
+    league = {"payoff": "mean_return", "meta_solver": "replicator", "rating": 0.1, "learners": learners}
+    spoiler = {"matches": [{"match": "newest", "against": "main"}], "freeze": {"at_most": 300}, "reset": {}}
+    plain["behaviors"] = {
+        "First": {**block, "league": league},
+        "Second": {**block, "league": {**league, "members": "random", "learners": {**learners, "spoiler": spoiler}}},
+    }
+    return changed(plain, changes)
+
+
+@pytest.mark.slow
+def test_each_player_may_have_a_league_of_its_own_and_goes_on(tmp_path):
+    folder = run_here(kuhn_for_two(), tmp_path, "run").folder
+    report = json.loads((folder / "First" / "league.json").read_text())
+    members = report["members"]
+    assert {each["behavior"] for each in members} == {"First", "Second"}
+    assert {each["learner"] for each in members} == {"First.main", "Second.main", "Second.spoiler", ""}
+    sides = [name.partition(".")[0] for name in report["players"]]
+    for row, played in zip(sides, report["games"], strict=True):
+        assert all(not games or row != column for column, games in zip(sides, played, strict=True))
+    assert all(met.startswith("Second.") for met, _ in report["learners"][0]["opponents"])
+    assert load_policy(folder, "Second").behavior == "Second.main"
+    mine = next(each["number"] for each in members if each["learner"] == "First.main")
+    with pytest.raises(RunError, match=f"member-{mine} of .* plays First, not Second"):
+        load_policy(folder / "Second.main", checkpoint=f"member-{mine}")
+    values = nash_convs(folder, "First")
+    assert values[0].startswith("NashConv of the first learner: ")
+    run_here(
+        kuhn_for_two(behaviors__First__max_steps=1500, behaviors__Second__max_steps=1500), tmp_path, "run", resume=True
+    )
+    after = json.loads((folder / "First" / "league.json").read_text())["members"]
+    assert after[: len(members)] == members
+    assert len(after) > len(members)
+
+
+@pytest.mark.slow
+def test_a_deterministic_league_of_two_behaviours_is_the_same_twice(tmp_path):
+    found = []
+    for run_id in ("one", "two"):
+        folder = run_here(kuhn_for_two(pipeline__deterministic=True), tmp_path, run_id).folder
+        found.append(json.loads((folder / "First" / "league" / "pool.json").read_text()))
+    assert found[0] == found[1]

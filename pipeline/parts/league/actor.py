@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from headrace.config.league import LeagueSettings
+from headrace.config.league_game import league_game
 from headrace.pipeline.common.graph import league_seats
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.parts.league.group import LearnersGroup
@@ -35,35 +35,39 @@ class LeagueActor(ActorPart):
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)
         self._learner = league_seats(host.config)[host.plan.replica]
+        self._game = league_game(host.config)
         league = host.config.behavior_settings(self._learner).league
         assert league is not None, "the actor has a seat in it"
-        self._league: LeagueSettings = league
+        self._of = league.of
         self._make_policy: Any = None
         self.make_group = self._group
 
     def _group(self) -> EnvironmentGroup:
-        return LearnersGroup(make_group(self.request), self._league.of, self._learner)
+        return LearnersGroup(make_group(self.request), self._of, self._learner)
 
     def make_mappings(self, make_policy: Any, *_: Any) -> LeagueMappings:
         """Make what knows who plays each game."""
         self._make_policy = make_policy
-        return LeagueMappings(make_policy, self._learner, self._league.names, self._member, IN_MEMORY)
+        sides, home = self._game.sides, self._game.home
+        learners = {name: sides.get(key, home) for key, name in self._game.learners.items()}
+        return LeagueMappings(make_policy, self._learner, learners, self._member, IN_MEMORY)
 
     def _member(self, spec: BehaviorSpec, number: int, known: Mapping[str, Any]) -> MappedPlayer:
         """Make what decides for a member of the pool."""
         member = Member(**known)
         if member.use:
             return self._brain(spec, member)
-        named = spec.behavior_id.removeprefix(self._learner)
-        update = read_member(behavior_folder(self.host.stages.folder.path, self._league.of) / FOLDER, member)
-        policy = self._make_policy(replace(spec, behavior_id=f"{self._league.of}.{member.learner}{named}"))
+        named = self._game.learner_name(member.learner) + spec.behavior_id.removeprefix(spec.name)
+        update = read_member(behavior_folder(self.host.stages.folder.path, self._game.home) / FOLDER, member)
+        policy = self._make_policy(replace(spec, behavior_id=named))
         policy.load(update)
         return MappedPlayer(policy, member.version, number)
 
     def _brain(self, spec: BehaviorSpec, member: Member) -> MappedPlayer:
         config = self.host.config
-        index, settings = next((i, each) for i, each in enumerate(self._league.members) if each.name == member.name)
-        key = ("behaviors", self._league.of, "league", "members", index)
+        of, index = self._game.brains[member.name]
+        settings = next(each for each in self._game.settings.members if each.name == member.name)
+        key = ("behaviors", of, "league", "members", index)
         seed = derive_seed(self.host.plan.seed, MEMBERS, self.host.plan.replica)
         request = BrainRequest(
             settings.use,
@@ -73,7 +77,7 @@ class LeagueActor(ActorPart):
             config.source_folder,
             config.builtin_game,
             seed,
-            replace(spec, behavior_id=spec.behavior_id.replace(self._learner, self._league.of, 1)),
+            replace(spec, behavior_id=of + spec.behavior_id.removeprefix(spec.name)),
         )
-        design = design_of(spec, config.behavior_settings(self._learner), config.source_folder)
+        design = design_of(spec, config.behavior_settings(spec.name), config.source_folder)
         return MappedPlayer(StandIn(make_brain(request), design), 0, member.number, brain=settings.name)

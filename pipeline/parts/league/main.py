@@ -1,4 +1,4 @@
-"""A league in main: its controllers, the stages on its learners' ways, and what actors and learners are told.
+"""A league in main: its controller, the stages on its learners' ways, and what actors and learners are told.
 
 Everything that follows from a policy or a result is told at once; in a deterministic run when all stand still, learner
 by learner, so that it does not depend on who was faster.
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.config.league import LeagueSettings
+from headrace.config.league_game import LeagueGame, league_game
 from headrace.pipeline.common.graph import LEAGUE, league_seats
 from headrace.pipeline.common.seeds import derive_seed
 from headrace.pipeline.control.messages import BeginAnew
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class LeaguePart(RunPart):
-    """The leagues of a run."""
+    """The leagues of a run, which are one where several behaviours of the game have one."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -40,9 +40,10 @@ class LeaguePart(RunPart):
         self._seats = league_seats(plan.config)
         self._deterministic = plan.config.pipeline.deterministic
         self._shared: SharedState | None = None
-        self.leagues: dict[str, LeagueController] = {}
-        """By the behaviour's name in the environment."""
-        self._learners: dict[str, LeagueSettings] = {}
+        self._league: LeagueController | None = None
+        self._game: LeagueGame | None = None
+        self._learners: dict[str, str] = {}
+        """By behaviour as which a learner learns: its key."""
         self._newest: dict[str, PolicyUpdate] = {}
         self._sent: dict[tuple[str, int], int] = {}
         """By learner and actor: the number of the table that it has."""
@@ -59,23 +60,29 @@ class LeaguePart(RunPart):
 
     def add(self, behavior: str) -> None:
         """A learner is opened."""
-        league = self._config.behavior_settings(behavior).league
-        assert league is not None, "its route says so"
-        self._learners[behavior] = league
+        if self._game is None:
+            self._game = league_game(self._config)
+            self._open(self._game)
+        self._learners[behavior] = self._game.keys[behavior]
         self.shared.add(behavior)
-        if league.of not in self.leagues:
-            plan = self.run.plan
-            pool = Pool(behavior_folder(plan.folder.path, league.of) / FOLDER)
-            random = np.random.default_rng(derive_seed(plan.seed, LEAGUE, league.of))
-            of_learners = zip(league.learners, league.names, strict=True)
-            steps = {learner: self._config.behavior_settings(name).max_steps for learner, name in of_learners}
-            self.leagues[league.of] = controller = LeagueController(league.of, league.for_steps(steps), pool, random)
-            saved = self.run.stages.saved_state(LEAGUE) or {}
-            self._resets = dict(saved.get("resets", {}))
-            if league.of in saved:
-                controller.load_state_dict(saved[league.of])
-                versions = {name: each["version"] for name, each in saved[league.of]["progress"].items()}
-                self._restored |= {f"{league.of}.{name}": version for name, version in versions.items()}
+
+    def _open(self, game: LeagueGame) -> None:
+        plan = self.run.plan
+        pool = Pool(behavior_folder(plan.folder.path, game.home) / FOLDER)
+        random = np.random.default_rng(derive_seed(plan.seed, LEAGUE, game.home))
+        self._league = controller = LeagueController(game.home, game.settings, pool, random, game.sides)
+        saved = self.run.stages.saved_state(LEAGUE) or {}
+        self._resets = dict(saved.get("resets", {}))
+        if game.home in saved:
+            controller.load_state_dict(saved[game.home])
+            versions = {name: each["version"] for name, each in saved[game.home]["progress"].items()}
+            self._restored |= {game.learner_name(key): version for key, version in versions.items()}
+
+    @property
+    def league(self) -> LeagueController:
+        """The controller, which there is as soon as a learner is opened."""
+        assert self._league is not None, "a learner is opened"
+        return self._league
 
     def add_behavior(self, behavior_id: str) -> None:
         """A team has appeared: nothing follows."""
@@ -147,7 +154,8 @@ class LeaguePart(RunPart):
     def _look(self) -> None:
         """Look at what has come in a deterministic run, in the order of the learners."""
         waiting, self._waiting = self._waiting, {}
-        for behavior in filter(waiting.__contains__, self._learners):
+        learners = () if self._game is None else self._game.learners.values()
+        for behavior in filter(waiting.__contains__, learners):
             games, updates = waiting[behavior]
             for each in games:
                 for category, name, value in self._rate(behavior, each):
@@ -159,10 +167,9 @@ class LeaguePart(RunPart):
 
     async def learns(self, behavior: str, slot: ActorSlot) -> None:
         """An actor has agents of a learner: it also needs the newest policies of the others, and the table."""
-        league = self._learners.get(behavior)
-        if league is None:
+        if behavior not in self._learners or self._game is None:
             return
-        for name in league.names:
+        for name in self._game.learners.values():
             if name != behavior and name not in slot.policies:
                 await self.run.launcher.open_policies(slot, name)
                 if name in self._newest:
@@ -172,12 +179,10 @@ class LeaguePart(RunPart):
             self._tell(behavior)
 
     def _rate(self, behavior: str, games: Columns) -> list[tuple[str, str, float]]:
-        league = self._learners[behavior]
-        found = self.leagues[league.of].rate(league.learner, games)
-        return [(f"{league.of}.{learner}", name, value) for learner, name, value in found]
+        found = self.league.rate(self._learners[behavior], games)
+        return [(behavior, name, value) for _, name, value in found]
 
     def _take(self, behavior: str, update: PolicyUpdate) -> None:
-        league = self._learners[behavior]
         self._newest[behavior] = kept = update.copy()
         self.run.broadcaster.send_to_actors(kept)  # under its name alone: to the actors of other learners
         known = self._restored.pop(behavior, None) == kept.version
@@ -186,7 +191,7 @@ class LeaguePart(RunPart):
         if known:  # the checkpoint has its effects already, but for a reset that the trainer may not have heard of
             self._begin_anew(behavior)
             return
-        reset = self.leagues[league.of].receive_policy(league.learner, kept)
+        reset = self.league.receive_policy(self._learners[behavior], kept)
         if reset is None:
             return
         weights = None if reset.weights is None else np.ascontiguousarray(reset.weights.weights, "<f4").tobytes()
@@ -207,8 +212,7 @@ class LeaguePart(RunPart):
 
     def _tell(self, behavior: str) -> None:
         """Send a learner's actors its table, if they have another one."""
-        league = self._learners[behavior]
-        table = self.leagues[league.of].table(league.learner)
+        table = self.league.table(self._learners[behavior])
         if table is None:
             return
         for slot in self.run.launcher.actors.values():
@@ -221,11 +225,11 @@ class LeaguePart(RunPart):
     def _state(self) -> dict[str, Any]:
         self._look()
         resets = {"resets": dict(self._resets)} if self._resets else {}
-        return {name: league.state_dict() for name, league in self.leagues.items()} | resets
+        return {self.league.behavior: self.league.state_dict()} | resets
 
     def league_reports(self) -> Mapping[str, dict[str, Any]]:
-        """Return each league's report."""
-        return {name: league.report() for name, league in self.leagues.items()}
+        """Return the league's report; none before there is one."""
+        return {} if self._league is None else {self._league.behavior: self._league.report()}
 
 
 def _matches(table: MatchTable) -> Matches:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from headrace.queues.messages import Assignment, Matches, PolicyUpdate
 from headrace.queues.specs import BehaviorSpec, behavior_name
 from headrace.stages.environments.policy_mapping import MappedPlayer, PolicyMapping, PolicyMappings
+from headrace.stages.errors import StageError
 from headrace.stages.policy.protocol import ActingPolicy
 
 OWN = -1
@@ -23,12 +24,14 @@ OWN = -1
 class LeagueMappings(PolicyMappings):
     """The mappings of the running games.
 
-    In each game one team, the seat, is the learner's. The others have members of the pool, or newest policies.
+    In each game one team, the seat, is the learner's. The others have members of the pool, or newest policies. Where
+    several behaviours have a league, each is one team's; the steps of the others stay here, as their learners have
+    actors of their own.
 
     Args:
         make_policy: makes an acting policy for a behaviour spec.
         learner: the behaviour name of the learner.
-        learners: those of all learners of the league, in their order.
+        learners: those of all learners of the game, in their order, each with its behaviour in the environment.
         make_member: makes what decides for a member of the pool, from a spec, its number and what is known of it.
         memory: members that are kept in memory beside those that play.
     """
@@ -37,20 +40,25 @@ class LeagueMappings(PolicyMappings):
         self,
         make_policy: Callable[[BehaviorSpec], ActingPolicy],
         learner: str,
-        learners: Iterable[str],
+        learners: Mapping[str, str],
         make_member: Callable[[BehaviorSpec, int, Mapping[str, Any]], MappedPlayer],
         memory: int,
     ) -> None:
-        super().__init__(make_policy, learner.__eq__)
+        super().__init__(make_policy, {learner, *learners.values()}.__contains__)
         self._learner = learner
+        self._own = learners[learner]
+        self._sides = learners
+        self._early: dict[str, PolicyUpdate] = {}
+        """Policies of learners of behaviours that the environments have not shown yet."""
         self._codes = {name: -2 - k for k, name in enumerate(learners)} | {learner: OWN}
         self._make_member = make_member
         self._memory = memory
         self._matches: Matches | None = None
         self._offered: Matches | None = None
-        self._limits: NDArray[np.float64] = np.ones(1)
+        self._rows: dict[str, tuple[NDArray[np.intp], NDArray[np.float64]]] = {}
+        """By behaviour in the environment: the rows of the matches with its players, and the limits of their draws."""
         self._teams: dict[int, list[str]] = {}
-        """The learner's behaviour ids by team."""
+        """The behaviour ids that a league has players for, by team."""
         self._newest: dict[int, MappedPlayer] = {}
         """The newest policies by player code, the learner's own included."""
         self._members: OrderedDict[int, MappedPlayer] = OrderedDict()
@@ -69,14 +77,40 @@ class LeagueMappings(PolicyMappings):
         """Add a behaviour id."""
         super().add_behavior(spec)
         self._drawn_games.clear()
-        if spec.name != self._learner:
+        if not self._has_self_play(spec.name):
             return
-        self._teams = dict(
-            sorted({**self._teams, spec.team: [*self._teams.get(spec.team, []), spec.behavior_id]}.items())
-        )
-        self._newest.setdefault(OWN, MappedPlayer(self._make_policy(spec)))
+        teams = {**self._teams, spec.team: [*self._teams.get(spec.team, []), spec.behavior_id]}
+        self._check_teams(teams)
+        self._teams = dict(sorted(teams.items()))
+        if spec.name == self._learner:
+            self._newest.setdefault(OWN, MappedPlayer(self._make_policy(spec)))
         self._renew()
         self._begun = False  # games in which nobody would decide for it have not begun
+        early, self._early = self._early, {}
+        for update in early.values():
+            self.update(update)
+
+    def _check_teams(self, teams: Mapping[int, Iterable[str]]) -> None:
+        if len({*self._sides.values()}) == 1:
+            return
+        names = [sorted({*map(behavior_name, ids)}) for ids in teams.values()]
+        flat = [name for each in names for name in each]
+        if max(map(len, names)) > 1 or len({*flat}) < len(flat):
+            named = {team: [self._side_of_name(name) for name in each] for team, each in zip(teams, names, strict=True)}
+            found = ", ".join(f"{' and '.join(each)} in team {team}" for team, each in sorted(named.items()))
+            raise StageError(
+                f"leagues of several behaviours are for games in which each team has a behaviour of its own, and there "
+                f"is {found}; give the agents of all teams one behaviour, or each team another one"
+            )
+
+    def emits(self, behavior_id: str) -> bool:
+        """Return True for the learner's steps, and those that no league is about."""
+        name = behavior_name(behavior_id)
+        return name == self._learner or not self._has_self_play(name)
+
+    def emitted(self, specs: Mapping[str, BehaviorSpec]) -> Mapping[str, BehaviorSpec]:
+        """Return the specs without those of the other leagues' behaviours."""
+        return {behavior_id: spec for behavior_id, spec in specs.items() if self.emits(behavior_id)}
 
     def update(self, update: PolicyUpdate) -> None:
         """Use a policy that was published for a behaviour id; one of another learner goes by its name alone."""
@@ -84,9 +118,12 @@ class LeagueMappings(PolicyMappings):
         if code is None:
             super().update(update)
             return
+        spec = self._spec_of(self._side_of(code))
+        if spec is None:
+            self._early[update.behavior_id] = update.copy()
+            return
         if code not in self._newest:
-            any_spec = self._specs[next(iter(self._teams.values()))[0]]
-            self._newest[code] = MappedPlayer(self._make_policy(replace(any_spec, behavior_id=update.behavior_id)))
+            self._newest[code] = MappedPlayer(self._make_policy(replace(spec, behavior_id=update.behavior_id)))
         player = self._newest[code]
         if player.version != update.version:
             player.policy.load(update)
@@ -106,8 +143,12 @@ class LeagueMappings(PolicyMappings):
             self._start()
             return
         self._matches, self._offered = matches, None
-        self._limits = np.cumsum(matches.weights)
-        self._limits[-1] = np.inf
+        sides, weights = [self._side_of(code, matches) for code in matches.opponents], np.array(matches.weights)
+        for side in dict.fromkeys(sides):
+            rows = np.flatnonzero([each == side for each in sides])
+            limits = np.cumsum(weights[rows])
+            limits[-1] = np.inf
+            self._rows[side] = rows, limits
         self._drawn_games.clear()
         self._renew()
         self._start()
@@ -150,26 +191,62 @@ class LeagueMappings(PolicyMappings):
         return [(self._distinct[ordered[first]], order[first:end]) for first, end in bounds]
 
     def _renew(self) -> None:
-        """Make the mapping that stands for all: the learner's newest policy for each of its behaviour ids."""
-        ids = [behavior_id for ids in self._teams.values() for behavior_id in ids]
+        """Make the mapping that stands for all: the learner's newest policy, and somebody for each other behaviour."""
+        ids = [i for ids in self._teams.values() for i in ids if behavior_name(i) == self._learner]
         own = dict.fromkeys(ids, self._newest[OWN]) if ids else {}
         plain = {**self._plain, **self._fixed}
         number = self._matches.number if self._matches is not None else 0
+        for team, others in self._teams.items():
+            side = self._side_of_team(team)
+            if side != self._own and self._matches is not None and side in self._rows:
+                first = self._matches.opponents[self._rows[side][0][0]]
+                plain |= dict.fromkeys(others, self._player_of(first))
         self.current = PolicyMapping(number, OWN, None, {**plain, **own}, {*self._plain, *ids})
 
     def _start(self) -> None:
         """Begin a game in every instance once all that may be drawn is there."""
-        if self._begun or not self.games or not self._teams or not self.ready(self._specs):
+        if self._begun or not self.games or OWN not in self._newest or not self.ready(self.current.players):
+            return
+        if not self._rows.keys() <= {*map(self._side_of_team, self._teams)}:
             return
         self._begun = True
         self.games = self._draw_games(len(self.games))
         self._number_mappings()
 
     def _draw_games(self, count: int) -> list[PolicyMapping]:
-        random, teams = self._draws.random, [*self._teams]
-        seats = random.integers(len(teams), size=count)
-        rows = np.searchsorted(self._limits, random.random((count, max(1, len(teams) - 1))), side="right")
-        return [self._game(teams[seat], *each) for seat, each in zip(seats.tolist(), rows.tolist(), strict=True)]
+        random, sides = self._draws.random, {team: self._side_of_team(team) for team in self._teams}
+        own = [team for team, side in sides.items() if side == self._own]
+        others = [side for side in sides.values() if side != self._own] or [self._own] * max(1, len(own) - 1)
+        seats = random.integers(len(own), size=count)
+        draws = random.random((count, len(others)))
+        rows = [self._drawn_rows(side, draws[:, column]) for column, side in enumerate(others)]
+        return [self._game(own[seat], *each) for seat, *each in zip(seats.tolist(), *rows, strict=True)]
+
+    def _drawn_rows(self, side: str, draws: NDArray[np.float64]) -> list[int]:
+        rows, limits = self._rows[side]
+        drawn: list[int] = rows[np.searchsorted(limits, draws, side="right")].tolist()
+        return drawn
+
+    def _side_of_name(self, name: str) -> str:
+        """Return the behaviour in the environment of a learner, or of agents whom nobody here learns for."""
+        return self._sides.get(name, name)
+
+    def _side_of_team(self, team: int) -> str:
+        return self._side_of_name(behavior_name(self._teams[team][0]))
+
+    def _side_of(self, code: int, matches: Matches | None = None) -> str:
+        """Return the behaviour in the environment that a player plays; a member as its matches say."""
+        if code < OWN:
+            return [*self._sides.values()][-2 - code]
+        if code == OWN or matches is None:
+            return self._own
+        return matches.members[code].get("behavior") or self._own
+
+    def _spec_of(self, side: str) -> BehaviorSpec | None:
+        """Return the spec of agents of a behaviour in the environment; None as long as there are none."""
+        return next(
+            (self._specs[ids[0]] for team, ids in self._teams.items() if self._side_of_team(team) == side), None
+        )
 
     def _game(self, seat: int, *rows: int) -> PolicyMapping:
         """Return the mapping of a game: for each other team a row of the matches, of which the first has the seat."""
@@ -198,8 +275,9 @@ class LeagueMappings(PolicyMappings):
         if code < 0:
             return self._newest[code]
         if code not in self._members:
-            spec = self._specs[next(iter(self._teams.values()))[0]]
             assert self._matches is not None, "it was drawn from them"
+            spec = self._spec_of(self._side_of(code, self._matches))
+            assert spec is not None, "a team has drawn it"
             self._members[code] = self._make_member(spec, code, self._matches.members[code])
         self._members.move_to_end(code)
         while len(self._members) > self._memory:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.stages.errors import StageError
 from headrace.stages.league import meta_solver
-from headrace.stages.league.meta_solver import LEAST, projected, solve
+from headrace.stages.league.meta_solver import LEAST, projected, solve, solve_two
 
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]])
 SCIPY = pytest.mark.skipif(importlib.util.find_spec("scipy") is None, reason="SciPy is an extra")
@@ -99,3 +99,29 @@ def test_without_scipy_nash_is_refused_with_what_to_do(monkeypatch):
         meta_solver.require("nash")
     meta_solver.require("replicator")
     meta_solver.require(None)
+
+
+@pytest.mark.parametrize("solver", ["uniform", pytest.param("nash", marks=SCIPY), "replicator"])
+def test_two_populations_have_mixtures_of_their_own_that_add_up_to_one(solver):
+    x, y = solve_two(np.zeros((2, 3)), solver)
+    assert (x.tolist(), y.tolist()) == ([1 / 2] * 2, pytest.approx([1 / 3] * 3))
+    pennies = np.array([[3.0, -1.0], [-1.0, 1.0]])
+    x, y = solve_two(pennies, solver)
+    if solver != "uniform":
+        assert (x, y) == (pytest.approx([1 / 3, 2 / 3], abs=0.02), pytest.approx([1 / 3, 2 / 3], abs=0.02))
+
+
+@SCIPY
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_nobody_gains_by_leaving_the_equilibrium_of_two_populations(n, m, seed):
+    payoffs = np.random.default_rng(seed).normal(size=(n, m)) + 0.7
+    x, y = solve_two(payoffs, "nash")
+    assert (payoffs @ y).max() - (x @ payoffs).min() < 1e-6 * max(1, np.abs(payoffs).max())
+
+
+@SCIPY
+def test_members_of_equal_worth_of_two_populations_share():
+    x, y = solve_two(np.array([[1.0, -1], [1, -1], [-1, 1], [-1, 1]]), "nash")
+    assert x == pytest.approx([0.25] * 4, abs=1e-6)
+    assert y == pytest.approx([0.5, 0.5], abs=1e-6)

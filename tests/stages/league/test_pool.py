@@ -137,15 +137,15 @@ def test_brains_are_members_whose_files_may_not_change(tmp_path):
     model.write_bytes(b"a model")
     brains = [brain(model, "old"), brain("random", "chance")]
     pool = Pool(tmp_path / "league")
-    pool.add_brains(brains)
+    pool.add_brains(brains, {})
     assert [(each.number, each.learner, each.use, each.name, each.label) for each in pool.members] == [
         (0, "", str(model), "old", "old"),
         (1, "", "random", "chance", "chance"),
     ]
     assert (len(pool.members[0].hash), pool.members[1].hash) == (64, "")
     again = Pool(tmp_path / "league")
-    again.add_brains([*brains, brain("scripted", "rule")])
+    again.add_brains([*brains, brain("scripted", "rule")], {})
     assert [each.name for each in again.members] == ["old", "chance", "rule"]
     model.write_bytes(b"another model")
     with pytest.raises(StageError, match=r"old\.onnx, member 0 \(old\).*has changed"):
-        Pool(tmp_path / "league").add_brains(brains)
+        Pool(tmp_path / "league").add_brains(brains, {})

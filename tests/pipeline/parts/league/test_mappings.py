@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headrace.pipeline.parts.league.mappings import OWN, LeagueMappings
 from headrace.queues.messages import Matches
 from headrace.stages.environments.policy_mapping import MappedPlayer
+from headrace.stages.errors import StageError
 
 MAIN, EXPLOITER = "Ball.main", "Ball.exploiter"
 FIRST, SECOND = f"{MAIN}?team=0", f"{MAIN}?team=1"
@@ -30,7 +31,7 @@ class Actor:
 
     def __init__(self, *rows, games=64, memory=4, teams=(0, 1)):
         self.read = []
-        self.mappings = LeagueMappings(EchoPolicy, MAIN, [MAIN, EXPLOITER], self._member, memory)
+        self.mappings = LeagueMappings(EchoPolicy, MAIN, {MAIN: "Ball", EXPLOITER: "Ball"}, self._member, memory)
         for team in teams:
             self.mappings.add_behavior(counting_spec(f"{MAIN}?team={team}"))
         self.mappings.update(policy_update(MAIN, 0))
@@ -145,3 +146,68 @@ def test_rows_are_split_by_the_mappings_of_their_games_whatever_has_ended(rows, 
                 assert place not in found, "a row has one mapping"
                 found[place] = mapping
         assert [found[place] for place in range(len(asked))] == [actor.games[env_id] for env_id in env_ids]
+
+
+# Leagues of several behaviours, each one team's.
+
+RIVAL, RIVALS = "Wall?team=1", {MAIN: "Ball", "Wall.main": "Wall"}
+WALL = -3
+
+
+def rivals(*rows, known=(FIRST, RIVAL)):
+    """Mappings of an actor that plays for Ball.main, and the specs for which members were read."""
+    read = []
+
+    def member(spec, number, about):
+        read.append((number, spec.behavior_id))
+        return MappedPlayer(EchoPolicy(spec), 0, number)
+
+    mappings = LeagueMappings(EchoPolicy, MAIN, RIVALS, member, 4)
+    for behavior_id in known:
+        mappings.add_behavior(counting_spec(behavior_id))
+    mappings.begin_games(64, np.random.default_rng(7))
+    mappings.update(policy_update(MAIN, 0))
+    seats, opponents, weights = zip(*rows, strict=True)
+    named = {code: {"behavior": "Ball" if code % 2 == 0 else "Wall"} for code in {*seats, *opponents} if code >= 0}
+    mappings.assign(Matches(1, seats, opponents, weights, named))
+    return mappings, read
+
+
+def test_the_team_of_another_behaviour_has_its_players_and_the_own_team_the_seat():
+    mappings, read = rivals((OWN, 1, 0.5), (0, 1, 0.25), (OWN, WALL, 0.25))
+    assert {game.codes for game in mappings.games} == {()}, "the newest policy of the rival is not there"
+    mappings.update(policy_update("Wall.main", 3))
+    assert {game.codes for game in mappings.games} == {(OWN, 1), (0, 1), (OWN, WALL)}
+    assert {*read} == {(1, RIVAL), (0, FIRST)}
+    for game in mappings.games:
+        assert game.learning_team == 0
+        assert game.learners == ({FIRST} if game.codes[0] == OWN else set())
+        assert game.players[RIVAL].snapshot == (game.codes[1] if game.codes[1] >= 0 else -1)
+
+
+def test_steps_of_another_behaviour_stay_in_the_actor():
+    mappings, _ = rivals((OWN, 1, 1.0))
+    specs = {name: counting_spec(name) for name in (FIRST, RIVAL)}
+    assert [*mappings.emitted(specs)] == [FIRST]
+    assert (mappings.emits(FIRST), mappings.emits(RIVAL)) == (True, False)
+
+
+def test_policies_of_a_behaviour_that_is_seen_late_are_kept_for_it():
+    mappings, _ = rivals((OWN, WALL, 1.0), known=[FIRST])
+    mappings.update(policy_update("Wall.main", 3))
+    assert {game.codes for game in mappings.games} == {()}
+    mappings.add_behavior(counting_spec(RIVAL))
+    assert {game.codes for game in mappings.games} == {(OWN, WALL)}
+    assert mappings.games[0].players[RIVAL].version == 3
+
+
+@pytest.mark.parametrize(
+    ("known", "found"),
+    [
+        ([FIRST, "Wall?team=0"], "Ball and Wall in team 0"),
+        ([FIRST, SECOND, RIVAL], "Ball in team 0, Ball in team 1; give"),
+    ],
+)
+def test_teams_that_share_a_behaviour_or_have_two_are_refused_where_several_have_leagues(known, found):
+    with pytest.raises(StageError, match=f"each team has a behaviour of its own, and there is {found}"):
+        rivals((OWN, 1, 1.0), known=known)
