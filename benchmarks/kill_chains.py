@@ -191,7 +191,7 @@ class Chain:
             if resumed and earlier is not None and "Resuming" in command.output:
                 told = f"{'Resuming' if earlier.step else 'Starting'} training from step {earlier.step}"
                 require(told in command.output, f"expected {told!r}")
-            learner = rf"learner-{re.escape(behavior)} goes on from"
+            learner = rf"learner-{re.escape(behavior)} continues from"
             went_on_from = [int(step) for step in re.findall(rf"{learner} step (\d+)", command.output)]
             if re.search(rf"{learner} the start", command.output):
                 went_on_from.append(0)

@@ -147,10 +147,10 @@ def _gradients(config: RunConfig, settings: BehaviorSettings) -> Sequence[str]:
         return ["  gradients by autograd, as torch_settings.gradients says"]
     if torch_settings.device not in (None, "cpu"):
         return [f"  gradients by autograd, on {torch_settings.device}"]
-    owned = {"a memory": network.memory, "a network of its own": network.network, "the noise of gsde": network.gsde}
+    owned = {"a memory": network.memory, "a custom network": network.network, "the noise of gsde": network.gsde}
     for what, settings_of_it in owned.items():
         if settings_of_it is not None:
-            return [f"  gradients by autograd, as it has {what}"]
+            return [f"  gradients by autograd, because it has {what}"]
     anyway = "" if kind.autograd_anyway is None else f"; {kind.autograd_anyway} by autograd in any case"
     return [f"  gradients by hand if it {kind.without_autograd} and learns on a CPU, else by autograd{anyway}"]
 

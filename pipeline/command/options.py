@@ -159,7 +159,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--monitor",
             "monitor.listen",
-            "serve a live page of the run (default: this machine alone, from port 8470 on)",
+            "serve a live page of the run (default: this machine only, from port 8470 on)",
             "HOST:PORT",
             nargs="?",
         ),
@@ -210,7 +210,7 @@ def _set_keys(flag: str, keys: str, value: object, instead: str) -> Translation:
 
 
 def _superseded(flag: str, today: str) -> Translation:
-    return _warn(f"{flag}: {_OLD} and has no effect beside {today}")
+    return _warn(f"{flag}: {_OLD} and has no effect together with {today}")
 
 
 Translate = Callable[[argparse.Namespace, Any], Translation]
@@ -260,7 +260,7 @@ def _num_runs(args: argparse.Namespace, value: int) -> Translation:
     run = args.run_id or "ppo"
     apart = EnvSettings().base_port + (args.num_envs or 1)
     return _refuse(
-        f"--num-runs {value}: a command makes one run. Start each by itself, with ports of its own: "
+        f"--num-runs {value}: a command makes one run. Start each run separately, with its own ports: "
         f"--run-id {run}-0, --run-id {run}-1 --base-port {apart}, and so on"
     )
 

@@ -37,7 +37,7 @@ examples:
   {0} cartpole.yaml --run-id first --resume           resume from its last checkpoint
   {0} cartpole.yaml --run-id first --inference        play with what was trained, learn nothing
   {0} 3DBall.yaml --env Builds/3DBall --num-envs 4    train in four Unity executables
-  {0} 3DBall.yaml --run-id ball                       train in the Unity Editor: press Play when asked to
+  {0} 3DBall.yaml --run-id ball                       train in the Unity Editor: press Play when prompted
   {0} cartpole.yaml --set behaviors.CartPole.hyperparameters.learning_rate=1e-3
   {0} cartpole.yaml --validate                        print what would be run, or what is wrong
 
@@ -100,7 +100,7 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
         "--validate",
         action="store_true",
         help="print the pipeline that would be built, or every mistake; train nothing. An environment of Gymnasium or "
-        "PettingZoo is tried for some steps, in a process of its own",
+        "PettingZoo is tried for a few steps, in a separate process",
     )
     add(
         "--no-env-check",
@@ -114,8 +114,8 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
         help="print a file of an older version of ML-Agents in today's form, or an entry of rl-baselines3-zoo (--id) "
         "as a run; run nothing",
     )
-    add("--id", metavar="ENV", help="with --convert: the environment whose entry of rl-baselines3-zoo is meant")
-    add("--algo", metavar="NAME", help="with --convert: its algorithm, ppo or sac, where the file's name tells none")
+    add("--id", metavar="ENV", help="with --convert: the environment whose rl-baselines3-zoo entry to convert")
+    add("--algo", metavar="NAME", help="with --convert: its algorithm, ppo or sac, if the file's name gives none")
     add(
         "-v",
         "--verbose",
@@ -149,7 +149,7 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         metavar="RUN",
         nargs="+",
         type=user_path,
-        help="draw reward, rating and losses of runs into a picture; of several seeds mean and spread",
+        help="draw the reward, rating and losses of runs as a picture; for several seeds, the mean and spread",
     )
     add(
         "--plot-file",
@@ -186,7 +186,7 @@ def _add_serving_options(group: argparse._ArgumentGroup) -> None:
     add(
         "--listen",
         metavar="HOST:PORT",
-        help="where --serve listens (default: this machine alone, from port 8480 on; all:PORT for other machines)",
+        help="where --serve listens (default: this machine only, from port 8480 on; all:PORT for other machines)",
     )
     add(
         "--allow-origin",
@@ -260,7 +260,7 @@ def contradictions(request: Request, config: RunConfig) -> list[str]:
     if not config.checkpoint_settings.inference:
         args = [each.name for each in request.overrides if isinstance(each, Override) and each.path[0] == "inference"]
         if args:
-            return [f"{args[0]}: goes with --inference, which plays with the trained policies of the run; add it"]
+            return [f"{args[0]}: needs --inference, which plays with the trained policies of the run; add it"]
     if request.env is not None and config.environment is not None and not config.environment_kind.apart:
         return [
             f"--env {request.env}: the configuration's 'environment' section runs "

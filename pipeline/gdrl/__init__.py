@@ -1,1 +1,1 @@
-"""The command `gdrl` of Godot RL Agents' users: its flags, and those of its example scripts, as runs of ours."""
+"""The command `gdrl` of Godot RL Agents' users: its flags, and those of its example scripts, as Headrace's runs."""

@@ -1,6 +1,7 @@
 """The command `gdrl`: from its flags to a configuration, a run, and an exit status.
 
-A saved model is a single file: a zip of an experiment's last checkpoint and all else that is needed to go on from it.
+A saved model is a single file: a zip of an experiment's last checkpoint and everything else that is needed to continue
+from it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ An existing experiment continues. {OURS} does the same from a YAML file, and mor
 """
 EPILOG = """\
 examples:
-  gdrl                                                    train in the editor: press Play when asked to
+  gdrl                                                    train in the editor: press Play when prompted
   gdrl --env_path=builds/ball.x86_64 --n_parallel=4       train in four builds at once, into logs/sb3/experiment
   gdrl --env_path=builds/ball.x86_64 --inference          play with what was trained
   gdrl --trainer=rllib --config_file=rllib_config.yaml    train by RLlib's file
@@ -86,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--speedup", type=float, default=1.0, metavar="X", help="speed of the game, as a multiple of real time (1)")
     add("--viz", action="store_true", help="show the builds' windows; pictures of cameras need them")
     add("--linear_lr_schedule", action="store_true", help="let the learning rate fall to 0 at the last step")
-    add("--resume_model_path", "--restore", **_PATH, help="go on from a model of --save_model_path")
+    add("--resume_model_path", "--restore", **_PATH, help="continue from a model of --save_model_path")
     add("--save_model_path", **_PATH, help="also save the experiment's last checkpoint as PATH.zip")
     add("--save_checkpoint_frequency", type=int, metavar="N", help="steps between checkpoints (50,000)")
     add("--onnx_export_path", **_PATH, help="also write the model as PATH.onnx; it is in the experiment anyway")
@@ -141,7 +142,7 @@ def _left(args: Namespace) -> list[str]:
     if args.onnx_export_path is not None:
         models = sorted(folder.glob("*.onnx"))
         if not models:
-            raise CommandError(f"--onnx_export_path: {folder} has no model, as its log says why")
+            raise CommandError(f"--onnx_export_path: {folder} has no model; its log says why")
         path = Path(args.onnx_export_path).with_suffix(".onnx")
         for model in models:
             target = path if len(models) == 1 else path.with_name(f"{path.stem}_{model.name}")
@@ -180,13 +181,13 @@ def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
         ConfigError: with every mistake in the values and in RLlib's file.
     """
     if args.n_parallel > 1 and args.env_path is None and args.trainer != "rllib":
-        raise CommandError("--n_parallel: several games need --env_path, as the editor plays one; export the game")
+        raise CommandError("--n_parallel: the editor plays only one game; export the game and give it with --env_path")
     if args.resume_model_path is not None:
         _take_up(Path(args.resume_model_path), folder_of(args))
     done = _steps_done(folder_of(args))
     if args.inference and done is None:
         raise CommandError(
-            f"--inference: nothing was trained yet in {shown(folder_of(args))}; name the experiment by "
+            f"--inference: no experiment has been trained yet in {shown(folder_of(args))}; name the experiment by "
             "--experiment_dir and --experiment_name, or a saved model by --resume_model_path"
         )
     overrides = _flags(args, passed)
@@ -287,8 +288,8 @@ def _take_up(model: Path, folder: Path) -> None:
         if same_checkpoint(model, folder):
             return
         raise CommandError(
-            f"--resume_model_path {model}: {folder} is another experiment, or has gone on since; name a new one by "
-            "--experiment_name, or leave --resume_model_path out to go on with that one"
+            f"--resume_model_path {model}: {folder} is another experiment, or has trained further since; name a new "
+            "one with --experiment_name, or leave --resume_model_path out to continue that one"
         )
     unpack(model, folder)
 
@@ -368,9 +369,9 @@ def _opened(model: Path) -> zipfile.ZipFile:
     raise CommandError(
         f"--resume_model_path {model}: "
         + (
-            "is a model of Stable-Baselines3, which can't be gone on from here: train anew, it is saved without being "
-            "asked"
+            "is a model of Stable-Baselines3, which can't be trained further here: train from scratch, without this "
+            "option; the experiment is saved automatically"
             if theirs
-            else "is no model that --save_model_path has written"
+            else "is not a model that --save_model_path has written"
         )
     )

@@ -1,1 +1,1 @@
-"""Hosts by place: in main's event loop, in processes of their own, in actors of Ray; how they start, join and end."""
+"""Hosts by place: in main's event loop, in separate processes, in actors of Ray; how they start, join and end."""

@@ -1,4 +1,4 @@
-"""Starts every child of ours: with a lifeline, a mark for the sweeper and a file for its last words."""
+"""Starts every child process of Headrace: with a lifeline, a mark for the sweeper and a file for its last words."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def take_child(name: str) -> ChildProcess:
     child = _early.pop(name, None)
     if child is not None and not child.alive and not child.spoke:
         how = how_it_ended(child.dismiss())
-        log.warning("The process of %s %s. Starting it again; it had not begun.", name, how)
+        log.warning("The process of %s %s. Starting it again; it had not started working yet.", name, how)
         child = None
     return child or ChildProcess(name)
 
@@ -223,7 +223,7 @@ def learners_of(config: RunConfig) -> list[str]:
 
 
 def modules_of_learner(config: RunConfig, behavior: str) -> list[str]:
-    """Return the modules of ours that a behaviour's learner imports."""
+    """Return Headrace's modules that a behaviour's learner imports."""
     trainer = TRAINERS.get(config.behaviors[behavior].trainer_type)
     own = [] if trainer is None else [trainer.implementation.partition(":")[0]]
     return learner_imports(*own)

@@ -1,4 +1,4 @@
-"""A child's end of its lifeline, which every child of ours takes first, so that it ends when main is gone.
+"""A child's end of its lifeline, which every child process takes first, so that it ends when main is gone.
 
 A thread waits for the line's end, whatever else the child is doing; meanwhile it tells main on request what the child
 is doing. Until the child runs the user's code, Linux kills it with main, even during an import in C. From then on that
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 ASK, END = b"?", b"\0"
 """Main's request, and the end mark of each answer."""
 DUMP = getattr(signal, "SIGURG", None)
-"""Makes a host write its stack even while a C call holds the GIL; ignored where it is not handled. Windows has no such
-signal."""
+"""Makes a host write its stack even while a C call holds the GIL; ignored if no handler is installed. Windows does
+not have this signal."""
 LENGTH = "<H"
 """Length of the ticket, on Windows."""
 _SET_PARENT_DEATH_SIGNAL = 1

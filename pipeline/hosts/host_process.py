@@ -1,8 +1,8 @@
 """A host's process: it waits for the start message of a host, or of several in turn that share it.
 
 Hosts that share a process share its event loop: each waits only for its own queues, and while one computes the others
-do not, as on a shared core. When one ends, normally or by an exception, the others go on; its status goes to main over
-the socket that brought its start message. When the process ends, all of them end.
+do not, as on a shared core. When one ends, normally or by an exception, the others continue; its status goes to main
+over the socket that brought its start message. When the process ends, all of them end.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class StartChannel:
 
     def tell(self, number: int, status: int) -> None:
         """Tell main that a host has ended."""
-        with suppress(ConnectionError):  # main has died, and the lifeline sees to the rest
+        with suppress(ConnectionError):  # main has died, and the lifeline handles the rest
             self._sock.sendall(NOTICE.pack(number, status))
 
 
@@ -196,7 +196,7 @@ def keep_freed_memory() -> bool:
     """Let the process keep memory that it frees instead of returning it to the system; return True if that worked.
 
     The system clears each page that it hands out. In an update from images, whose tensors of tens of megabytes live for
-    milliseconds, clearing takes a sixth of the time. Only glibc can be told; elsewhere this does nothing.
+    milliseconds, clearing takes a sixth of the time. Only glibc has a setting for it; elsewhere this does nothing.
     """
     if not on_linux():
         return False

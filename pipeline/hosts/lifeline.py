@@ -19,7 +19,7 @@ ANSWER_S = 2.0
 DUMP_S = 0.5
 """The same for the stack that a signal makes it write, which has no end mark."""
 _ENDED = "its process has just ended"
-_SILENT = "its process does not run: it was stopped, or the machine has no time for it"
+_SILENT = "its process is not running: it was stopped, or the machine is too busy"
 _SILENT_ON_WINDOWS = (
     "its process does not answer: it is in a call that holds Python's lock, which can't be looked into on Windows, it "
     "was stopped, or the machine has no time for it"

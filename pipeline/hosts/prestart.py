@@ -126,9 +126,9 @@ def guess_learner(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
 
 
 def learner_imports(*own: str) -> list[str]:
-    """Return the modules of ours that a learner imports.
+    """Return Headrace's modules that a learner imports.
 
     Args:
-        own: its trainer's module, if that is one of ours.
+        own: its trainer's module, if that is one of Headrace's.
     """
     return ["torch", "headrace.pipeline.roles.learner", *own]

@@ -161,7 +161,7 @@ class LinkFeed:
 
 
 class ProcessHosts:
-    """Hosts in processes of their own."""
+    """Hosts in separate processes."""
 
     def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks

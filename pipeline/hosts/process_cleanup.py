@@ -158,7 +158,7 @@ def _start(mark: str, lines: str) -> ProcessTree:
 
 
 def _write(process: ProcessTree, lines: str) -> None:
-    assert process.stdin is not None, "asked for with PIPE"
+    assert process.stdin is not None, "opened with PIPE"
     with suppress(BrokenPipeError):  # it has just been killed
         process.stdin.write(lines.encode())
         process.stdin.flush()

@@ -33,7 +33,7 @@ class HostHandle(Protocol):
 
     @property
     def may_hang(self) -> bool:
-        """True if it can hang while main continues; main kills such a host when it falls silent."""
+        """True if it can hang while main continues; main kills a host like this when it falls silent."""
 
     async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
         """Open main's end of a queue from this host, and let the host open the other.

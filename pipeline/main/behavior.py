@@ -60,7 +60,7 @@ class TrajectoryPath:
         """Inlets of trainers that imitate this behaviour, by their own behaviour; they get all items of its trainer."""
         self._stages = self._build()
         self._failed_saving: set[str] = set()
-        """Stages whose state could not be had; not asked again, as a stage that hung would hang again."""
+        """Stages that failed to give their state; not queried again, as a stage that hung would hang again."""
 
     @property
     def elo(self) -> float | None:
@@ -113,7 +113,7 @@ class TrajectoryPath:
                 if not is_failure(error):
                     raise
                 log.warning(
-                    "stage %s can't be saved (%s): a resumed run starts it afresh",
+                    "stage %s can't be saved (%s); a resumed run starts it from scratch",
                     name,
                     describe_error(error),
                 )

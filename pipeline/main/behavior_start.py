@@ -180,7 +180,9 @@ class BehaviorStarter:
             log.info("Resuming training from step %d.", step)
             if step >= settings.max_steps and settings.learns:
                 block = f"behaviors.{name}" if name in plan.config.behaviors else "default_settings"
-                text = "%s has reached its max_steps (%d) already, so it learns no more. To go on, raise %s.max_steps."
+                text = (
+                    "%s has reached its max_steps (%d), so it learns nothing further. To continue, raise %s.max_steps."
+                )
                 log.warning(text, name, settings.max_steps, block)
         elif not settings.learns:
             log.info("%s does not learn: %s.", name, _deciders(settings))

@@ -103,7 +103,7 @@ class Checkpointing:
         return self._assembler.busy
 
     def look(self) -> bool:
-        """Check that the run's folder is still its own; if it isn't, end the run and write its state beside the folder.
+        """Check that the run's folder is still its own; if not, end the run and write its state next to the folder.
 
         Returns:
             True if the run has lost its folder.
@@ -119,7 +119,7 @@ class Checkpointing:
         try:
             self._folder.rescue()
         except OSError as error:
-            why = f"{why}. What it has learned since its last checkpoint is lost, as {error}"
+            why = f"{why}. Everything learned since its last checkpoint is lost, because {error}"
         else:
             self._assembler.move(self.folder)
             self._run.stages.folder.move(self._folder.path)
@@ -169,8 +169,8 @@ class Checkpointing:
     def save_now(self) -> None:
         """Let trainers and main's stages save immediately, as barriers may no longer come.
 
-        A checkpoint under way goes on and keeps the parts from its barriers; otherwise a new one begins. Missing parts
-        of stages in actor hosts are left out.
+        A checkpoint in progress continues and keeps the parts from its barriers; otherwise a new one begins. Missing
+        parts of stages in actor hosts are left out.
         """
         if self._folder.waits:
             return
@@ -195,7 +195,7 @@ class Checkpointing:
             self._leave_out(missing)
             self._commit_if_whole()
         elif self._assembler.give_up(number):
-            self._failed(number, f"{name} has ended, and there is no word of {', '.join(missing)}")
+            self._failed(number, f"{name} has ended without its part of {', '.join(missing)}")
 
     def signs(self) -> object:
         """Return the progress of the checkpoint in progress: trainers, parts, bytes on the disk."""
@@ -232,9 +232,7 @@ class Checkpointing:
         self._commit_if_whole()
         number, missing = self._assembler.pending, self._assembler.missing
         if number is not None and self._assembler.give_up(number):
-            lacking = (
-                f"there is no word of {', '.join(missing)}" if missing else "another program has a file of it open"
-            )
+            lacking = f"never delivered {', '.join(missing)}" if missing else "another program has a file of it open"
             self._failed(number, f"its hosts have ended, and {lacking}")
 
     def exported(self, message: Exported | ExportFailed) -> None:
@@ -279,7 +277,7 @@ class Checkpointing:
         """Let the run fail if a behaviour's last policy could not be written, whatever older ones there are."""
         lost = [f"{name} ({state.not_exported})" for name, state in self._behaviors.items() if state.not_exported]
         if lost:
-            text = f"the final policy could not be written of {', '.join(lost)}. Make room for it, and resume the run"
+            text = f"the final policy could not be written for {', '.join(lost)}. Make room for it, and resume the run"
             self.failed(HostFailed(f"{text}, which writes it again.", "", MAIN))
 
     def _expected(self) -> set[str]:
@@ -291,7 +289,7 @@ class Checkpointing:
     def _leave_out(self, parts: Iterable[str]) -> None:
         left = sorted(parts)
         if left:
-            log.warning("The checkpoint lacks %s: a resumed run starts such a stage afresh.", ", ".join(left))
+            log.warning("The checkpoint lacks %s: a resumed run starts these stages from scratch.", ", ".join(left))
         self._assembler.leave_out(left)
 
     def _commit_if_whole(self) -> None:

@@ -73,8 +73,8 @@ class RunControls:
         if not any(state.ready or not state.settings.learns for state in self._run.behaviors.values()):
             raise NotNow("no trainer is ready yet")
         if self._run.checkpointing.busy:
-            raise NotNow("a checkpoint is under way")
-        log.info("A checkpoint is saved, as asked.")
+            raise NotNow("a checkpoint is already in progress")
+        log.info("Saving a checkpoint, as requested.")
         self._run.checkpointing.begin()
 
     def hyperparameters(self, behavior: str) -> Mapping[str, float]:
@@ -105,9 +105,11 @@ class RunControls:
             )
         may = self.hyperparameters(behavior)
         if name not in may:
-            raise LookupError(f"'{name}' of {behavior} can't change in a run; what can: {', '.join(may) or 'nothing'}")
+            raise LookupError(
+                f"'{name}' of {behavior} can't change during a run; these can: {', '.join(may) or 'nothing'}"
+            )
         if self._run.plan.config.pipeline.hosts.learners.replicas > 1:
-            raise NotNow("the replicas of a trainer have to change at one update, which is not supported")
+            raise NotNow("the replicas of a trainer would have to change at the same update, which is not supported")
         state = self._run.behaviors[behavior]
         configured = state.settings.declared_hyperparameters
         assert configured is not None, "it has values that may change"

@@ -1,7 +1,7 @@
 """Main: handles the messages of hosts, and starts and ends the run.
 
-It decides nothing about learning. The modules beside it serve every run: `launcher` starts and joins hosts and sends to
-actors, `behavior_start` starts a behaviour when it first appears, `pipeline/flow/` grants credits, `checkpointing`
+It decides nothing about learning. The modules next to it serve every run: `launcher` starts and joins hosts and sends
+to actors, `behavior_start` starts a behaviour when it first appears, `pipeline/flow/` grants credits, `checkpointing`
 gathers checkpoints, `shutdown` ends the run, `behavior` holds the stages in main, and `host_watch` starts actors,
 listens to hosts, and handles those that end or fall silent. Features that only some runs have are parts
 (`common/run_parts.py`). This module wires all of them and dispatches each message.

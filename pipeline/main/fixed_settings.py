@@ -74,7 +74,7 @@ def check_fixed_spec(config: RunConfig, checkpoint: Checkpoint, spec: BehaviorSp
     try:
         check_spec(was, spec)
     except StageError as error:
-        raise RunError(f"{spec.name} can't go on: {error}. {_cure(config, checkpoint)}") from error
+        raise RunError(f"{spec.name} can't continue: {error}. {_cure(config, checkpoint)}") from error
     for part, before in (was.spaces or {}).items():
         now = (spec.spaces or {}).get(part)
         if isinstance(before, Mapping) and isinstance(now, Mapping) and before != now and "kind" in before:
@@ -116,8 +116,8 @@ def _network(at: str, network: NetworkSettings, spec: BehaviorSpec) -> Iterator[
 def _cure(config: RunConfig, checkpoint: Checkpoint) -> str:
     settings = shown(checkpoint.folder.parent.parent / CONFIGURATION)
     return (
-        f"A run goes on as what it was ({shown(checkpoint.folder)}; {settings} has its settings). "
-        f"Let it be so again, or start a run of its own from its policy: another --run-id, with "
+        f"A resumed run keeps the settings that it started with ({shown(checkpoint.folder)}; {settings} holds them). "
+        f"Restore these settings, or start a new run from its policy: choose another --run-id, with "
         f"--initialize-from={config.checkpoint_settings.run_id}"
     )
 

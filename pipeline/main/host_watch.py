@@ -191,13 +191,13 @@ class HostWatch:
             text = f"the process of {name} {how}. It is not restarted again: {refusal}."
             self._run.shutdown.fail(HostFailed(text, "", name))
             return False
-        lost = "its half-made trajectories are lost" if slot is not None else "the actors wait for it"
+        lost = "its incomplete trajectories are lost" if slot is not None else "the actors wait for it"
         log.warning("The process of %s %s. Starting it again; %s.", name, how, lost)
         if slot is not None:
             await self._actors.restart(slot)
         else:
             await self.learners.replace(host)
-            if self._run.shutdown.begun:  # all others were told before this one existed
+            if self._run.shutdown.begun:  # all others were notified before this one existed
                 self._run.shutdown.learner_started()
         return True
 
@@ -209,7 +209,7 @@ class HostWatch:
 
 
 def _how_it_ended(status: int) -> str:
-    return how_it_ended(status) + ("" if status else " without having been told to")
+    return how_it_ended(status) + ("" if status else " although the run had not stopped it")
 
 
 # Hosts at the start, and replacements of lost ones.
@@ -307,7 +307,7 @@ class Learners:
         self._run.reporter.rewind(state.behavior, step)
         self._run.checkpointing.repeat_for_learner(host)
         log.warning(
-            "%s goes on from %s; its actors were not restarted. %d steps of learning are lost.",
+            "%s continues from %s; its actors were not restarted. %d steps of learning are lost.",
             host.plan.name,
             f"step {step}, its last checkpoint" if host.plan.resume else "the start, as there is no checkpoint",
             max(0, lost_at - step),

@@ -45,8 +45,8 @@ class RunPlan:
     def replaces_learners(self) -> bool:
         """True if a lost learner is restarted: not if it is in main, nor if its stream can't resume anywhere.
 
-        A recording would go on after the steps that the lost learner had taken, and a deterministic run is reproducible
-        only if it is resumed as a whole.
+        A recording would continue after the steps that the lost learner had taken, and a deterministic run is
+        reproducible only if it is resumed as a whole.
         """
         kind = HOST_KINDS[self.config.pipeline.hosts.learners.kind]
         return not (kind.in_main or self.deterministic or self.replay_edge)

@@ -103,7 +103,7 @@ def _with_kinds(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks:
             chosen.append(which)
     kinds = {getattr(config.pipeline.hosts, which).kind for which in chosen}
     if kinds:
-        where = "in main's process" if kinds == {"inline"} else "in processes of their own"
+        where = "in main's process" if kinds == {"inline"} else "in separate processes"
         remarks.append(f"{' and '.join(chosen)} {where} ({_cores(cores)})")
     return config
 
@@ -124,7 +124,7 @@ def _with_instances(config: RunConfig, kept: Mapping[str, Any], cores: int, rema
     counts = [2**power for power in range(most.bit_length()) if 2**power <= most]
     took = _measured(config, counts, GROWTH)
     if not took:
-        remarks.append("num_envs 1, as the time of the environment's steps could not be measured")
+        remarks.append("num_envs 1, because the environment's step time could not be measured")
         return with_num_envs(config, 1)
     best = max(count / (TICK_S + seconds) for count, seconds in took.items())
     number = next(count for count, seconds in took.items() if count / (TICK_S + seconds) * GROWTH >= best)
@@ -185,7 +185,7 @@ def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, fl
     function = "headrace.stages.environments.stepping_time:measure_stepping"
     answer = call_in_subprocess(function, config, config.env_settings.timeout_wait, counts, gain, _BUDGET_S)
     if isinstance(answer, NoAnswer):
-        log.debug("the time of the environment's steps could not be measured: %s", answer)
+        log.debug("the environment's step time could not be measured: %s", answer)
         return {}
     return dict(answer)
 
@@ -277,7 +277,9 @@ def for_viewers(config: RunConfig) -> RunConfig:
         return config
     option = "--watch" if settings.watch else "--video"
     if settings.watch and settings.video:
-        raise RunError("--watch and --video: an environment either opens a window or gives pictures; keep one of them")
+        raise RunError(
+            "--watch and --video: an environment either opens a window or returns images; use one of the two"
+        )
     if persons_in(config):
         raise RunError(
             f"{option}: brain 'player' plays on the live page, which shows the game; leave one of the two out"

@@ -63,7 +63,7 @@ class SelfPlay:
             LoadError: if its opponent sampler can't be created.
         """
         settings = self._config.behavior_settings(behavior)
-        assert settings.self_play is not None, "its route says so"
+        assert settings.self_play is not None, "a behaviour with this route has self-play"
         self.shared.add(behavior)
         sampler = make_sampler(self._config, behavior)
         rating = self._ratings.get(behavior, settings.self_play.initial_elo)
@@ -71,7 +71,7 @@ class SelfPlay:
         self.controller.add_history(behavior, self_play, sampler, settings.max_steps)
 
     def add_behavior(self, behavior_id: str) -> None:
-        """Add a behaviour id, a new team of such a behaviour."""
+        """Add a behaviour id, a new team of a behaviour with self-play."""
         self.publish(self.controller.add_behavior(behavior_id))
 
     def all_announced(self) -> None:
@@ -79,7 +79,7 @@ class SelfPlay:
         self.publish(self.controller.all_announced())
 
     def on_report(self, report: TrainerReport) -> None:
-        """Handle a report of the trainer of such a behaviour."""
+        """Handle a report of the trainer of a behaviour with self-play."""
         self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
 
     def rewind(self, behavior: str, step: int) -> None:
@@ -140,7 +140,7 @@ def make_sampler(config: RunConfig, behavior: str) -> OpponentSampler:
         LoadError: if it can't be imported, does not take its arguments, or raises.
     """
     settings = config.behavior_settings(behavior).self_play
-    assert settings is not None, "only asked of behaviours with self-play"
+    assert settings is not None, "only called for behaviours with self-play"
     path = ("behaviors", behavior)
     sampler_class, arguments = _find_sampler(config, path, settings)
     with blaming(*path, *_OPPONENTS):

@@ -70,7 +70,7 @@ class SharedPlay(Protocol):
         """Note a new team."""
 
     def on_report(self, report: TrainerReport) -> None:
-        """Handle a report of such a behaviour's trainer."""
+        """Handle a report of the trainer of a behaviour that shares this stage."""
 
     def elo(self, behavior: str) -> float | None:
         """Return the rating of a behaviour's newest policy; None if it has none."""

@@ -26,7 +26,7 @@ SOURCES_SHARE = 1 / 6
 _LOOK_S = 1.0
 
 _NOTHING_SEEN = (
-    "the environments closed before an agent asked for a decision, so nothing was learned. In Unity, does the scene "
+    "the environments closed before any agent requested a decision, so nothing was learned. In Unity, does the scene "
     "have agents with a Decision Requester, whose Behavior Type is Default?"
 )
 
@@ -55,9 +55,9 @@ class Shutdown:
         # In a deterministic run, sources follow commands only while idle.
         self._sources_s = grace_s if run.plan.deterministic else grace_s * SOURCES_SHARE
         self._owing: set[str] = set()
-        """Sources that were told to stop and have not confirmed it."""
+        """Sources that were sent a stop and have not confirmed it."""
         self._exhausted: set[str] = set()
-        """Sources that produce no more, while others may."""
+        """Sources that have nothing left to produce, while others may."""
         self._any_stopped = False
         self._without_barriers = False
         self._begun_s = self._moved_s = 0.0
@@ -98,7 +98,7 @@ class Shutdown:
         if self.begun and not self._running.unended:
             return True
         does = "ends" if self._playing else "saves what it can"
-        log.error("%s has failed. The run %s, and says at its end what was wrong.", failure.stage, does)
+        log.error("%s has failed. The run %s, then reports the error.", failure.stage, does)
         log.debug("%s", failure.traceback)
         self._begin()
         if self._trainers_are_sound(failure.stage):
@@ -111,7 +111,7 @@ class Shutdown:
         return True
 
     def source_ended(self, name: str) -> None:
-        """Handle a source that produces no more; the last ends the run. If it was told to stop, its barrier is out."""
+        """Handle a source that has nothing left to produce; the last ends the run. A stopped one sent its barrier."""
         self._exhausted.add(name)
         if name in self._owing:
             self._owing.remove(name)
@@ -191,7 +191,7 @@ class Shutdown:
         self.moved()
         left = _and(self._owing)
         if left:
-            text = "%s did not stop within %.0f s: the last checkpoint is saved without waiting any longer."
+            text = "%s did not stop within %.0f s: saving the last checkpoint without it."
             log.warning(text, left, self._sources_s)
         self._checkpointing.save_now()
 
@@ -228,7 +228,7 @@ class EarlyEnd:
         clock: returns seconds from any origin.
 
     Attributes:
-        ended_by: `stop` if the run was asked to end before its trainers were done, `max_wall_time_s` if its time was
+        ended_by: `stop` if a user ended the run before its trainers were done, `max_wall_time_s` if its time was
             up; else empty.
     """
 

@@ -46,7 +46,7 @@ def _answer(descriptor: int, lifeline: HostLifeline) -> None:
     keep_surroundings()
     import_early(request["imports"])
     lifeline.let_users_code_run()
-    # Then it ends itself, also where nobody is left to end it.
+    # Then it ends itself, even if no process is left to end it.
     faulthandler.dump_traceback_later(request["timeout_s"], exit=True, file=descriptor)
     path = Path(request["config_path"]) if request["config_path"] else None
     try:

@@ -49,7 +49,7 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
     except (RunError, StageError) as error:
         return [str(error)], []
     if why_not:
-        return [], [f"not tried: {why_not}, and so no network and no update either"]
+        return [], [f"not tried: {why_not}; so the network and the update were not tried either"]
     timeout_s = config.env_settings.timeout_wait * (_FOR_PROGRAMS if config.environment_kind.apart else 1)
     imports = ["torch", *(module for each in learners_of(config) for module in modules_of_learner(config, each))]
     answer = call_in_subprocess(_CHILD, config, timeout_s, timeout_s / 2, imports=imports, with_folder=True)
@@ -105,7 +105,7 @@ def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Map
     if answer.status is None:
         text = (
             f"the run's trial did not finish in {timeout_s:g} seconds{where}: the environment hangs, waits or is very "
-            f"slow; mend it, or raise env_settings.timeout_wait ({_SKIP})"
+            f"slow; fix it, or raise env_settings.timeout_wait ({_SKIP})"
         )
     else:
         ended = f"ended its process with status {describe_status(answer.status)}"

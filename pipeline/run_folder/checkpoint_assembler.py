@@ -114,7 +114,7 @@ class CheckpointAssembler:
             OSError: if the disk refuses.
         """
         pending = self._pending
-        assert pending is not None, "a checkpoint is under way"
+        assert pending is not None, "a checkpoint is in progress"
         carried = {part.name: part for part in parts if part.name not in pending.parts}
         old, new = checkpoint_folder(self._folder, self.newest), unfinished_folder(self._folder, pending.number)
         beside = {path.name for path in old.iterdir() if path.suffix != PART_SUFFIX and path.name != MANIFEST}

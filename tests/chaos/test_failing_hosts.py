@@ -67,7 +67,7 @@ def test_it_is_named_the_run_ends_or_its_learner_is_replaced_and_its_last_checkp
     command = Command(tmp_path, plain, environment={"FAULT": f"{host}|{moment}|{fault}", "PYTHONPATH": path})
     try:
         if replaced:
-            command.until(lambda: "learner-CartPole goes on from" in command.output, "another learner")
+            command.until(lambda: "learner-CartPole continues from" in command.output, "another learner")
             command.until_checkpoint()
             command.interrupt()
         status = command.wait()

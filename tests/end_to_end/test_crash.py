@@ -55,7 +55,7 @@ def test_a_killed_learner_goes_on_from_the_last_checkpoint_and_its_actors_stay(s
     kill(command, learner)
     command.until_checkpoint(number + 3)  # one may have been under way
     assert f"The process of {learner} was killed by signal 9. Starting it again" in command.output
-    (told,) = re.findall(rf"{learner} goes on from step (\d+), its last checkpoint", command.output)
+    (told,) = re.findall(rf"{learner} continues from step (\d+), its last checkpoint", command.output)
     assert int(told) >= number * 100
     after = command.hosts()
     assert after.pop(learner) != before.pop(learner)
@@ -82,7 +82,7 @@ def test_all_learners_of_a_killed_process_go_on_from_the_last_checkpoint_each_by
     for learner, other in itertools.permutations(("learner-Early", "learner-Late")):
         told = f"The process of {learner} was killed by signal 9, and with it {other}. Starting it again"
         assert told in command.output
-        assert f"{learner} goes on from step" in command.output
+        assert f"{learner} continues from step" in command.output
     command.interrupt()
     assert command.wait() == 0, command.output
     assert "Traceback" not in command.output
@@ -97,7 +97,7 @@ def test_a_learner_that_is_killed_in_a_checkpoint_goes_on_from_the_one_before_an
     command.until(lambda: any((command.run_folder / "checkpoints").glob("*.unfinished")), "a checkpoint")
     os.kill(pid, signal.SIGKILL)
     command.until_checkpoint(number + 4)
-    assert "goes on from step" in command.output
+    assert "continues from step" in command.output
     command.interrupt()
     assert command.wait() == 0, command.output
     command.assert_left_nothing()

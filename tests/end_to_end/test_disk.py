@@ -119,7 +119,7 @@ def test_a_final_policy_that_can_not_be_written_is_a_failure_although_older_ones
     with monkeypatch.context(), pytest.raises(RunFailed) as failed:
         refuse(lambda done, path: done == "open" and re.match(file, path.name) and any(folder.glob("*-2*.pt")))
         run_here(plain, tmp_path, "run")
-    assert re.search(rf"the final policy could not be written of CartPole \(.*{named}.*\)", str(failed.value))
+    assert re.search(rf"the final policy could not be written for CartPole \(.*{named}.*\)", str(failed.value))
     assert "--run-id run --resume" in str(failed.value)
     checkpoint = newest_checkpoint(tmp_path / "run" / "checkpoints")
     assert checkpoint is not None

@@ -116,7 +116,7 @@ def test_an_environment_that_breaks_in_evaluation_costs_one_attempt(start, tmp_p
     command.until(lambda: bool(scores(command.output)), "evaluation")
     command.interrupt()
     assert command.wait() == 0, command.output
-    assert "Starting it again; training goes on." in command.output
+    assert "Starting it again; training continues." in command.output
     if trouble == "raise":
         assert "the motor is on fire" in command.output
     command.assert_left_nothing()

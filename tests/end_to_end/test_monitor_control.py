@@ -153,7 +153,7 @@ def resume_to_its_end(results, *overrides):
         ({"behavior": "\ud800", "name": "beta", "value": 7}, 400, "surrogates"),
         ({"behavior": "CartPole", "name": "\ud800", "value": 7}, 400, "surrogates"),
         ({"behavior": "CartPole", "name": "beta", "value": 7, "\udfff": 1}, 400, "surrogates"),
-        ({"behavior": "CartPole", "name": "batch_size", "value": 7}, 404, "what can: learning_rate, beta, epsilon"),
+        ({"behavior": "CartPole", "name": "batch_size", "value": 7}, 404, "these can: learning_rate, beta, epsilon"),
         ({"behavior": "Cart", "name": "beta", "value": 7}, 404, "there are: CartPole"),
         ({"behavior": "CartPole", "name": "beta"}, 422, "value"),
         (b"{", 400, "no JSON"),

@@ -124,7 +124,7 @@ def test_a_run_that_is_done_is_not_trained_on_when_it_is_resumed_and_says_why(tm
     assert digest(read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"]) == before
     assert (
         caplog.messages.count(
-            "CartPole has reached its max_steps (3000) already, so it learns no more. To go on, raise "
+            "CartPole has reached its max_steps (3000), so it learns nothing further. To continue, raise "
             "behaviors.CartPole.max_steps."
         )
         == 1

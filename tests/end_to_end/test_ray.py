@@ -113,7 +113,7 @@ def test_a_killed_learner_goes_on_from_the_last_checkpoint_and_its_actors_stay(s
     os.kill(first, signal.SIGKILL)
     command.until(lambda: pid_of(command, f"learner-{behavior}") != first, "a replacement")
     command.until_checkpoint(number + 3)
-    assert f"learner-{behavior} goes on from step" in command.output
+    assert f"learner-{behavior} continues from step" in command.output
     assert "The process of actor-0" not in command.output
     command.interrupt()
     assert command.wait() == 0, command.output
@@ -128,7 +128,7 @@ def test_a_learner_whose_follower_is_lost_goes_on_from_the_last_checkpoint_and_i
     number = command.until_checkpoint(1).number
     learner, follower = (pid_of(command, name) for name in ("learner-CartPole", "learner-CartPole-replica-1"))
     os.kill(follower, signal.SIGKILL)
-    command.until(lambda: "learner-CartPole goes on from step" in command.output, "a replacement")
+    command.until(lambda: "learner-CartPole continues from step" in command.output, "a replacement")
     assert "learner-CartPole was ended, because learner-CartPole-replica-1 was killed by signal 9" in command.output
     command.until_checkpoint(number + 3)
     assert pid_of(command, "learner-CartPole") != learner
@@ -162,7 +162,7 @@ def test_a_learner_with_a_follower_on_a_node_that_dies_goes_on_with_one_on_anoth
         number = command.until_checkpoint(1).number
         nodes.tell("kill second")
         nodes.tell("add third")
-        command.until(lambda: "learner-CartPole goes on from step" in command.output, "a replacement")
+        command.until(lambda: "learner-CartPole continues from step" in command.output, "a replacement")
         assert "learner-CartPole was ended, because learner-CartPole-replica-1 was killed" in command.output
         command.until_checkpoint(number + 3)
         command.interrupt()
@@ -269,7 +269,7 @@ def test_a_cluster_that_does_not_answer_is_named_within_seconds(start):
     plain = on_cluster("127.0.0.1:1")
     command = start(plain)
     assert command.wait() == 1, command.output
-    assert "no Ray cluster can be joined at '127.0.0.1:1': nobody answers there" in command.output
+    assert "no Ray cluster can be joined at '127.0.0.1:1': nothing answers at this address" in command.output
     command.assert_left_nothing()
 
 

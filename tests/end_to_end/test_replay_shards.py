@@ -89,7 +89,7 @@ def test_replicas_learn_from_shards_and_go_on_with_them_when_a_follower_is_lost(
         os.kill(int(re.findall(rf"{follower} runs in process (\d+)", command.output)[-1]), signal.SIGKILL)
     else:
         os.kill(command.pid_of(follower), signal.SIGKILL)
-    command.until(lambda: "learner-Pendulum goes on from step" in command.output, "another learner")
+    command.until(lambda: "learner-Pendulum continues from step" in command.output, "another learner")
     command.until_checkpoint(number + 3)
     command.interrupt()
     assert command.wait() == 0, command.output
@@ -135,7 +135,7 @@ def test_a_killed_learner_goes_on_with_the_shards_that_are_there(start):
     before = command.hosts()
     os.kill(command.pid_of("learner-Pendulum"), signal.SIGKILL)
     command.until_checkpoint(number + 3)
-    assert "learner-Pendulum goes on from step" in command.output
+    assert "learner-Pendulum continues from step" in command.output
     after = command.hosts()
     assert after.pop("learner-Pendulum") != before.pop("learner-Pendulum")
     assert after == before

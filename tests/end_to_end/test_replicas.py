@@ -56,7 +56,7 @@ def test_a_learner_whose_follower_is_lost_goes_on_from_the_last_checkpoint_with_
     before = command.until_checkpoint(0).number
     actor, learner, follower = (command.pid_of(name) for name in ("actor-0", LEARNER, FOLLOWER))
     os.kill(follower, signal.Signals[name])
-    command.until(lambda: f"{LEARNER} goes on from step" in command.output, "another learner")
+    command.until(lambda: f"{LEARNER} continues from step" in command.output, "another learner")
     command.until_checkpoint(before + 2)  # one may have been under way
     assert command.pid_of("actor-0") == actor
     assert command.pid_of(LEARNER) != learner
@@ -75,7 +75,7 @@ def test_a_learner_whose_follower_is_lost_goes_on_from_the_last_checkpoint_with_
 def test_a_follower_that_is_lost_again_and_again_ends_the_run_by_its_name(start):
     command = start(cartpole(**TWO, **LONG))
     os.kill(command.pid_of(FOLLOWER), signal.SIGKILL)  # as it starts
-    command.until(lambda: f"{LEARNER} goes on from the start" in command.output, "another learner")
+    command.until(lambda: f"{LEARNER} continues from the start" in command.output, "another learner")
     os.kill(command.pid_of(FOLLOWER), signal.SIGKILL)
     assert command.wait() == 1
     told = f"the process of {LEARNER} was ended, because {FOLLOWER} was killed by signal 9. It is not restarted again"
@@ -99,7 +99,7 @@ def test_of_three_replicas_the_lost_one_is_named(start):
     command = start(cartpole(**LONG, pipeline__hosts__learners__replicas=3))
     command.until_checkpoint(0)
     os.kill(command.pid_of("learner-CartPole-replica-2"), signal.SIGKILL)
-    command.until(lambda: f"{LEARNER} goes on from step" in command.output, "another learner")
+    command.until(lambda: f"{LEARNER} continues from step" in command.output, "another learner")
     assert f"{LEARNER} was ended, because {LEARNER}-replica-2 was killed by signal 9" in command.output
     command.interrupt()
     assert command.wait() == 0, command.output

@@ -66,7 +66,7 @@ def test_the_node_with_the_learner_dies_and_the_learner_goes_on_on_another_from_
         nodes.tell("kill second")
         nodes.tell("add third learner")
         command.until_checkpoint(number + 3)
-        assert "learner-CartPole goes on from step" in command.output
+        assert "learner-CartPole continues from step" in command.output
         assert "The process of actor" not in command.output
         command.interrupt()
         assert command.wait() == 0, command.output
@@ -83,7 +83,7 @@ def test_all_nodes_but_the_head_die_at_once_and_the_run_goes_on_where_others_joi
         nodes.tell("add third")
         nodes.tell("add fourth learner")
         command.until_checkpoint(number + 3)
-        assert "learner-CartPole goes on from step" in command.output
+        assert "learner-CartPole continues from step" in command.output
         assert "The process of actor-1 was killed by signal 9. Starting it again" in command.output
         command.interrupt()
         assert command.wait() == 0, command.output

@@ -25,7 +25,7 @@ def test_an_actor_whose_process_exits_with_status_0_is_replaced(start, tmp_path)
     plain = troubled(trouble="os._exit", once=str(tmp_path / "happened"))
     command = start(changed(plain, {"pipeline__hosts__learners__kind": "inline"}), beside=[TROUBLED_ENV])
     assert command.wait() == 0, command.output
-    assert "actor-0 ended with status 0 without having been told to. Starting it again" in command.output
+    assert "actor-0 ended with status 0 although the run had not stopped it. Starting it again" in command.output
     command.assert_left_nothing()
 
 

@@ -115,7 +115,7 @@ def test_an_actor_whose_program_has_quit_leaves_its_credits_to_the_others_and_st
 
 def test_a_program_that_quits_before_an_agent_has_shown_is_no_success(tmp_path):
     with pytest.raises(
-        RunFailed, match="closed before an agent asked for a decision, so nothing was learned"
+        RunFailed, match="closed before any agent requested a decision, so nothing was learned"
     ) as failed:
         run_here(unity(tmp_path, "--misbehave", "quit-at-start", num_envs=1, **INLINE), tmp_path, "run")
     assert "--resume" not in str(failed.value)

@@ -88,7 +88,10 @@ class RaySession:
             raise RunError(f"Ray can't be started: {error}") from error
         if (address := ray.util.get_node_ip_address()) != LOOPBACK:
             self.close()
-            raise RunError(f"Ray {ray.__version__} listens on {address} though it was told {LOOPBACK}; use another one")
+            raise RunError(
+                f"Ray {ray.__version__} listens on {address} although it was started for {LOOPBACK}; use another "
+                "version of Ray"
+            )
         for name, amount in (("GPU", gpus), ("memory", memory)):
             if amount > (there := ray.cluster_resources().get(name, 0)):
                 self.close()
@@ -143,7 +146,7 @@ def runtime_environment(config: RunConfig) -> dict[str, Any]:
     """Return what hosts on other machines need: this Headrace, and the user's modules that main has imported.
 
     Raises:
-        RunError: if this Headrace's packages do not lie in one folder.
+        RunError: if this Headrace's packages are not in one folder.
     """
     environment = dict(config.pipeline.ray.runtime_env)
     if len(FOLDERS) > 1:
@@ -285,7 +288,7 @@ def first_to_answer(hosts: list[str], port: int) -> str:
                 socket.create_connection((host, port), LOOK_EVERY_S).close()
                 return host
         if time.monotonic() > until:
-            raise ConnectionError("nobody answers there")
+            raise ConnectionError("nothing answers at this address")
         time.sleep(LOOK_EVERY_S / 4)
 
 

@@ -139,7 +139,10 @@ class Curricula:
                 last = len(self._courses[name]) - 1
                 if lesson > last:
                     log.warning(
-                        "'%s' was at lesson %d and has only %d now: it takes the last", name, lesson + 1, last + 1
+                        "'%s' was at lesson %d but now has only %d lessons; using the last one",
+                        name,
+                        lesson + 1,
+                        last + 1,
                     )
                 self._lessons[name] = min(lesson, last)
 
@@ -162,7 +165,7 @@ class Curricula:
         """Return why a parameter's lesson is complete; None if it is not."""
         returns, threshold = self._returns[criteria.behavior], criteria.threshold
         if len(returns) < criteria.min_lesson_length:
-            log.debug("%s goes on: %d of %d episodes", self._named(name), len(returns), criteria.min_lesson_length)
+            log.debug("%s continues: %d of %d episodes", self._named(name), len(returns), criteria.min_lesson_length)
             return None
         match criteria.measure:
             case "progress":
@@ -174,7 +177,7 @@ class Curricula:
         text = f"{what} {value:.6g}"
         over = f"over {len(returns)} episode{'' if len(returns) == 1 else 's'}"
         if not value > threshold:  # true of NaN too
-            log.debug("%s goes on: %s is not above %.6g %s", self._named(name), text, threshold, over)
+            log.debug("%s continues: %s is not above %.6g %s", self._named(name), text, threshold, over)
             return None
         return f"{text} > {threshold:.6g} {over}"
 

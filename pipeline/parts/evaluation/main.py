@@ -105,9 +105,9 @@ class Evaluation(RunPart):
             return False
         refusal = self.run.supervisor.refusal(NAME, time.monotonic())
         if refusal is not None:
-            self._give_up(f"{reason}\nIt is not started again: {refusal}.")
+            self._give_up(f"{reason}\nIt is not restarted: {refusal}.")
             return False
-        log.warning("Evaluation has failed: %s\nStarting it again; training goes on.", reason)
+        log.warning("Evaluation has failed: %s\nStarting it again; training continues.", reason)
         async with self._joining:
             try:
                 self._host = await self._start(replaces=host)
@@ -145,7 +145,7 @@ class Evaluation(RunPart):
     def _give_up(self, reason: str) -> None:
         self._lost = reason
         self._newest.clear()
-        log.error("Evaluation has failed: %s\nTraining goes on without it.", reason)
+        log.error("Evaluation has failed: %s\nTraining continues without it.", reason)
         for outlet in self._outlets.values():
             outlet.close()
 

@@ -193,12 +193,12 @@ class ExhibitionHost(Host):
             demonstration.close()
             if not demonstration.steps:
                 path.unlink()
-                self._say("nothing was recorded: nobody has played")
+                self._say("nothing was recorded: no one has played")
                 return
             written = write_demos(str(path), path.with_suffix(SUFFIX))
             steps = sum(len(each) for each in written.values())
             where = path.relative_to(self.plan.folder.parent)
-            self._say(f"{steps} steps are in {where}, and as a {SUFFIX} file beside it")
+            self._say(f"{steps} steps are in {where}, and in a {SUFFIX} file next to it")
         except (StageError, StreamError, OSError) as error:
             self._say(f"{path}: {describe_error(error) if isinstance(error, OSError) else error}")
 

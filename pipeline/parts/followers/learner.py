@@ -136,7 +136,7 @@ class Followers:
                 return ""
             lost = await self._name_lost(working.exception() if working.done() else None)
             if self._in_main:
-                raise StageError(f"{lost}. {self._plan.name} can't learn without it, nor be started again in main.")
+                raise StageError(f"{lost}. {self._plan.name} can't learn without it, and can't be restarted in main.")
             return lost
         finally:
             working.cancel()
@@ -292,7 +292,7 @@ class _SharedInlet:
                     await follower.put(piece)
                 await asyncio.sleep(0)  # send items in flight now, as learning blocks the event loop
         except (TimeoutError, QueueClosed) as error:
-            raise ReplicaLostError("a replica of the learner takes in nothing any more") from error
+            raise ReplicaLostError("a replica of the learner no longer accepts messages") from error
 
 
 class _LeftOpen:

@@ -1,1 +1,1 @@
-"""SAC's replay buffer in shards, each in a host of its own."""
+"""SAC's replay buffer in shards, each in a separate host."""

@@ -55,9 +55,9 @@ def test_it_counts_the_shards_of_a_replay_buffer(replicas, said):
         ({}, {}, "by hand if it observes vectors alone and learns on a CPU, else by autograd"),
         ({}, {"gradients": "autograd"}, "by autograd, as torch_settings.gradients says"),
         ({}, {"device": "cuda:1"}, "by autograd, on cuda:1"),
-        ({"network_settings": {"memory": {}}}, {}, "by autograd, as it has a memory"),
-        ({"network_settings": {"gsde": {}}}, {}, "by autograd, as it has the noise of gsde"),
-        ({"network_settings": {"network": "mine:Net"}}, {}, "by autograd, as it has a network of its own"),
+        ({"network_settings": {"memory": {}}}, {}, "by autograd, because it has a memory"),
+        ({"network_settings": {"gsde": {}}}, {}, "by autograd, because it has the noise of gsde"),
+        ({"network_settings": {"network": "mine:Net"}}, {}, "by autograd, because it has a custom network"),
         (
             {"trainer_type": "sac"},
             {},

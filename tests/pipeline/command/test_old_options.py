@@ -80,8 +80,8 @@ def test_loading_without_training_was_playing_and_the_warning_says_so(file):
 def test_todays_option_beside_an_old_one_wins(file):
     config, warnings = followed(file, "--slow", "--time-scale", "3", "--cpu", "--torch-device", "cuda")
     assert (config.engine_settings.time_scale, config.torch_settings.device) == (3.0, "cuda")
-    assert any("--slow" in warning and "no effect beside --time-scale 3" in warning for warning in warnings)
-    assert any("--cpu" in warning and "no effect beside --torch-device cuda" in warning for warning in warnings)
+    assert any("--slow" in warning and "no effect together with --time-scale 3" in warning for warning in warnings)
+    assert any("--cpu" in warning and "no effect together with --torch-device cuda" in warning for warning in warnings)
 
 
 @pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)

@@ -75,8 +75,8 @@ def test_rllibs_file_is_read_and_flags_take_precedence(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--n_parallel=2"], "--n_parallel: several games need --env_path"),
-        (["--inference"], "--inference: nothing was trained yet in logs/sb3/experiment"),
+        (["--n_parallel=2"], "--n_parallel: the editor plays only one game; export"),
+        (["--inference"], "--inference: no experiment has been trained yet in logs/sb3/experiment"),
         (["--resume_model_path=missing"], "--resume_model_path missing.zip: can't be read"),
     ],
 )
@@ -92,7 +92,7 @@ def test_a_model_of_stable_baselines3_is_told_from_others(tmp_path):
         configured("--resume_model_path=model.zip")
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as archive:
         archive.writestr("anything", b"")
-    with pytest.raises(CommandError, match="is no model that --save_model_path has written"):
+    with pytest.raises(CommandError, match="is not a model that --save_model_path has written"):
         configured("--resume_model_path=model")
 
 

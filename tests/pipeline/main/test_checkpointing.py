@@ -169,7 +169,7 @@ def test_a_part_of_an_older_checkpoint_changes_nothing(made):
 def test_a_part_that_is_missing_when_all_hosts_have_ended_is_named(made):
     made.checkpointing.begin()
     made.checkpointing.close()
-    assert made.ended == [f"its hosts have ended, and there is no word of {TRAINER}"]
+    assert made.ended == [f"its hosts have ended, and never delivered {TRAINER}"]
 
 
 async def test_a_replacement_does_not_write_again_what_the_dead_actor_has_saved(tmp_path):
@@ -195,7 +195,7 @@ def test_the_part_of_a_stage_is_left_out_when_its_host_has_ended_and_that_of_a_t
         assert "The checkpoint lacks filter@actor-0" in caplog.text
         made.checkpointing.begin()
         made.checkpointing.host_ended("learner-Ball")
-        assert made.ended[1:] == [f"learner-Ball has ended, and there is no word of {TRAINER}"]
+        assert made.ended[1:] == [f"learner-Ball has ended without its part of {TRAINER}"]
 
 
 def test_time_runs_from_the_last_sign_of_progress(made):
@@ -279,7 +279,7 @@ def test_where_no_folder_can_be_made_nobody_is_told_to_write(made, monkeypatch):
     shutil.rmtree(results)
     results.touch()
     assert made.checkpointing.look()
-    assert "What it has learned since its last checkpoint is lost, as" in made.failures[0].message
+    assert "Everything learned since its last checkpoint is lost, because" in made.failures[0].message
     assert not made.checkpointing.busy
     assert not made.checkpointing.look(), "it is said once"
 

@@ -85,7 +85,7 @@ def test_a_lost_learner_goes_on_from_the_newest_checkpoint_and_its_actors_go_on_
     assert flow.trainers["Walker"].step >= 240
     assert flow.trainers["Walker"].step > sum(batch.num_rows for batch in flow.trainers["Walker"].batches)
     assert {2, 3} <= {batch.source for batch in flow.trainers["Walker"].batches} <= {0, 1, 2, 3}
-    assert "learner-Walker goes on from step" in caplog.text
+    assert "learner-Walker continues from step" in caplog.text
     assert flow.coordinator.checkpointing.newest > 2
 
 
@@ -97,7 +97,7 @@ def test_a_learner_that_is_lost_before_the_first_checkpoint_begins_again(caplog)
 
     flow = run_flow(replace(APART, checkpoint_interval=10**6), kill)
     assert flow.trainers["Walker"].step >= 240
-    assert "goes on from the start, as there is no checkpoint" in caplog.text
+    assert "continues from the start, as there is no checkpoint" in caplog.text
 
 
 def test_a_learner_that_is_lost_too_often_ends_the_run():
@@ -118,7 +118,7 @@ def test_a_dead_learner_costs_the_others_their_checkpoint_but_not_their_policies
     casts = (*ENDLESS.casts, Cast("Rival", agents=2))
     flow = run_flow(Scenario((*ENDLESS.trained, Trained("Rival", 8, 5, 10**6)), casts), kill, fails=True)
     assert flow.coordinator.shutdown.failure.message == "the process of learner-Rival ended with status 1."
-    assert "there is none before it: learner-Rival has ended, and there is no word of trainer@" in caplog.text
+    assert "there is none before it: learner-Rival has ended without its part of trainer@" in caplog.text
     assert flow.coordinator.checkpointing.newest == -1
     exports = {name: bool(state.exports) for name, state in flow.coordinator.starter.behaviors.items()}
     assert exports == {"Walker": True, "Rival": False}

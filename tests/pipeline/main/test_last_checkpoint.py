@@ -67,7 +67,7 @@ def test_an_actor_that_hangs_is_left_behind_after_a_sixth_of_the_grace(determini
     assert flow.network.killed == ["actor-0"]
     assert flow.coordinator.shutdown.failure is None
     assert f"actor-0 did not stop within {limit_s:.0f} s" in caplog.text
-    assert "The checkpoint lacks emitted@actor-0: a resumed run starts such a stage afresh." in caplog.text
+    assert "The checkpoint lacks emitted@actor-0: a resumed run starts these stages from scratch." in caplog.text
 
 
 def test_of_several_actors_only_the_one_that_hangs_is_left_behind(caplog):

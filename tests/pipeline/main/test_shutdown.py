@@ -116,7 +116,7 @@ async def test_sources_that_end_before_anybody_was_seen_are_a_failure(tmp_path):
         ending.shutdown.source_ended("actor-0")
         ending.shutdown.source_ended("actor-1")
         assert ending.shutdown.failure is not None
-        assert "closed before an agent asked for a decision" in ending.shutdown.failure.message
+        assert "closed before any agent requested a decision" in ending.shutdown.failure.message
 
 
 async def test_a_failed_checkpoint_is_a_failure_only_if_it_is_the_last_one(tmp_path):

@@ -301,8 +301,8 @@ def test_each_decision_is_explained(caplog):
     school.hear(0.5)
     school.hear(1.1, 0.9)
     waits, stays, passes, begins = [record.getMessage() for record in caplog.records]
-    assert waits == "lesson 1 'Near' of 'distance' goes on: 1 of 2 episodes"
-    assert stays == "lesson 1 'Near' of 'distance' goes on: mean reward 0.5 is not above 0.8 over 2 episodes"
+    assert waits == "lesson 1 'Near' of 'distance' continues: 1 of 2 episodes"
+    assert stays == "lesson 1 'Near' of 'distance' continues: mean reward 0.5 is not above 0.8 over 2 episodes"
     assert passes == "lesson 2 'Far' of 'distance': mean reward 1 > 0.8 over 2 episodes"
     assert begins == "Parameter 'distance' is in lesson 'Far' and has value 'Float: value=1.0'."
     assert [record.levelname for record in caplog.records] == ["DEBUG", "DEBUG", "INFO", "INFO"]
@@ -388,7 +388,7 @@ def test_a_configuration_with_other_parameters_keeps_the_lessons_that_are_still_
     changed = School(height=curriculum({}), depth=curriculum({}))
     changed.curricula.load_state_dict(school.curricula.state_dict())
     assert changed.curricula.lessons == {"height": 1, "depth": 0}
-    assert "'height' was at lesson 3 and has only 2 now" in caplog.text
+    assert "'height' was at lesson 3 but now has only 2 lessons" in caplog.text
 
 
 @pytest.mark.parametrize("measure", ["reward", "progress", "Elo"])

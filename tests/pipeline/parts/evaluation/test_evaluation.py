@@ -130,7 +130,7 @@ async def test_a_host_that_ends_is_started_again_with_the_best_scores_and_newest
         assert await evaluation.host_ended(Waiting.started[0][0], -9, "was killed by signal 9")
         assert waiting_policy(1, "Ball") == 7
         assert Waiting.started[1][0].plan.best == {"Ball": 2.5}
-        assert "its process was killed by signal 9\nStarting it again; training goes on." in caplog.text
+        assert "its process was killed by signal 9\nStarting it again; training continues." in caplog.text
         evaluation.close()
         assert "Not all policies" not in caplog.text
 
@@ -140,7 +140,7 @@ async def test_beyond_the_restart_limits_training_goes_on_without_it_and_the_end
         await evaluation.learns("Ball", None)
         evaluation.host_failed("stage evaluation failed on item 3: the motor is on fire")
         assert not await evaluation.host_ended(Waiting.started[0][0], 1, "ended with status 1")
-        assert "the motor is on fire\nIt is not started again: " in caplog.text
+        assert "the motor is on fire\nIt is not restarted: " in caplog.text
         evaluation.policy_came("Ball", policy_update("Ball", 8))
         await evaluation.learns("Goalie", None)
         assert len(Waiting.started) == 1
