@@ -29,7 +29,8 @@ PICTURE = "curves.png"
 FEWEST_POINTS = 5
 """Minimum points of a curve for a plot at the end of a run."""
 
-_FIRST = (REWARD, GROUP_REWARD, HELD_OUT, "Evaluation/Cumulative Reward", ELO, "Environment/Episode Length")
+_EVALUATED = "Evaluation/Cumulative Reward"
+_FIRST = (REWARD, GROUP_REWARD, HELD_OUT, _EVALUATED, ELO, "Environment/Episode Length")
 _PANELS_A_ROW, _PANEL_INCHES = 3, (4.2, 2.9)
 _LETTERS_A_PANEL, _MOST_FOOTERS = 60, 6
 _OWN_TO_EACH_RUN = ("checkpoint_settings", "env_settings.seed", "monitor", "debug")
@@ -157,7 +158,8 @@ def _panels(runs: Iterable[PlottedRun]) -> dict[str, list[str]]:
 
 
 def _title(name: str) -> str:
-    return {REWARD: "Reward", GROUP_REWARD: "Group reward", ELO: "Rating (ELO)"}.get(name, name.rpartition("/")[2])
+    named = {REWARD: "Reward", GROUP_REWARD: "Group reward", _EVALUATED: "Evaluation reward", ELO: "Rating (ELO)"}
+    return named.get(name, name.rpartition("/")[2])
 
 
 def _grouped(runs: Sequence[PlottedRun]) -> dict[str, list[PlottedRun]]:

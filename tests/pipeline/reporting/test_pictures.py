@@ -81,6 +81,11 @@ def test_runs_that_differ_in_their_seeds_alone_are_one_curve(tmp_path: Path):
     }
 
 
+def test_the_rewards_of_training_and_evaluation_have_different_titles():
+    assert pictures._title(REWARD) == "Reward"
+    assert pictures._title("Evaluation/Cumulative Reward") == "Evaluation reward"
+
+
 def test_curves_of_several_runs_are_compared_at_the_steps_that_all_have():
     steps, values = pictures._over_common_steps(
         [{"steps": [0, 100, 200], "values": [0, 1, 2]}, {"steps": [50, 150, 250], "values": [10, 10, 10]}]
