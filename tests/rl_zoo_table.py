@@ -38,7 +38,7 @@ def kept_out(file: Path, name: str) -> tuple[str, ...]:
 
 def table(folder: Path) -> str:
     """Return the table of entries: those with the same keys in their way share a line."""
-    lines = ["| algorithm | entries | keys without a place |", "|---|---|---|"]
+    lines = ["| algorithm | entries | keys without an equivalent |", "|---|---|---|"]
     for algorithm in ALGORITHMS:
         file = folder / f"{algorithm}.yml"
         found: dict[tuple[str, ...], list[str]] = {}
@@ -65,9 +65,9 @@ def keys_table() -> str:
 def _row(key: keys.Key) -> str:
     default = "" if key.default is None else f"`{in_words(key.default)}`"
     if key.to is None:
-        return f"{default} | no place: {key.why}"
+        return f"{default} | no equivalent: {key.why}"
     if key.to == keys.IDLE:
-        return f"{default} | without effect on what is learned"
+        return f"{default} | no effect on what is learned"
     also = f", `{key.also[0]}`" if key.also else ""
     return f"{default} | `{key.to}`{also}{key.note and f' ({key.note})'}"
 

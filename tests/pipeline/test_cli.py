@@ -288,7 +288,7 @@ def test_an_entry_of_rl_zoo_is_printed_as_a_run_and_what_has_no_place_is_a_statu
     assert main(["--convert", str(path), "--id", "Hard-v0"]) == 1
     shown = capsys.readouterr()
     assert yaml.safe_load(shown.out)["behaviors"]["Hard"]["trainer_type"] == "sac"
-    assert "sac.yml:2: n_steps: 3: has no place" in shown.err
+    assert "sac.yml:2: n_steps: 3: has no equivalent" in shown.err
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ _ENVIRONMENT = ("env_wrapper", "env_kwargs", "frame_stack", "monitor_kwargs", "v
 _SEPARATELY = (*_ENVIRONMENT, "n_envs", "n_timesteps", "policy", "policy_kwargs", "normalize", "sde_sample_freq")
 _OF_PPO, _OF_SAC = ("n_steps", "batch_size"), ("train_freq", "gradient_steps")
 _POLICIES = ("MlpPolicy", "CnnPolicy", "MultiInputPolicy")
-_IN_TURN = "as there; without this key actors may collect while the trainer learns"
+_IN_TURN = "as in Stable-Baselines3; without this key actors may collect while the trainer learns"
 _PICTURES = 512
 """Number of features of Stable-Baselines3's NatureCNN."""
 
@@ -63,7 +63,7 @@ def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
     if entry.algorithm == "ppo":
         squashed = writing.own.data.get("network_settings", {}).get("gsde", {}).get("squash_output")
         if not (squashed or is_atari(entry.env_id)):
-            units = "as there: continuous actions are in the environment's own numbers, and clipped at its bounds"
+            units = "as in Stable-Baselines3: continuous actions are in the environment's units, clipped to its bounds"
             writing.top.put("environment.action_bounds", "clip", entry.whole, units)
         writing.top.put("pipeline.max_policy_lag", 0, entry.whole, _IN_TURN)
     writing.top.put("checkpoint_settings.run_id", f"{behavior}-{entry.algorithm}", entry.whole)
@@ -75,12 +75,12 @@ def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
 def _header(entry: Entry, writing: Writing) -> str:
     name = f"the entry '{in_words(entry.name)}'" if entry.name else "an entry"
     lines = [f"{entry.algorithm.upper()} for {in_words(entry.env_id)}, by {name} of rl-baselines3-zoo"]
-    lines += ["Beside each key stands theirs, with its value where that is written otherwise here;"]
-    lines += ["docs/stable-baselines3.md lists the sums that are done otherwise"]
+    lines += ["Each comment names the zoo's key, and its value if that differs. The differences that remain are in"]
+    lines += ["docs/stable-baselines3.md. For your own environment class, replace `id: …` by `factory: module:Class`"]
     for title, parts in (
-        ("Without a place here, so what is learned differs:", writing.left_out),
-        ("Done otherwise, where the entry leaves Stable-Baselines3's default:", writing.otherwise),
-        ("Without effect on what is learned:", writing.idle),
+        ("No equivalent, so the run trains differently:", writing.left_out),
+        ("Different from Stable-Baselines3's defaults, which the entry does not change:", writing.otherwise),
+        ("No effect on what is learned:", writing.idle),
     ):
         lines += [title, *(f"  {part}" for part in dict.fromkeys(parts))] if parts else []
     return "".join(f"# {line}\n" for line in lines)
@@ -107,7 +107,7 @@ def _convert_sac(writing: Writing, given: Mapping[str, Given]) -> None:
     if buffer is not None and keys.is_hindsight(buffer.value):
         arguments = writing.expression(given["replay_buffer_kwargs"]) if "replay_buffer_kwargs" in given else {}
         writing.settle(keys.SAC_HINDSIGHT, arguments, given)
-        concatenated = "there the goal is an input as all others"
+        concatenated = "as in Stable-Baselines3, where the goal is an ordinary input"
         writing.put("network_settings.goal_conditioning_type", "none", buffer, concatenated)
         given = _without(given, ("replay_buffer_kwargs",))
     writing.settle(keys.SAC, _without(given, (*_SEPARATELY, *_OF_SAC)), {})

@@ -24,7 +24,7 @@ class Key:
     to: str | None
     """Our key, below the behaviour; None: there is none; `IDLE`: none is needed."""
     default: Any = None
-    """Stable-Baselines3's default. Without a place, Headrace does the same, unless `differs`."""
+    """Stable-Baselines3's default. Without a place, Headrace does the same, unless `here` says otherwise."""
     write: Callable[[Any], Any] = integral
     """Converts their value to ours; a ValueError says why it can't."""
     falls: bool = False
@@ -33,8 +33,8 @@ class Key:
     """Without a place: Headrace's behaviour instead."""
     needs: str = ""
     """Another key, without which it has no effect."""
-    differs: bool = False
-    """True if Headrace does not even match the default."""
+    here: Any = None
+    """Without a place: the value that Headrace always uses, if it is not the default."""
     top: bool = False
     """True if `to` starts at the top instead of at the behaviour."""
     note: str = ""
@@ -64,9 +64,9 @@ def layers_of(value: Any, name: str = "pi") -> list[Any]:
     parts = value[0] if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict) else value
     layers = parts.get(name, parts.get("qf", []) if name == "vf" else []) if isinstance(parts, dict) else parts
     if not isinstance(layers, list) or not all(isinstance(width, int) for width in layers):
-        raise ValueError("it is no list of widths, nor a map of such for actor and critic")
+        raise ValueError("expected a list of widths, or a map of two such lists, for actor and critic")
     if not layers:
-        raise ValueError("there is at least one hidden layer")
+        raise ValueError("expected at least one hidden layer")
     return layers
 
 
@@ -78,12 +78,12 @@ def _layers_of_critic(value: Any) -> list[Any] | None:
 def _epsilon(value: Any) -> Any:
     if isinstance(value, dict) and [*value] == ["eps"]:
         return value["eps"]
-    raise ValueError("only Adam's eps has a place")
+    raise ValueError("Headrace only has an equivalent of Adam's eps")
 
 
 def _adam(value: Any) -> None:
     if str(value).rpartition(".")[2] != "Adam":
-        raise ValueError("the optimiser is Adam")
+        raise ValueError("Headrace always uses Adam")
 
 
 def _weights(value: Any) -> Any:
@@ -93,7 +93,7 @@ def _weights(value: Any) -> Any:
 def _entropy(value: Any) -> Any:
     """Read `auto`, `auto_0.1` or a fixed coefficient."""
     if is_number(value) and value == 0:
-        raise ValueError("the coefficient is above 0")
+        raise ValueError("Headrace needs a coefficient above 0")
     return "auto" if isinstance(value, str) and value.partition("_")[0] == "auto" else "fixed"
 
 
@@ -117,7 +117,7 @@ def is_hindsight(value: Any) -> bool:
 def _hindsight(value: Any) -> None:
     """Write nothing, as `SAC_HINDSIGHT` does."""
     if value is not None and not is_hindsight(value):
-        raise ValueError(f"of Stable-Baselines3's classes only {_HER} has a place")
+        raise ValueError(f"only {_HER} has an equivalent")
 
 
 def _strategy(value: Any) -> str:
@@ -151,14 +151,14 @@ PPO: Mapping[str, Key] = {
     "max_grad_norm": Key(
         "hyperparameters.max_grad_norm", 0.5, also=("hyperparameters.shared_grad_norm", lambda _: True)
     ),
-    "target_kl": Key("hyperparameters.target_kl", note="there looked at after each minibatch"),
+    "target_kl": Key("hyperparameters.target_kl", note="Stable-Baselines3 checks it after each minibatch"),
     "vf_coef": Key("hyperparameters.value_coefficient", 0.5),
-    "clip_range_vf": Key(None, why="values are not clipped"),
+    "clip_range_vf": Key(None, why="Headrace does not clip values"),
     "normalize_advantage": Key(
         "hyperparameters.advantage_normalization", True, write=lambda value: "minibatch" if value is True else "none"
     ),
-    "rollout_buffer_class": Key(None, why="the rollout buffer is ours"),
-    "rollout_buffer_kwargs": Key(None, why="the rollout buffer is ours"),
+    "rollout_buffer_class": Key(None, why="Headrace has its own rollout buffer"),
+    "rollout_buffer_kwargs": Key(None, why="Headrace has its own rollout buffer"),
 }
 """Keys of PPO; `conversion` has those that depend on each other (n_steps, n_envs, batch_size)."""
 
@@ -179,14 +179,14 @@ SAC: Mapping[str, Key] = {
         "hyperparameters.target_update_interval",
         1,
         write=_unless(1),
-        note="there the count restarts in each round of updates",
+        note="Stable-Baselines3 restarts the count in each round of updates",
     ),
-    "n_steps": Key(None, 1, why="returns are of one step"),
-    "action_noise": Key(None, why="the policy's own noise is all"),
-    "noise_type": Key(None, why="the policy's own noise is all"),
-    "noise_std": Key(None, why="the policy's own noise is all", needs="noise_type"),
+    "n_steps": Key(None, 1, why="Headrace uses one-step returns"),
+    "action_noise": Key(None, why="only the policy's own noise explores"),
+    "noise_type": Key(None, why="only the policy's own noise explores"),
+    "noise_std": Key(None, why="only the policy's own noise explores", needs="noise_type"),
     "replay_buffer_class": Key("hyperparameters.hindsight", write=_hindsight),
-    "replay_buffer_kwargs": Key(None, why=f"of {_HER} its keys have, below", needs="replay_buffer_class"),
+    "replay_buffer_kwargs": Key(None, why=f"only {_HER} has equivalents, listed below", needs="replay_buffer_class"),
     "use_sde_at_warmup": Key(
         "hyperparameters.random_steps", False, write=lambda value: 0 if value else None, needs="use_sde"
     ),
@@ -197,18 +197,18 @@ SAC: Mapping[str, Key] = {
 SAC_HINDSIGHT: Mapping[str, Key] = {
     "goal_selection_strategy": Key("hyperparameters.hindsight.goals", "future", write=_strategy),
     "n_sampled_goal": Key("hyperparameters.hindsight.per_transition", 4),
-    "copy_info_dict": Key(None, False, why="rewards are computed with empty infos"),
-    "handle_timeout_termination": Key(None, True, why="a time limit never terminates"),
+    "copy_info_dict": Key(None, False, why="`compute_reward` gets empty infos"),
+    "handle_timeout_termination": Key(None, True, why="Headrace never treats a time limit as a termination"),
     **dict.fromkeys(("online_sampling", "max_episode_length", "optimize_memory_usage"), _NO_EFFECT),
 }
 """Keys of SAC's `replay_buffer_kwargs`, with `HerReplayBuffer`."""
 
 _POLICY: Mapping[str, Key] = {
     "use_expln": Key("network_settings.gsde.use_expln", False, needs="use_sde"),
-    "normalize_images": Key(None, True, why="pictures of bytes are divided by 255"),
+    "normalize_images": Key(None, True, why="Headrace divides images of bytes by 255"),
     "optimizer_class": Key(IDLE, "Adam", write=_adam),
-    "features_extractor_class": Key(None, why="'network_settings' or its 'network' say what the layers are"),
-    "features_extractor_kwargs": Key(None, why="'network_settings' say what the layers are"),
+    "features_extractor_class": Key(None, why="'network_settings', or a custom 'network' in it, define the layers"),
+    "features_extractor_kwargs": Key(None, why="'network_settings' define the layers"),
 }
 
 PPO_POLICY: Mapping[str, Key] = {
@@ -224,7 +224,7 @@ PPO_POLICY: Mapping[str, Key] = {
         also=("network_settings.gsde.clip_mean", lambda value: 0 if value else None),
     ),
     "full_std": Key("network_settings.gsde.full_std", True, needs="use_sde"),
-    "share_features_extractor": Key(None, True, why="pictures are seen by a network that actor and critic share"),
+    "share_features_extractor": Key(None, True, why="actor and critic share the encoder of images"),
     **_POLICY,
 }
 """Keys of PPO's `policy_kwargs`."""
@@ -235,7 +235,7 @@ SAC_POLICY: Mapping[str, Key] = {
     "optimizer_kwargs": Key("hyperparameters.adam_epsilon", {"eps": 1e-8}, write=_epsilon),
     "log_std_init": Key("network_settings.initial_log_std", -3, needs="use_sde"),
     "clip_mean": Key("network_settings.gsde.clip_mean", 2.0, needs="use_sde"),
-    "n_critics": Key(None, 2, why="there are two critics"),
+    "n_critics": Key(None, 2, why="Headrace always has two critics"),
     "share_features_extractor": Key(None, False, why="actor and critics have separate encoders"),
     **_POLICY,
 }
@@ -244,10 +244,10 @@ SAC_POLICY: Mapping[str, Key] = {
 NORMALIZE: Mapping[str, Key] = {
     "norm_obs": Key("network_settings.normalize", True),
     "norm_reward": Key("hyperparameters.reward_normalization", True),
-    "norm_obs_keys": Key(None, why="all vectors are normalised", needs="norm_obs"),
-    "training": Key(None, True, why="the normaliser always learns"),
-    "clip_obs": Key(None, 10.0, why="normalised observations end at ±5", differs=True, needs="norm_obs"),
-    "clip_reward": Key(None, 10.0, why="rewards end at ±10", needs="norm_reward"),
+    "norm_obs_keys": Key(None, why="Headrace normalises all vectors", needs="norm_obs"),
+    "training": Key(None, True, why="the normaliser updates throughout training"),
+    "clip_obs": Key(None, 10.0, why="Headrace clips normalised observations to ±5", here=5.0, needs="norm_obs"),
+    "clip_reward": Key(None, 10.0, why="Headrace clips normalised rewards to ±10", needs="norm_reward"),
     **dict.fromkeys(("gamma", "epsilon"), _NO_EFFECT),
 }
 """Keys of `normalize`, the arguments of VecNormalize."""

@@ -48,9 +48,9 @@ def convert_environment(entry: Entry, writing: Writing, given: Mapping[str, Give
     monitor = writing.expression(given["monitor_kwargs"]) if "monitor_kwargs" in given else {}
     if keys := monitor.get("info_keywords"):
         writing.put("environment.info_keys", keys.value, keys, top=True)
-    around = "wrappers are round single environments (environment.wrappers)"
+    around = "Headrace wraps single environments (environment.wrappers)"
     _leave_out_classes(writing, given.get("vec_env_wrapper"), around)
-    instead = "evaluation, stop_when, a script's on_summary and the like take its place"
+    instead = "use evaluation, stop_when, or a script's on_summary"
     _leave_out_classes(writing, given.get("callback"), instead)
 
 
@@ -70,7 +70,7 @@ def _convert_atari(
     for key, value in {"terminal_on_life_loss": True, "action_repeat_probability": 0.0, **arguments}.items():
         values |= dict.fromkeys(_ATARI.get(key, ()), integral(value))
         if key not in _ATARI:
-            writing.leave_out(Given(f"AtariWrapper.{key}", value, found.old), "it is not known here")
+            writing.leave_out(Given(f"AtariWrapper.{key}", value, found.old), "it is an unknown key")
     values |= {key: each.value for key, each in options.items()}
     comment = "AtariWrapper and frame_stack; an episode is a life, unless episodic_life is false"
     writing.put("environment.options", values, found, comment, top=True)

@@ -63,7 +63,7 @@ class Writing:
     def leave_out(self, given: Given, why: str) -> None:
         """Report a setting without a counterpart."""
         self.left_out.append(f"{given}: {why}")
-        self._notes.warn(given.old, str(given), f"has no place: {why}")
+        self._notes.warn(given.old, str(given), f"has no equivalent: {why}")
 
     def wrong(self, given: Given, why: str) -> None:
         """Report an unreadable value."""
@@ -95,15 +95,17 @@ class Writing:
                 self._settle(key, found)
         for name, found in given.items():
             if name not in table:
-                self.leave_out(found, f"it is not known here{suggest(name, table)}")
+                self.leave_out(found, f"it is an unknown key{suggest(name, table)}")
 
     def _settle(self, key: Key, given: Given) -> None:
         value = given.value
         if key.to is None:
-            if key.differs and not given.written:
-                self.otherwise.append(f"{given}: {key.why}")
-            elif key.differs or value != key.default:
+            if value == (key.default if key.here is None else key.here):
+                return
+            if given.written:
                 self.leave_out(given, key.why)
+            else:
+                self.otherwise.append(f"{given}: {key.why}")
             return
         falls = _fall(value) if key.falls else None
         try:

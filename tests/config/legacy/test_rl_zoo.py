@@ -150,7 +150,7 @@ def test_steps_of_all_environments_count_for_updates_and_defaults_are_those_of_t
     assert (hyper.train_freq, hyper.gradient_steps, hyper.buffer_init_steps, hyper.batch_size) == (16, 4, 100, 256)
     assert (hyper.entropy_coefficient, hyper.init_entcoef) == ("fixed", 0.1)
     assert config.behaviors["Cheetah"].network_settings.normalize
-    assert made.left_out == ("fancy: 2: it is not known here",)
+    assert made.left_out == ("fancy: 2: it is an unknown key",)
 
 
 def test_actor_and_critic_may_have_other_layers_and_the_first_weights_are_those_of_theirs(converted):
@@ -262,7 +262,7 @@ def test_sac_has_their_target_entropy_and_scaled_rewards(converted):
         (
             {"replay_buffer_kwargs": "{copy_info_dict: true}"},
             ("future", 4),
-            ["replay_buffer_kwargs.copy_info_dict: true: rewards are computed with empty infos"],
+            ["replay_buffer_kwargs.copy_info_dict: true: `compute_reward` gets empty infos"],
         ),
     ],
 )
@@ -288,10 +288,19 @@ def test_each_key_without_a_place_is_named_with_its_line_and_in_the_file(convert
     assert [each.split(":")[0] for each in made.left_out] == named
     assert all(f"#   {each}" in made.text for each in made.left_out)
     assert [warning.rsplit("ppo.yml:", 1)[1].split(":")[0] for warning in made.warnings] == ["36", "37", "38"]
-    assert "#   clip_obs: 10" in made.text, "a default of theirs that is otherwise here"
+    assert "#   clip_obs: 10" in made.text, "Headrace does not match this default"
     assert config.behaviors["Swimmer"].network_settings.normalize
     assert config.behaviors["Swimmer"].hyperparameters.reward_normalization
     assert config.behaviors["Swimmer"].hyperparameters.value_coefficient == 0.2
+
+
+def test_a_key_without_a_place_is_not_named_if_its_value_is_headraces(converted):
+    text = entry(normalize="{norm_obs: true, norm_reward: false, clip_obs: 5.0}")
+    made, _ = converted(text, "Own-v0", "ppo.yml")
+    assert not made.left_out
+    assert "clip_obs" not in made.text
+    made, _ = converted(text.replace("5.0", "10.0"), "Own-v0", "ppo.yml")
+    assert made.left_out == ("normalize.clip_obs: 10: Headrace clips normalised observations to ±5",)
 
 
 def test_a_minibatch_has_at_most_a_rollout(converted):
