@@ -56,7 +56,7 @@ class StopRequest:
 
 @dataclass(frozen=True)
 class SummaryWritten:
-    """A summary of a behaviour."""
+    """A summary, an evaluation or an epoch of a behaviour."""
 
     behavior: str
     step: int
@@ -65,7 +65,10 @@ class SummaryWritten:
 
     @property
     def mean_reward(self) -> float | None:
-        """Mean return of the episodes that ended since the last summary; None if none did."""
+        """Mean return of the episodes that ended since the last summary; None without such episodes.
+
+        It is also None at an evaluation and at the end of an epoch.
+        """
         return self.values.get("Environment/Cumulative Reward")
 
 
@@ -145,7 +148,7 @@ class RunOptions:
     on_progress: Callable[[ProgressSnapshot], object] | None = None
     """Called about once a second."""
     on_summary: Callable[[SummaryWritten], object] | None = None
-    """Called at each summary of each behaviour."""
+    """Called at each summary of each behaviour, and at the end of each evaluation and epoch."""
     on_checkpoint: Callable[[CheckpointWritten], object] | None = None
     """Called when a checkpoint is complete."""
     progress: Progress = field(default_factory=lambda: Progress(enabled=False))
