@@ -41,12 +41,14 @@ COVERED = (
     "pipeline/parts/[ceorsf]*/*.py",
 )
 """Files and folders whose text is clean; a glob each. What is added here stays clean."""
-NOT_YET: tuple[str, ...] = ()
+NOT_YET = ("docs/configuration.md",)
 """Files that are not clean yet, to be taken out of this table."""
 ENTRIES = [(re.compile(rf"(?:{words})\b".replace(" ", r"\s+")), advice) for words, advice in FOREIGN.items()]
 ANY = re.compile(rf"\b(?:{'|'.join(words.pattern for words, _ in ENTRIES)})")
 """All in one, as one pass over the text is ten times as fast as one for each."""
-NOT_TEXT = re.compile(r"^```.*?^```|(?<!`)``[^`].*?``|`[^`]*`|\]\([^)]*\)|<[^>\n]*>", re.DOTALL | re.MULTILINE)
+NOT_TEXT = re.compile(
+    r"<!--.*?-->|^ *```.*?^ *```|(?<!`)``[^`].*?``|`[^`]*`|\]\([^)]*\)|<[^>\n]*>", re.DOTALL | re.MULTILINE
+)
 PYTHON = re.compile(
     r'(?P<string>[a-z]{0,2}"""(?:\\.|[^\\])*?"""|[a-z]{0,2}"(?:\\.|[^"\\\n])*"|[a-z]{0,2}\'(?:\\.|[^\'\\\n])*\')'
     r"|(?P<comment>#.*)",
@@ -100,7 +102,9 @@ def test_text_is_free_of_foreign_expressions(place):
 
 def test_the_checker_reads_only_text(tmp_path):
     page, module = tmp_path / "page.md", tmp_path / "module.py"
-    page.write_text("Begun\nanew, `anew` [x](anew.md).\n```sh\nanew\n```\nIt goes\non.\n", encoding="utf-8")
+    page.write_text(
+        "<!-- `anew > -->Begun\nanew, `anew` [x](anew.md).\n```sh\nanew\n```\nIt goes\non.\n", encoding="utf-8"
+    )
     module.write_text('told = "told"\nwarn(f"was told {told} twice")  # asked\n', encoding="utf-8")
     assert [line.partition(": write")[0] for line in found(page)] == ["page.md:2: 'anew'", "page.md:6: 'goes\\non'"]
     assert [line.partition(": write")[0] for line in found(module)] == ["module.py:2: 'told'", "module.py:2: 'asked'"]
