@@ -1,4 +1,4 @@
-"""A side channel: what Python and the game tell each other beside observations and actions."""
+"""A side channel: messages between Python and the game, in addition to observations and actions."""
 
 import logging
 import uuid
@@ -9,7 +9,7 @@ log = logging.getLogger("headrace.my_channel")
 
 
 class Wind(SideChannel):
-    """Tells the game how strong the wind is, and logs what the game answers. The C# side has the same id."""
+    """Sends the wind's strength to the game and logs the answer. The channel in C# has the same id."""
 
     def __init__(self) -> None:
         super().__init__(uuid.UUID("7c1f3a0e-9a2b-4d35-8f0e-5b7f3a1c2d4e"))
