@@ -71,7 +71,8 @@ def _untried_environment(config: RunConfig) -> str:
     if settings.env_path is None:
         return f"the environment, which waits for {kind.editor}"
     if "no_graphics" in kind.engine_settings and not config.engine_settings.no_graphics and (reason := no_screen()):
-        return f"the game {settings.env_path}, which opens a window, as {reason.partition('. ')[0]}"
+        why, _, _ = reason.partition(". ")
+        return f"the game {settings.env_path}, which opens a window, as {why} (--no-graphics tries it without one)"
     return ""
 
 

@@ -130,7 +130,7 @@ NOT_TRIED: list[tuple[Any, str]] = [
     ({}, "the environment, which waits for the Unity Editor, and so no network and no update either"),
     ({"environment": {"kind": "godot"}}, "the environment, which waits for Godot's editor"),
     ({"environment": {"kind": "open_protocol"}}, "the environment, which waits for the game"),
-    ({"env_settings": BUILD}, "the game .*, which opens a window, as this machine has no screen"),
+    ({"env_settings": BUILD}, "the game .*, which opens a window, as this machine has no screen .*--no-graphics"),
     (
         {"environment": {"kind": "godot"}, "env_settings": BUILD, "engine_settings": {"no_graphics": False}},
         "the game .*, which opens a window",
