@@ -22,7 +22,7 @@ from headrace.stages.policy.onnx import contract
 from headrace.stages.policy.onnx.contract import ModelMetadata, read_notes
 from headrace.stages.policy.onnx.graph import ModelProto, is_damaged
 
-MISSING = "playing an .onnx model needs onnxruntime: python -m pip install 'headrace[onnx]'"
+MISSING = 'playing an .onnx model needs onnxruntime: python -m pip install "headrace[onnx]"'
 _IMAGE = re.compile(r"visual_observation_(\d+)")
 _NUMBERED = re.compile(r"obs_(\d+)")
 
