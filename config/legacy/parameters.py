@@ -272,7 +272,7 @@ def _convert_sampler(name: str, old: OldValue, target: Target) -> None:
     if kind != sampler_type.value:
         target.notes.warn(sampler_type, f"{kinds[0]}: {sampler_type.value}", f"is '{where}.sampler_type: {kind}' now")
     target.put_at((name,), {}, old)
-    target.put_at((name, "sampler_type"), kind, sampler_type, "drawn anew for each episode")
+    target.put_at((name, "sampler_type"), kind, sampler_type, "a new value in each episode")
     target.put_at((name, "sampler_parameters"), {}, old)
     for key, value in old.items():
         if key in _TYPES:
