@@ -97,8 +97,8 @@ def load_plugin(group: str, name: str) -> Any:
     if not found:
         names = {point.name for point in offered}
         raise LoadError(
-            f"{subject}: no installed package offers it{_suggestion(name, names, 'offered')}; "
-            "to name a class in a module write module:Class"
+            f"{subject}: no installed package offers it; to name a class in a module, write module:Class"
+            f"{_suggestion(name, names, 'offered')}"
         )
     if len(found) > 1:
         places = ", ".join(sorted(f"{module}:{attr}" for module, attr in found))
