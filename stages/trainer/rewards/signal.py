@@ -51,6 +51,7 @@ class RewardSignal(ABC):
         name: see above.
         gamma: the signal's discount per agent step.
         strength: factor on the reward, applied by the trainer.
+        context: the trainer's context, as passed to the constructor.
         where: the beginning of error messages.
         ignores_termination: true if the signal's value continues past the end of an episode (novelty does not depend on
             the task's rules); the trainer then bootstraps there as well.
@@ -62,6 +63,7 @@ class RewardSignal(ABC):
         self.name = name
         self.gamma = settings.gamma
         self.strength = settings.strength
+        self.context = context
         self.where = f"{context.behavior}: reward signal {name}"
 
     @abstractmethod

@@ -53,6 +53,11 @@ def test_extrinsic_is_what_the_environment_gave(make_context, make_spec, make_tr
     assert not extrinsic.ignores_termination
 
 
+def test_a_signal_keeps_the_trainers_context(make_context, make_spec):
+    context = make_context(make_spec(), extrinsic={})
+    assert [signal.context for signal in make_signals(context)] == [context]
+
+
 def test_the_seed_decides_everything_and_nothing_else_does(make_context, make_spec, same):
     spec = make_spec()
 
