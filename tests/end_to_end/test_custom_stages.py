@@ -176,7 +176,7 @@ def test_the_example_runs_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_the_page_shows_first_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(tmp_path)
     page = PAGE.read_text()
-    code, _, alone = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code, _, alone, reporting = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (config,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "my_stages_of_the_page.py").write_text(code)
     scaled = yaml.safe_load(config.replace("my_stages:", "my_stages_of_the_page:"))
@@ -185,8 +185,9 @@ def test_what_the_page_shows_first_works(tmp_path: Path, monkeypatch: pytest.Mon
     assert {float(reward) for batch in recorded(run_folder) for reward in batch.rewards} == {float(np.float32(0.1))}
 
     names: dict[str, Any] = {"np": np}
-    exec(compile(code + alone, str(PAGE), "exec"), names)
+    exec(compile(code + alone + reporting, str(PAGE), "exec"), names)
     names["test_rewards_are_scaled"]()
+    names["test_low_rewards_are_dropped"]()
 
 
 def test_the_state_of_stages_survives_a_resume(folder: Path, monkeypatch: pytest.MonkeyPatch):
