@@ -46,7 +46,7 @@ class StopWhenSettings(Settings):
     plateau: Int | None = Field(
         None,
         gt=0,
-        description="For so many steps the mean return of the last `over` episodes was not above its highest.",
+        description="For this many steps the mean return of the last `over` episodes was not above its highest.",
     )
 
     def _mistakes(self) -> Iterator[Finding]:
@@ -136,7 +136,7 @@ class BehaviorSettings(Settings):
     )
     max_steps: Int = Field(500000, gt=0, description="Steps after which training ends.")
     stop_when: StopWhenSettings | None = Field(
-        None, description="When it stops learning before that; the others go on. Not in ML-Agents."
+        None, description="When it stops learning before that; the others continue. Not in ML-Agents."
     )
     time_horizon: Int = Field(
         64,
@@ -151,8 +151,8 @@ class BehaviorSettings(Settings):
     )
     threaded: Flag = Field(
         False,
-        description="Accepted for ML-Agents' sake, without effect: the learner always runs apart "
-        "(see `pipeline.hosts.learners`). A warning says so.",
+        description="Accepted for ML-Agents' sake, without effect: the learner always runs separately "
+        "(see `pipeline.hosts.learners`). A warning is logged.",
     )
     init_path: Annotated[PathText | None, BeforeValidator(_policy_file)] = Field(
         None,
@@ -166,7 +166,7 @@ class BehaviorSettings(Settings):
         "of a preset, or a map. Not in ML-Agents.",
     )
     behavioral_cloning: BehavioralCloningSettings | None = Field(
-        None, description="Presence turns imitation of demonstrations on, beside the trainer's own learning."
+        None, description="Presence adds imitation of demonstrations to the trainer's own learning."
     )
     brain: Annotated[tuple[OwnBrainSettings, ...], BeforeValidator(as_brains)] = Field(
         (),
@@ -181,7 +181,7 @@ class BehaviorSettings(Settings):
         description="True: the steps of a `brain` that does not learn go to stages of your own, recordings and "
         "students (`hyperparameters.teacher`), too. Not in ML-Agents' files of today.",
     )
-    framework: Text | None = Field(None, description="Accepted for ML-Agents' sake, without effect: a warning says so.")
+    framework: Text | None = Field(None, description="Accepted for ML-Agents' sake, without effect, with a warning.")
 
     @property
     def learns(self) -> bool:

@@ -33,7 +33,7 @@ class KeySettings(Settings):
 
     branch: Int | None = Field(None, ge=0, description="Discrete branch in which the key chooses `value`.")
     index: Int | None = Field(None, ge=0, description="Instead of `branch`: continuous action that is `value`.")
-    value: Float = Field(description="Choice, from 0 on, or value of the continuous action, -1 to 1.")
+    value: Float = Field(description="Choice, counted from 0, or value of the continuous action, -1 to 1.")
 
     def _mistakes(self) -> Iterator[Finding]:
         if (self.branch is None) == (self.index is None):
@@ -103,7 +103,7 @@ class ObservationSettings(Settings):
         "given, it is true for a vector `desired_goal`.",
     )
     channels: Literal["first", "last"] | None = Field(
-        None, description="Place of an image's channels; null: beside two equal dimensions, else the smallest."
+        None, description="Place of an image's channels; null: next to two equal dimensions, else the smallest."
     )
     max_entities: Int | None = Field(
         None, gt=0, le=100_000, description="Most things in a set of no fixed size (a `Sequence` space); null: 32."
@@ -115,7 +115,7 @@ class WrapperSettings(Settings):
 
     use: Reference = Field(
         description="`module:callable` that takes an environment first, such as "
-        "`gymnasium.wrappers:TimeAwareObservation`; modules beside the YAML and in the working directory are found."
+        "`gymnasium.wrappers:TimeAwareObservation`; modules next to the YAML and in the working directory are found."
     )
     with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for it.")
 
@@ -136,9 +136,9 @@ class RoleSettings(Settings):
     )
     team: Annotated[int | Literal["each"] | None, BeforeValidator(_team)] = Field(
         None,
-        description="Their team: 0, 1, … without gaps; `each`: every agent is a team of its own, numbered in the "
+        description="Their team: 0, 1, … without gaps; `each`: every agent is a separate team, numbered in the "
         "environment's order; null: 0, but the only two agents of an environment are opponents if they share a "
-        "behaviour and are no group, and so are all players of a game of OpenSpiel's with rewards of their own.",
+        "behaviour and are not a group, and so are all players of an OpenSpiel game with individual rewards.",
     )
     group: Flag = Field(
         False, description="Agents of one team act as a group for the sum of their rewards, as `poca` learns it."
@@ -208,7 +208,7 @@ class EnvironmentSettings(ChoosingSettings):
     api: Literal["auto", "parallel", "aec"] = Field(
         "auto",
         description="Of a PettingZoo environment: all agents act at once (`parallel`) or one after the other (`aec`); "
-        "`auto`: parallel where there is such an environment.",
+        "`auto`: parallel if the package has a parallel environment.",
     )
     num_envs: Int = Field(
         1,
@@ -234,16 +234,16 @@ class EnvironmentSettings(ChoosingSettings):
     action_repeat: Annotated[ActionRepeatSettings | None, BeforeValidator(_repeat_in_short)] = Field(
         None,
         description="Environment steps that an action is held for: a number, `{max: …}` where the policy chooses it; "
-        "null: 1. The rewards of these steps are added up; each agent is asked again when its own hold is over, its "
+        "null: 1. The rewards of these steps are added up; each agent chooses again when its own hold is over, its "
         "episode ends or a mask forbids what it does: [algorithms](algorithms.md#action-repeat).",
     )
     max_episode_steps: Int | None = Field(
         None,
         gt=0,
         le=10**9,
-        description="Steps after which an episode is truncated, which is no termination: what would have come is "
-        "estimated. Environments of Gymnasium, PettingZoo and OpenSpiel are then reset; others go on, and the agents' "
-        "next episodes begin where they are. null: only the environment's own limit, which holds beside it.",
+        description="Steps after which an episode is truncated, which is not a termination: the critic estimates the "
+        "rest of the return. Environments of Gymnasium, PettingZoo and OpenSpiel are then reset; others continue, and "
+        "the agents' next episodes begin where they are. null: only the environment's own limit, which always applies.",
     )
     observations: dict[Text, Annotated[ObservationSettings, BeforeValidator(_short_form)]] = Field(
         default_factory=dict,
@@ -259,7 +259,7 @@ class EnvironmentSettings(ChoosingSettings):
     behaviors: dict[Text, Annotated[RoleSettings, BeforeValidator(_role_in_short)]] = Field(
         default_factory=dict,
         description="Of a PettingZoo environment, or OpenSpiel's `player_0`, `player_1`, …: roles of agents, by their "
-        "name or a pattern such as `adversary_*`; the first that fits counts. Where it is left out, all are "
+        "name or a pattern such as `adversary_*`; the first that fits counts. By default all are "
         "`behavior`.",
     )
     outcome: Literal["return", "last_reward"] = Field(

@@ -36,7 +36,7 @@ class HostKind:
 
 
 HOST_KINDS: Table[HostKind] = Table(
-    process=HostKind("processes of their own", "headrace.pipeline.hosts.process:ProcessHosts"),
+    process=HostKind("separate processes", "headrace.pipeline.hosts.process:ProcessHosts"),
     inline=HostKind("in the main process", "headrace.pipeline.hosts.inline:InlineHosts", in_main=True),
     ray=HostKind(
         "actors of Ray, on this machine or a cluster",
@@ -152,13 +152,13 @@ class LearnerHosts(_Hosts):
         gt=0,
         le=64,
         description="Replicas of each trainer, which learn together: each computes its part of every minibatch, and "
-        "the sum of their gradients is that of a single trainer. With several GPUs each has one of its own.",
+        "the sum of their gradients is that of a single trainer. With several GPUs each has its own.",
     )
     processes: AutoOrNumber = Field(
         "auto",
         description="Processes that all learners share, at most, with `kind: process` and one replica: what kills one "
-        "ends all learners in it, and each is started again. `auto`: as many as there are cores. On Windows each "
-        "learner has a process of its own.",
+        "ends all learners in it, and each is started again. `auto`: as many as there are cores. On Windows "
+        "each learner has its own process.",
     )
     threads: AutoOrNumber = Field(
         "auto",
@@ -176,7 +176,7 @@ class EvaluationHosts(_Hosts):
 
 
 class ReplayHosts(_Hosts):
-    """The hosts of SAC's replay buffers; without `kind` they lie inside the learners."""
+    """The hosts of SAC's replay buffers; without `kind` they are inside the learners."""
 
     kind: HostKindName | None = Field(
         None, description=_KINDS, json_schema_extra={"default_text": "inside the learner"}

@@ -116,7 +116,7 @@ class OnPolicyHyperparameters(Hyperparameters):
     summed_entropy: Flag = Field(
         False,
         description="The entropy of continuous actions is the sum over them, as in most implementations, not the mean; "
-        "not beside discrete ones. Not in ML-Agents.",
+        "not together with discrete ones. Not in ML-Agents.",
     )
     epsilon: Float = Field(0.2, gt=0, description="Clip range of the probability ratio.")
     epsilon_schedule: Schedule = schedule_field("linear", "Change of `epsilon` up to `max_steps`.", _AS_LEARNING_RATE)

@@ -50,7 +50,7 @@ class ImpalaHyperparameters(Hyperparameters):
     adam_epsilon: Float = Field(
         0.01,
         gt=0,
-        description="Adam's ε: gradients that are small beside it move weights little, and not as far as large ones.",
+        description="Adam's ε: much smaller gradients move weights less than large ones do.",
         json_schema_extra={"default_text": "`0.01`; `1e-05` with `loss_reduction: mean`"},
     )
     max_grad_norm: Float | None = Field(

@@ -89,7 +89,7 @@ class MatchSettings(Settings):
     match: Literal["pfsp", "verify", "self", "newest", "meta"] = Field(
         description="; ".join(f"`{kind}`: {meaning}" for kind, meaning in _KINDS.items()) + "."
     )
-    weight: Float = Field(1.0, gt=0, le=1e6, description="Its share of the games, beside the other weights.")
+    weight: Float = Field(1.0, gt=0, le=1e6, description="Its share of the games, relative to the other weights.")
     against: Annotated[Names | None, BeforeValidator(_as_names)] = Field(
         None,
         min_length=1,
@@ -169,12 +169,12 @@ class LearnerSettings(Settings):
     matches: Annotated[tuple[MatchSettings, ...], BeforeValidator(as_tuple)] = Field(
         default_factory=lambda: (MatchSettings(match="pfsp"),),
         min_length=1,
-        description="Whom it plays against, in shares of its games; a share with nobody in it leaves its games to the "
+        description="Whom it plays against, in shares of its games; a share without players leaves its games to the "
         "others.",
         json_schema_extra={"default_text": "`pfsp` alone"},
     )
     freeze: FreezeSettings = Field(default_factory=FreezeSettings, description="When it is frozen into the pool.")
-    reset: ResetSettings | None = Field(None, description="What happens to it then; null: it goes on.")
+    reset: ResetSettings | None = Field(None, description="What happens to it then; null: it continues.")
     own: PlainMap = Field(default_factory=dict, exclude=True, description="The other keys, as a map.")
 
     @model_validator(mode="before")

@@ -109,7 +109,7 @@ class StateNoiseSettings(Settings):
     sample_freq: Int = Field(
         -1,
         ge=-1,
-        description="Decisions after which an agent draws its matrix anew, as it does in a new episode; -1: only then.",
+        description="Decisions after which an agent draws a new matrix, as it does in a new episode; -1: only then.",
     )
     full_std: Flag = Field(
         True, description="The matrix has a deviation for each feature and action; `false`: for each feature."

@@ -167,13 +167,13 @@ def _opponents(value: object) -> object:
 
 
 class EvaluationSettings(Settings):
-    """The `evaluation` section: deterministic play, beside training, on environments of its own."""
+    """The `evaluation` section: deterministic play during training, in separate environments."""
 
     every: Int = Field(gt=0, description="Trainer steps between evaluations; the last policy is played as well.")
     episodes: Int = Field(20, gt=0, description="Agents' episodes in each evaluation of a behaviour.")
     opponents: Annotated[Text, BeforeValidator(_opponents)] = Field(
         "self",
-        description="How the agents of other teams act (of other behaviours, where there is one team only): "
+        description="How the agents of other teams act (of other behaviours, if there is only one team): "
         + "; ".join(f"`{name}`: {kind.meaning}" for name, kind in EVALUATION_OPPONENTS.items())
         + f"; {meanings(LEARNING, PLAYER)}.",
     )

@@ -80,7 +80,7 @@ class StagePlacement(Settings):
     """One stage of your own, and its place."""
 
     use: StageReference = Field(
-        description="`module:Class` of the stage (modules beside the YAML and in the working directory are found), or "
+        description="`module:Class` of the stage (modules next to the YAML and in the working directory are found), or "
         f"the name under which an installed package offers one in the entry-point group `{STAGE_GROUP}`."
     )
     after: Literal["agent_processor", "ghost"] = Field(
@@ -149,7 +149,7 @@ class WriterSettings(Settings):
 
     use: Annotated[Text, BeforeValidator(_writer)] = Field(
         description=f"{'; '.join(f'`{name}`: {kind.meaning}' for name, kind in STATISTICS_WRITERS.items())}; or "
-        "`module:Class` of your own; modules beside the YAML and in the working directory are found."
+        "`module:Class` of your own; modules next to the YAML and in the working directory are found."
     )
     with_: PlainMap = Field(
         default_factory=dict,
@@ -222,7 +222,7 @@ class MainSilence(_Silence):
 
 
 class SupervisionSettings(Settings):
-    """Silence that is not waiting: for the Editor, for credits, at a full queue, or paused, nobody is silent.
+    """Limits of silence. A part that waits (for the Editor, for credits, at a full queue) or is paused is not silent.
 
     Before its first word a process has five times as long, and while it prepares itself: while it imports libraries,
     makes its environments, or a policy. So has what main does outside of stages. Inline hosts are a part of main.
@@ -290,7 +290,7 @@ class PipelineSettings(Settings):
         (), description="Stages of your own, in their order on the edge where they stand."
     )
     statistics_writers: Annotated[tuple[WriterSettings, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="Receivers of statistics beside the console and TensorBoard."
+        (), description="Receivers of statistics in addition to the console and TensorBoard."
     )
     monitor_csv: Flag = Field(
         False,

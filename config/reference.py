@@ -20,15 +20,15 @@ _INTRODUCTION = """# The configuration file
 
 One YAML file describes a run. `behaviors`, `default_settings`, `env_settings`, `engine_settings`,
 `environment_parameters`, `checkpoint_settings`, `torch_settings` and `debug` are Unity ML-Agents' own schema
-with its defaults, so its files work as they are; the keys among them that ML-Agents does not have say so. The
+with its defaults, so its files work as they are; the keys among them that ML-Agents does not have are marked. The
 other sections are ours.
 
 How it is read:
 
 - Everything is checked before anything starts, and every mistake is reported at once, as
   `file:line: path.to.key: what is wrong; what was expected`; only what can't be judged without a key that is
-  itself wrong waits until that one is mended. Unknown keys, and keys that stand twice, are mistakes. That a
-  module or class which is named can be found is seen to by `--validate`, and as a run starts.
+  itself wrong waits until that one is fixed. Unknown keys, and keys that stand twice, are mistakes. That a
+  named module or class can be found is checked by `--validate`, and as a run starts.
 - `1e-4`, `5e6`, `1.0e8` and `1_000` are numbers, also in quotes. A whole number may be written `1e4`.
 - Only `true` and `false` are true and false; `on`, `off`, `yes` and `no` are text.
 - Anchors (`&name`), aliases (`*name`) and merges (`<<: *name`) work; what they share may stand under keys of your own
@@ -36,8 +36,8 @@ How it is read:
 - `--set path.to.key=value` changes one value; the value is read as YAML. List items go by index:
   `--set pipeline.stages.0.host=main`.
 - `default_settings` is merged, key by key, under every behaviour before defaults are filled in.
-  Hyperparameters that a behaviour's other `trainer_type` lacks are left out, with a warning; null for such a one says
-  that this is meant.
+  Hyperparameters that a behaviour's other `trainer_type` lacks are ignored, with a warning; null instead of the value
+  suppresses the warning.
 - Files of older versions of ML-Agents are converted while they are read, with a warning for each old key; see
   [migrating.md](migrating.md).
 - What is accepted for ML-Agents' sake but has no effect gives a warning, with the same place.

@@ -20,8 +20,8 @@ from headrace.config.fields import Flag, Float, Int, PathText, PlainMap, Referen
 from headrace.config.network_settings import NetworkSettings
 
 DEMONSTRATIONS = (
-    "Demonstrations: a recording of Unity (`.demo`), of Godot's addon (`.json`) or of ours (`.stream`), a folder of "
-    "such, or a pattern, relative to the YAML's folder or else to the working directory; or `minari:<data set id>`."
+    "Demonstrations: a recording of Unity (`.demo`), of Godot's addon (`.json`) or of Headrace (`.stream`), a folder "
+    "of them, or a pattern, relative to the YAML's folder or else to the working directory; or `minari:<data set id>`."
 )
 """Description of each `demo_path`."""
 
@@ -50,7 +50,7 @@ class ExtrinsicSettings(RewardSignalSettings):
     """`extrinsic`: the environment's own reward."""
 
     network_settings: NetworkSettings | None = Field(
-        None, description="Accepted for ML-Agents' sake: the extrinsic reward has no network. A warning says so."
+        None, description="Accepted for ML-Agents' sake: the extrinsic reward has no network. A warning is logged."
     )
 
 
@@ -63,7 +63,7 @@ class LearnedSignalSettings(RewardSignalSettings):
     )
     network_settings: NetworkSettings = Field(
         default_factory=NetworkSettings,
-        description="The signal's own networks; `memory` has no effect. A warning says so.",
+        description="The signal's own networks; `memory` has no effect, with a warning.",
     )
 
     def _derive(self) -> None:
@@ -117,7 +117,7 @@ def _signal(signal_class: str, description: str) -> Any:
 class RewardSignals(Settings):
     """The sources of a behaviour's reward; at least one.
 
-    Giving the map replaces the default: a signal that is not listed is not there, `extrinsic` included. `{}` gives a
+    Giving the map replaces the default: a signal that is not listed does not exist, `extrinsic` included. `{}` gives a
     signal its defaults. A behaviour also has the signals of `default_settings`; null drops one of those. Any other name
     stands for a signal of your own, whose class `use` names.
     """

@@ -38,7 +38,7 @@ from headrace.config.pipeline import PipelineSettings
 
 
 class EnvSettings(ChoosingSettings):
-    """Start of environments. Keys that concern Unity alone say so."""
+    """Start of environments. Keys that concern only Unity are marked."""
 
     choosable: ClassVar[Mapping[str, bool]] = {"num_envs": False}
 
@@ -58,7 +58,7 @@ class EnvSettings(ChoosingSettings):
         gt=0,
         le=100_000,
         description="Environments to run; `environment.num_envs` takes precedence, and says what `auto` means; of "
-        "Unity executables it is as many as there are cores beside the learners'.",
+        "Unity executables it is as many as there are cores left by the learners.",
     )
     num_areas: Int = Field(1, gt=0, le=100_000, description="Training areas in each Unity environment.")
     timeout_wait: Int = Field(
@@ -66,7 +66,7 @@ class EnvSettings(ChoosingSettings):
     )
     seed: Int = Field(-1, ge=-1, description="Seed of the run; -1: a random one.")
     max_lifetime_restarts: Int = Field(
-        10, ge=-1, description="Restarts of each crashed environment, actor or learner in all; -1: without limit."
+        10, ge=-1, description="Restarts of each crashed environment, actor or learner in total; -1: without limit."
     )
     restarts_rate_limit_n: Int = Field(
         1, ge=-1, description="Restarts within `restarts_rate_limit_period_s`; -1: without limit."
@@ -75,20 +75,20 @@ class EnvSettings(ChoosingSettings):
     on_close: Literal["end", "restart"] = Field(
         "end",
         description="What follows when a game closes in order (a build that quits, the Unity Editor's Stop): `end`: "
-        "the others go on, and the run ends with the last; `restart`: a build is started again, within the limits "
-        "above, and the Editor is waited for. Not in ML-Agents.",
+        "the others continue, and the run ends with the last; `restart`: a build is started again, within the limits "
+        "above, and the run waits for the Editor. Not in ML-Agents.",
     )
     listen: Listen = Field(
         LOCALHOST,
-        description="Where to wait for Unity: `localhost` (this machine alone), an address of this machine (besides "
-        "localhost) or `all` (every address), which lets others end the run. Not in ML-Agents, which waits at all.",
+        description="Where to wait for Unity: `localhost` (only this machine), an address of this machine (in addition "
+        "to localhost) or `all` (every address), which lets others end the run. Not in ML-Agents, which waits at all.",
     )
     max_message_mib: Int = Field(
         512, gt=0, le=2047, description="Largest message from or to a game, in MiB. Not in ML-Agents."
     )
     side_channels: Annotated[tuple[Reference, ...], BeforeValidator(as_tuple)] = Field(
         (),
-        description="Side channels of your own towards Unity: `module:Class` each; modules beside the YAML and in the "
+        description="Side channels of your own towards Unity: `module:Class` each; modules next to the YAML and in the "
         "working directory are found.",
     )
 
@@ -116,8 +116,8 @@ class MonitorSettings(Settings):
 
     listen: Endpoint = Field(
         "localhost",
-        description="HOST:PORT, HOST or PORT; HOST is `localhost`, an address of this machine, or `all`. Without PORT "
-        "the first that is free from 8470 on; 0: any.",
+        description="HOST:PORT, HOST or PORT; HOST is `localhost`, an address of this machine, or `all`. Without PORT: "
+        "the first free port, starting at 8470; 0: any.",
     )
     control: Flag = Field(
         False,
@@ -217,16 +217,16 @@ class CheckpointSettings(Settings):
     initialize_from: Annotated[Text | None, BeforeValidator(_folder_name)] = Field(
         None, description="Run id whose weights to start from, at step 0."
     )
-    load_model: Flag = Field(False, description="Deprecated name of `resume`; a warning says so.")
+    load_model: Flag = Field(False, description="Deprecated name of `resume`, with a warning.")
     resume: Flag = Field(False, description="Continue the run from its last checkpoint.")
-    force: Flag = Field(False, description="Put an existing run of this id aside and start anew.")
+    force: Flag = Field(False, description="Archive an existing run with this id and start from scratch.")
     keep: Int = Field(
         2,
         ge=1,
         description="Newest whole checkpoints to keep for `resume`, which falls back to an older one if the newest is "
         "damaged. (`keep_checkpoints` of a behaviour counts exported policies.)",
     )
-    train_model: Flag = Field(False, description="Deprecated, without effect; a warning says so.")
+    train_model: Flag = Field(False, description="Deprecated, without effect, with a warning.")
     inference: Flag = Field(False, description="Act without learning, and save nothing.")
     results_dir: PathText = Field("results", min_length=1, description="Folder of all runs.")
 
@@ -302,7 +302,7 @@ class Sections(Settings):
     )
     torch_settings: TorchSettings = Field(default_factory=TorchSettings, description="Settings of torch.")
     debug: Flag = Field(False, description="Log in detail.")
-    evaluation: EvaluationSettings | None = Field(None, description="Deterministic play beside training; null: none.")
+    evaluation: EvaluationSettings | None = Field(None, description="Deterministic play during training; null: none.")
     inference: InferenceSettings = Field(
         default_factory=InferenceSettings, description="Play with trained policies: how long, and who sees it."
     )

@@ -41,7 +41,7 @@ COVERED = (
     "pipeline/parts/[ceorsf]*/*.py",
 )
 """Files and folders whose text is clean; a glob each. What is added here stays clean."""
-NOT_YET = ("docs/configuration.md",)
+NOT_YET: tuple[str, ...] = ()
 """Files that are not clean yet, to be taken out of this table."""
 ENTRIES = [(re.compile(rf"(?:{words})\b".replace(" ", r"\s+")), advice) for words, advice in FOREIGN.items()]
 ANY = re.compile(rf"\b(?:{'|'.join(words.pattern for words, _ in ENTRIES)})")
