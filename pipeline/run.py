@@ -177,6 +177,9 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
         with kept_surroundings(), kept_state():
             options = replace(options or RunOptions(), **parts)
             with _loaded(config, options.environment) as loaded:
+                if not isinstance(config, RunConfig):  # whoever has loaded it has its warnings
+                    for warning in loaded.warnings:
+                        log.warning("%s", warning)
                 loaded, chosen = await asyncio.to_thread(settled_shape, loaded)
                 with started_early(loaded):
                     result = await _run(loaded, chosen, options)

@@ -89,6 +89,17 @@ def test_a_behaviour_that_is_listed_but_was_never_met_is_reported(tmp_path, capl
     assert "never met in the environment: Cartpole (met: CartPole)" in caplog.text
 
 
+def test_what_is_odd_about_the_configuration_is_said_once(tmp_path, caplog):
+    odd = changed(
+        PLAIN, {"behaviors__CartPole__hyperparameters__buffer_size": 10_240, "behaviors__CartPole__max_steps": 64}
+    )
+    settings = {"results_dir": str(tmp_path), "run_id": "run"}
+    run({**odd, "checkpoint_settings": settings})
+    warnings = load_config({**odd, "checkpoint_settings": settings}).warnings
+    assert any("nothing is learned" in warning for warning in warnings)
+    assert [caplog.messages.count(warning) for warning in warnings] == [1] * len(warnings)
+
+
 def test_a_resumed_run_goes_on_where_it_was(tmp_path, caplog):
     first = run_here(PLAIN, tmp_path, "run")
     more = changed(PLAIN, {"behaviors__CartPole__max_steps": 5000})
