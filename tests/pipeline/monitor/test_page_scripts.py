@@ -98,7 +98,7 @@ def test_smoothing_ranges_values_and_csv():
 def test_each_statistic_is_explained_by_the_documentations_own_text():
     found = computed()
     assert found["unexplained"] == []
-    assert found["signal"]["what"].startswith("mean value by the critic")
+    assert found["signal"]["what"].startswith("mean of the critic's value estimates")
     assert found["reward"]["should"].startswith("rise, with noise")
     assert found["own"] is None
     assert [piece["text"] for piece in found["pieces"] if piece["code"]] == ["beta"]
