@@ -347,7 +347,7 @@ def test_every_wrong_name_is_reported_before_anything_starts(folder: Path, monke
     assert not (folder / "run").exists()
     for words in (
         "has no attribute 'Raise'; did you mean 'Raises'?",
-        "no module named 'misbehaving' lies in",
+        "no module named 'misbehaving' is in",
         "argument: misbehaving_stages:Raises does not take {'on_itm': 2}: got an unexpected keyword argument 'on_itm'; "
         "it takes (on_item=0)",
         "does not take {}: missing a required argument: 'min_steps'",

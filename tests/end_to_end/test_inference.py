@@ -107,7 +107,7 @@ def test_playing_that_fails_speaks_of_no_saving_and_does_not_advise_to_train_on(
     with pytest.raises(RunFailed, match="the motor is on fire") as caught:
         run_here(changed(troubled(trouble="raise", after=20), INLINE), tmp_path, "run", inference=True)
     assert "--resume" not in str(caught.value)
-    assert "has failed. The run ends, and says at its end what was wrong." in caplog.text
+    assert "has failed. The run ends, then reports the error." in caplog.text
 
 
 def test_a_run_that_is_not_there_is_named(tmp_path):

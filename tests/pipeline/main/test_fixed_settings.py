@@ -122,7 +122,7 @@ def test_checkpoints_of_older_versions_fix_nothing_here():
     ],
 )
 def test_another_spec_is_named_with_what_it_was(spec, said):
-    with pytest.raises(RunError, match=rf"^Ball can't go on: it was trained with .*{said}.*--initialize-from=first"):
+    with pytest.raises(RunError, match=rf"^Ball can't continue: it was trained with .*{said}.*--initialize-from=first"):
         check_fixed_spec(config_with(), checkpoint_of(), spec)
 
 

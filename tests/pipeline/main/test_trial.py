@@ -127,7 +127,7 @@ def test_the_check_can_be_skipped(path, capfd):
 NOBODY = {"behaviors": {"B": {}}}
 BUILD = {"env_path": sys.executable}
 NOT_TRIED: list[tuple[Any, str]] = [
-    ({}, "the environment, which waits for the Unity Editor, and so no network and no update either"),
+    ({}, "the environment, which waits for the Unity Editor; so the network and the update were not tried either"),
     ({"environment": {"kind": "godot"}}, "the environment, which waits for Godot's editor"),
     ({"environment": {"kind": "open_protocol"}}, "the environment, which waits for the game"),
     ({"env_settings": BUILD}, "the game .*, which opens a window, as this machine has no screen .*--no-graphics"),

@@ -87,7 +87,7 @@ def test_the_command_says_what_it_wrote_or_why_it_did_not(record, tmp_path, caps
     *_, last = capsys.readouterr().out.splitlines()
     assert last == f"{target}: 5 steps of Test in 2 episodes"
     assert main(["--to-demo", source, target]) == 2
-    assert f"run-pipeline: {target}: there is such a file already" in capsys.readouterr().err
+    assert f"run-pipeline: {target}: the file already exists" in capsys.readouterr().err
     (tmp_path / "bad.stream").write_text("no stream")
     assert main(["--to-demo", str(tmp_path / "bad.stream"), str(tmp_path / "b.demo")]) == 2
     assert "bad.stream: not a stream" in capsys.readouterr().err

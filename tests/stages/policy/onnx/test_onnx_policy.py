@@ -255,5 +255,5 @@ def test_without_onnxruntime_it_says_what_to_install(monkeypatch):
         return really(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(StageError, match=r"pip install 'headrace\[onnx\]'"):
+    with pytest.raises(StageError, match=r'pip install "headrace\[onnx\]"'):
         OnnxPolicy(others_model(), DISCRETE)
