@@ -93,7 +93,7 @@ def test_each_link_is_given_away_once_and_the_last_one_says_what_to_do():
     host = links(outgoing=2, incoming=1)
     taken = dict(host.take(direction) for direction in ("out", "out", "in"))
     assert list(taken) == ["out-0", "out-1", "in-0"]
-    with pytest.raises(LookupError, match="more behaviours than were reckoned with: list them all"):
+    with pytest.raises(LookupError, match="more behaviours than expected: list them all"):
         host.take("out")
     for end in taken.values():
         end.close()

@@ -98,7 +98,7 @@ def test_psro_finds_the_equilibrium_of_a_game_of_two_different_sides_by_best_res
                 own = np.array([actions[seat] if seat >= 0 else best[learner == B] for seat, _ in pairs])
                 theirs = np.array([actions[opponent] for _, opponent in pairs])
                 gained = sign * (game[own, theirs] if learner == A else game[theirs, own])
-                played = games(*((*pair, 0.5) for pair in pairs))
+                played = dict(games(*((*pair, 0.5) for pair in pairs)))
                 seats = played["game_team"]
                 played["game_returns"] = np.where(np.arange(2) == seats[:, None], gained[:, None], -gained[:, None])
                 found.rate(learner, played)

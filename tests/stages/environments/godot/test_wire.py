@@ -51,9 +51,9 @@ def test_numbers_that_are_not_finite_are_words(sent):
         (b"]]{}", "no JSON.*byte 0"),
         (b"\xff\xfe\x00", "no JSON"),
         (b'{"type": "step", "obs": [1, 2', "no JSON"),
-        (b"[1]", "no message"),
-        (b'{"obs": []}', "no message"),
-        (b'{"type": 3}', "no message"),
+        (b"[1]", "not a message"),
+        (b'{"obs": []}', "not a message"),
+        (b'{"type": 3}', "not a message"),
         (b"", "no JSON"),
     ],
 )
