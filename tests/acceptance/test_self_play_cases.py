@@ -10,7 +10,7 @@ pytestmark = pytest.mark.lengthy
 
 SEEDS = range(5)
 ENOUGH = 4
-LONG = {"asymmetric discrete", "symmetric never swapped discrete"}
+LONG = {"asymmetric discrete", "asymmetric against the first snapshot discrete", "symmetric never swapped discrete"}
 QUICK = {name: 0 for name in CASES if name.endswith("discrete") and name not in LONG}
 
 

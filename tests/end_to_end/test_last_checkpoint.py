@@ -67,6 +67,7 @@ def test_it_is_made_when_an_environment_hangs(start, tmp_path):
     assert "actor-0 did not end within 2 s and is killed." in command.output
 
 
+@pytest.mark.slow
 def test_it_is_made_when_a_long_update_is_under_way(start):
     plain = slow(12.0, **LONG)
     command = start(plain, beside=BESIDE, environment={"UPDATE_S": "4"})

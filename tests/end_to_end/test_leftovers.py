@@ -14,7 +14,7 @@ GAME_ENV = Path(__file__).with_name("game_env.py")
 PROCESSES = {"pipeline__hosts__learners__kind": "inline"}
 """Games are the actors' affair."""
 WAYS = [
-    pytest.param({}, PROCESSES, id="in the actor's group"),
+    pytest.param({}, PROCESSES, id="in the actor's group", marks=pytest.mark.slow),
     pytest.param({"session": True}, PROCESSES, id="in a session of its own", marks=[pytest.mark.slow, NEEDS_LINUX]),
     pytest.param({"session": True, "deaf": True}, PROCESSES, id="in a session, deaf to SIGTERM", marks=NEEDS_LINUX),
     pytest.param({"session": True}, INLINE, id="of an inline host", marks=NEEDS_LINUX),

@@ -206,6 +206,7 @@ def test_a_run_that_has_failed_leaves_its_league_as_well(tmp_path):
         assert (tmp_path / "run" / name / "league.png").exists()
 
 
+@pytest.mark.slow
 def test_a_league_that_a_failure_has_spoilt_does_not_hide_the_failure(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("headrace.stages.ghost.controller.report", lambda history: history.records["of nobody"])
     with pytest.raises(RunFailed, match="enough for today"):

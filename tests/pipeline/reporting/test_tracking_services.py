@@ -88,6 +88,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     wandb.teardown()  # ends the process that it starts beside this one
 
 
+@pytest.mark.slow
 @pytest.mark.lengthy
 @pytest.mark.usefixtures("offline")
 def test_wandb_gets_each_statistic_over_the_behaviours_step_and_a_resumed_run_goes_on_there(tmp_path: Path):
