@@ -73,13 +73,30 @@ def _best_mixture(payoffs: Floats) -> Floats:
     from scipy.optimize import linprog  # an extra
 
     n, m = payoffs.shape
-    whole, sums = [(0, 1)] * n, [[*np.ones(n), 0.0]]
     against = np.hstack([-payoffs.T, np.ones((m, 1))])  # v - x A <= 0
-    found = linprog([*np.zeros(n), -1.0], against, np.zeros(m), sums, [1.0], [*whole, (-1, 1)])
-    if found.success:
-        evenly = np.block([[-payoffs.T, np.zeros((m, 1))], [np.eye(n), -np.ones((n, 1))]])
-        limits = [*np.full(m, _TOLERANCE - found.x[n]), *np.zeros(n)]
-        found = linprog([*np.zeros(n), 1.0], evenly, limits, sums, [1.0], [*whole, (0, 1)])
+    bounds = [*[(0, 1)] * n, (-1, 1)]
+    found = linprog([*np.zeros(n), -1.0], against, np.zeros(m), [[*np.ones(n), 0.0]], [1.0], bounds)
+    if not found.success:
+        raise StageError(f"the meta-solver finds no Nash equilibrium of {n} and {m} members: {found.message}")
+    return _most_even(payoffs, found.x[n] - _TOLERANCE)
+
+
+def _most_even(payoffs: Floats, value: float) -> Floats:
+    """Among the mixtures that get a value against each column, the one whose largest entry is smallest.
+
+    So members of equal worth share their probability.
+    """
+    from scipy.optimize import linprog  # an extra
+
+    n, m = payoffs.shape
+    found = linprog(
+        c=[*np.zeros(n), 1.0],
+        A_ub=np.block([[-payoffs.T, np.zeros((m, 1))], [np.eye(n), -np.ones((n, 1))]]),
+        b_ub=[*np.full(m, -value), *np.zeros(n)],
+        A_eq=[[*np.ones(n), 0.0]],
+        b_eq=[1.0],
+        bounds=(0, 1),
+    )
     if not found.success:
         raise StageError(f"the meta-solver finds no Nash equilibrium of {n} and {m} members: {found.message}")
     mixture = np.maximum(found.x[:n], 0.0)
@@ -101,27 +118,8 @@ def _two_replicators(payoffs: Floats) -> tuple[Floats, Floats]:
 
 
 def _nash(payoffs: Floats) -> Floats:
-    """The Nash equilibrium in which the most likely member is least likely, by linear programming.
-
-    A mixture x is one where no member has a payoff above 0 against it. Among these it minimises m with x <= m, so
-    that members of equal worth share what is theirs.
-    """
-    from scipy.optimize import linprog  # an extra
-
-    n = len(payoffs)
-    m = np.ones((n, 1))
-    found = linprog(
-        c=[*np.zeros(n), 1.0],
-        A_ub=np.block([[payoffs, 0 * m], [np.eye(n), -m]]),
-        b_ub=np.zeros(2 * n),
-        A_eq=[[*np.ones(n), 0.0]],
-        b_eq=[1.0],
-        bounds=(0, 1),
-    )
-    if not found.success:
-        raise StageError(f"the meta-solver finds no Nash equilibrium of {n} members: {found.message}")
-    mixture = np.maximum(found.x[:n], 0.0)
-    return np.asarray(mixture / mixture.sum(), np.float64)
+    """The Nash equilibrium of a symmetric zero-sum game, whose value is 0, with the most even mixture."""
+    return _most_even(payoffs, 0.0)
 
 
 def _replicator(payoffs: Floats) -> Floats:
