@@ -1,6 +1,6 @@
 """Exported policies: `<Behavior>/<Behavior>-<step>.pt`, a plain dictionary of tensors with their description.
 
-Such a file loads with `torch.load(path, weights_only=True)`; `load_acting_policy` makes an acting policy from it.
+This file loads with `torch.load(path, weights_only=True)`; `load_acting_policy` makes an acting policy from it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def export_policy(
         label: replaces the step in the file's name, such as `best`; the policy is then not the newest one.
         files: file operations.
         learner: further state for a trainer to start from: plain values and arrays of numbers, nested in dicts.
-        source_folder: folder of the YAML, beside which `trainer_type` may name a module.
+        source_folder: folder of the YAML, next to which `trainer_type` may name a module.
 
     Raises:
         OSError: if the disk refuses.
@@ -154,7 +154,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
 
     Args:
         path: the file.
-        folder: folder of the YAML, beside which `network_settings.network` may name a module.
+        folder: folder of the YAML, next to which `network_settings.network` may name a module.
 
     Raises:
         OSError: if the file can't be read.
@@ -188,7 +188,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         raise ValueError(f"{path}: is not an exported policy: {error}") from error
     except Exception as error:
         raise ValueError(
-            f"{path}: is not an exported policy: its content is another ({error_summary(error)})"
+            f"{path}: is not an exported policy: its content has another form ({error_summary(error)})"
         ) from error
 
 
@@ -243,7 +243,7 @@ def _check_archive(path: Path, file: io.BytesIO) -> None:
         _check_size(path, archive)
         for member in archive.infolist():
             if member.external_attr & _FOLDER and not member.is_dir():  # torch would silently read nothing
-                raise _DamagedError(f"is damaged: it says that its entry {member.filename} is a folder; {_RESTORE}")
+                raise _DamagedError(f"is damaged: its entry {member.filename} claims to be a folder; {_RESTORE}")
         if (entry := archive.testzip()) is not None:  # torch ignores the checksums
             raise _DamagedError(
                 f"is damaged: the checksum (CRC-32) of its entry {entry} is not that of what was written; {_RESTORE}"
@@ -261,7 +261,7 @@ def _describe_torch_error(error: Exception, path: Path) -> str:
 
 
 def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
-    """Check that the archive's content is no larger than the file, as torch compresses nothing.
+    """Check that the archive's content is at most as large as the file, as torch compresses nothing.
 
     Raises:
         ValueError: if it is.
@@ -302,11 +302,11 @@ def load_acting_policy(path: Path, folder: Path | None = None) -> ActingPolicy:
 
     Args:
         path: the file.
-        folder: folder of the YAML, beside which `network_settings.network` may name a module.
+        folder: folder of the YAML, next to which `network_settings.network` may name a module.
 
     Raises:
         OSError: if the file can't be read.
-        ValueError: if it is not such an export.
+        ValueError: if it is not an exported policy.
         StageError: if its network can't be built, such as a user's own network that has changed since.
     """
     export = read_export(path, folder)

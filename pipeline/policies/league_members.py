@@ -96,7 +96,7 @@ def member_file(run_folder: Path, behavior: str, number: int) -> Path:
     """
     of = league_of(run_folder, behavior)
     if of is None:
-        raise RunError(f"@member-{number}: {run_folder / behavior} is not of a league, so there is no pool")
+        raise RunError(f"@member-{number}: {run_folder / behavior} does not belong to a league, so it has no pool")
     folder = pool_folder(run_folder)
     members = members_in(folder)
     if number >= len(members):
@@ -125,7 +125,7 @@ def member_of(path: Path) -> Member:
     """
     found = next((each for each in members_in(path.parent) if each.path == path.name), None)
     if found is None:
-        raise RunError(f"{path} is no member of the pool whose folder it is in")
+        raise RunError(f"{path} is not a member of the pool in its folder")
     return found
 
 
@@ -158,10 +158,10 @@ def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple
             f"{report}, which has the mixture of the league, can't be read: {error_summary(error)}"
         ) from error
     if not shares:
-        raise RunError(f"{report}: nobody is in the mixture yet")
+        raise RunError(f"{report}: the mixture has no members yet")
     for number, use in uses.items():
         if kind_of(use) != "model":
             raise RunError(
-                f"member-{number} of the mixture is {members[number].name} ({use}), which is no policy to load"
+                f"member-{number} of the mixture is {members[number].name} ({use}), which is not a loadable policy"
             )
     return found[0], [(uses[number], share) for number, share in shares.items()]

@@ -119,7 +119,7 @@ class MLAgentsCheckpoint:
         except StageError as error:
             raise StageError(f"{path}: {error}") from error
         except (StopIteration, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StageError(f"{path}: is no checkpoint of ML-Agents' ppo, sac or poca") from error
+            raise StageError(f"{path}: is not a checkpoint of ML-Agents' ppo, sac or poca") from error
         self.squashed = self._actor.squashed
         self.unused = [name.removeprefix("Module:") for name in self._weights if name.startswith("Module:")]
 

@@ -296,7 +296,7 @@ def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | N
     like = read_model(ModelFile(newest_policy(run_folder, learner), learner), spec, network_folder)
     if not like.update.layout:
         raise RunError(
-            f"{path} has weights alone, and {like.path} does not say of which network; its .pt file is needed"
+            f"{path} has only weights, and {like.path} does not describe their network; its .pt file is needed"
         )
     update = read_member(path.parent, member)
     return Model(path, like.design, replace(update, version=version, behavior_id=like.spec.name))
@@ -308,9 +308,9 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
     if path.is_file():
         if path.suffix not in _NAMED:
             saved = "; headrace.load makes one of a saved run" if path.suffix == ".zip" else ""
-            raise RunError(f"{path} is no model: expected a .pt or .onnx file, or the folder of a run{saved}")
+            raise RunError(f"{path} is not a model: expected a .pt or .onnx file, or the folder of a run{saved}")
         if choice:
-            raise RunError(f"{reference}: @{choice} chooses in the folder of a run, and {path} is a file")
+            raise RunError(f"{reference}: @{choice} chooses from the folder of a run, but {path} is a file")
         return [(_behavior_of(path), lambda: path)]
     if not path.is_dir():
         raise RunError(f"{reference}: there is no file and no folder {shown(path)}{_hint(path)}")

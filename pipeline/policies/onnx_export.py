@@ -82,13 +82,13 @@ class OnnxExporter:
             self._log.warning("%s could not be compared with the policy: %s: %s", path, type(error).__name__, error)
             return
         if problem is not None:
-            self._log.warning("%s does not act as the policy that it was made from: %s", path, problem)
+            self._log.warning("%s does not act like the policy that it was made from: %s", path, problem)
 
     def _warn(self, path: Path, error: Exception) -> None:
         """Warn once about the same reason, which often recurs with every checkpoint."""
         reason = str(error) if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
         if reason != self._last_reason:
-            self._log.warning("%s could not be written, the policy itself is in the .pt file: %s", path, reason)
+            self._log.warning("%s could not be written; the policy itself is in the .pt file: %s", path, reason)
         self._last_reason = reason
 
 

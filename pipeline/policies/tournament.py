@@ -117,8 +117,9 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
     for use in named:
         if kind_of(use) in (None, LEARNING, PLAYER) and not Path(use).is_dir():
             wrong.append(
-                f"{use}: nobody plays by this name; expected the folder of a run (results/first, results/first@best, "
-                "results/first@500000, results/first@all, results/first@member-3), a .pt or .onnx file, scripted, "
+                f"{use}: there is no player of this name; expected the folder of a run (results/first, "
+                "results/first@best, results/first@500000, "
+                "results/first@all, results/first@member-3), a .pt or .onnx file, scripted, "
                 "random or module:Class"
             )
         elif use.endswith(ALL):
@@ -127,7 +128,7 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
             found.append(use)
     wrong += [f"{name} is named twice" for name in dict.fromkeys(found) if found.count(name) > 1]
     if not wrong and len(found) < 2:
-        wrong.append(f"{', '.join(found)} has nobody to play against: name another player, such as random")
+        wrong.append(f"{', '.join(found)} has no opponent: name another player, such as random")
     if wrong:
         raise RunError("\n".join(f"{_OPTION} {each}" for each in wrong))
     return found
@@ -167,7 +168,9 @@ def _all_of(run: str, wrong: list[str]) -> list[str]:
     steps = [{step_in_name(path) for path in exports_by_step(*place)} for place in places]
     shared = sorted(set.intersection(*steps))
     if not shared:
-        wrong.append(f"{run}{ALL}: no policies of one step are there for {', '.join(name for _, name in places)}")
+        wrong.append(
+            f"{run}{ALL}: there is no step at which all of these have a policy: {', '.join(name for _, name in places)}"
+        )
     return [f"{run}@{step}" for step in shared]
 
 

@@ -61,7 +61,7 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
             "trained further; give the .pt file that was exported with it"
         )
     if not path.is_file():
-        hint = "" if folder is not None else "; a bare file name needs initialize_from beside it"
+        hint = "" if folder is not None else "; a bare file name also needs initialize_from"
         raise RunError(f"behaviors.{behavior}.init_path: there is no file {shown(path)}{hint}")
     return path
 

@@ -56,7 +56,7 @@ class ConsoleHandler(logging.Handler):
                 self._failed = True
                 with suppress(OSError, AttributeError):  # there may be no other place to report it
                     own_stream("stderr").write(
-                        f"[WARNING] {self._called} can't be written: {error.strerror}. Training goes on.\n"
+                        f"[WARNING] {self._called} can't be written: {error.strerror}. Training continues.\n"
                     )
         except Exception:  # like every handler of the standard library: a log line never ends the program
             self.handleError(record)
@@ -183,7 +183,7 @@ def logged_to(folder: Path, append: bool) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a" if append else "w", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        log.warning("%s can't be written: %s. Training goes on without it.", path, error.strerror)
+        log.warning("%s can't be written: %s. Training continues without it.", path, error.strerror)
         yield
         return
     handler = ConsoleHandler(file, str(path))

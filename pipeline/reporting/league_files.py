@@ -46,7 +46,7 @@ def draw_leagues(run_folder: Path, notes: Callable[[str], Sequence[str]] = lambd
             report = json.loads(path.read_bytes())
             drawn += _draw(report | {"notes": [*notes(str(report["behavior"]))]}, path.parent)
         except (ValueError, LookupError, TypeError) as error:
-            raise ValueError(f"{path} is no report of a league: {error!r}") from error
+            raise ValueError(f"{path} is not the report of a league: {error!r}") from error
     return drawn
 
 

@@ -255,7 +255,7 @@ class StatisticsCollector:
         return accumulator
 
     def _warn_mixed(self, category: str, name: str, how: str, first: str) -> None:
-        """Warn and keep the first way, because an odd curve is no reason to end the training."""
+        """Warn and keep the first way, because an odd curve does not justify ending the training."""
         if (category, name) not in self._mixed:
             self._mixed.add((category, name))
             text = (
@@ -267,5 +267,5 @@ class StatisticsCollector:
     def _warn_not_finite(self, category: str, name: str, value: float) -> None:
         if (category, name) not in self._not_finite:
             self._not_finite.add((category, name))
-            text = "Statistic %r of %s got the value %s; such values are left out of it (reported once)."
+            text = "Statistic %r of %s got the value %s; values that are not finite are omitted (reported once)."
             log.warning(text, name, category, value)

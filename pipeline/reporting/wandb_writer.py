@@ -53,7 +53,7 @@ class WandbWriter:
         effective = mode or wandb.setup().settings.mode
         if effective == "online" and not wandb.api.api_key:
             raise StageError(
-                "nobody has logged in to W&B, and a run can't ask: `wandb login`, the environment variable "
+                "not logged in to W&B, and a run can't prompt for it: use `wandb login`, the environment variable "
                 "WANDB_API_KEY, or `with: {mode: offline}`"
             )
         name, _ = tracked_id(run_folder, "wandb", resume, lambda: secrets.token_hex(4))

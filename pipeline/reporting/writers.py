@@ -136,7 +136,7 @@ class GuardedWriter:
                 raise
             self._broken = True
             log.error(
-                "Statistics writer %s raised in %s: %s. It gets no more statistics; training goes on.",
+                "Statistics writer %s raised in %s: %s. It gets no further statistics; training continues.",
                 self._name,
                 method,
                 describe_error(error),
@@ -157,7 +157,7 @@ def _find(config: RunConfig, index: int, run_folder: Path, resume: bool) -> tupl
         missing = [name for name in _METHODS if not callable(getattr(writer_class, name, None))]
         if missing:
             raise LoadError(
-                f"{where}: {settings.use} is no statistics writer: it has no {', '.join(missing)}; "
+                f"{where}: {settings.use} is not a statistics writer: it has no {', '.join(missing)}; "
                 "see headrace.StatisticsWriter"
             )
     with blaming(*key, "with"):

@@ -90,7 +90,7 @@ def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], ru
             folder = absolute(results_dir) / name
             check_length(folder)
             if folder.exists():
-                raise RunFolderError(f"{folder} is there already: give the run another run_id, or remove that folder")
+                raise RunFolderError(f"{folder} already exists: give the run another run_id, or remove that folder")
             _extract(archive, listing["files"], folder)
     except _DAMAGED as error:
         raise RunFolderError(f"{source}: is damaged, or no saved run: {error}") from error
@@ -148,13 +148,13 @@ def _listing(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
     if listing.get("format") != _FORMAT:
         raise RunFolderError(f"{source}: format {listing.get('format')}, this version reads {_FORMAT}")
     if content.get("checksum") != checksum_of(listing):
-        raise ValueError(f"the checksum of {LISTING} is not that of what was written")
+        raise ValueError(f"the checksum of {LISTING} does not match its content")
     if sorted(names) != sorted([*listing["files"], LISTING]):
         raise ValueError(f"it does not hold the files that {LISTING} lists")
     for each in archive.infolist():
         parts = PureWindowsPath(each.filename)
         if parts.anchor or ".." in parts.parts or ":" in each.filename or each.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{each.filename} is no file that was written")
+            raise ValueError(f"{each.filename} is not a file that a saved run has")
     return listing
 
 
@@ -166,7 +166,7 @@ def _extract(archive: zipfile.ZipFile, files: Mapping[str, Mapping[str, Any]], f
             path.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(name) as member, path.open("wb") as file:
                 if _copied(member, file.write) != stated:
-                    raise ValueError(f"the checksum of {name} is not that of what was written")
+                    raise ValueError(f"the checksum of {name} does not match its content")
                 file.flush()
                 os.fsync(file.fileno())
         REAL.replace(partial, folder)

@@ -1,7 +1,7 @@
 """A checkpoint on disk: the parts that hosts write, and the manifest that commits them.
 
     results/<run-id>/checkpoints/000007/<stage name>.part      one per stage with state
-    results/<run-id>/checkpoints/000007/manifest.json          lists the parts, with a checksum of its own
+    results/<run-id>/checkpoints/000007/manifest.json          lists the parts, with its own checksum
     results/<run-id>/checkpoints/000008.unfinished/            parts of one that is being made
     results/<run-id>/checkpoints/manifest.json                 copy of the newest checkpoint's manifest
 
@@ -103,9 +103,9 @@ class Checkpoint:
         except OSError as error:
             raise CheckpointError(f"{path}: can't be read: {error.strerror}") from error
         if len(data) != part.size:
-            raise CheckpointError(f"{path}: is damaged: it has {len(data)} bytes, {part.size} were written")
+            raise CheckpointError(f"{path}: is damaged: it has {len(data)} bytes, but {part.size} were written")
         if zlib.crc32(data) != part.crc32:
-            raise CheckpointError(f"{path}: is damaged: its checksum is not that of what was written")
+            raise CheckpointError(f"{path}: is damaged: its checksum does not match its content")
         return data
 
 
@@ -174,7 +174,7 @@ def write_manifest(
     try:  # the checkpoint is committed whatever happens here; the next one tries again
         write_atomic(checkpoints / MANIFEST, data, files=files)
     except OSError as error:
-        log.warning("%s could not be renewed; checkpoint %d is whole all the same: %s", MANIFEST, number, error)
+        log.warning("%s could not be updated; checkpoint %d is complete nevertheless: %s", MANIFEST, number, error)
     try:
         _remove_superseded(checkpoints, number, keep, files)
     except OSError as error:
@@ -302,7 +302,7 @@ def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -
         if stated is None and content.keys() != _KEYS and content["format"] == FORMAT:
             raise CheckpointError(f"{path}: is damaged: it has the keys {', '.join(content)}")
         if stated is not None and stated != checksum_of(content):
-            raise CheckpointError(f"{path}: is damaged: its checksum is not that of what was written")
+            raise CheckpointError(f"{path}: is damaged: its checksum does not match its content")
         if content["format"] != FORMAT:
             raise CheckpointFormatError(f"{path}: format {content['format']}, this version reads {FORMAT}")
         number = int(content["number"])
@@ -320,7 +320,7 @@ def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: is missing") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is no manifest of a checkpoint: {error!r}") from error
+        raise CheckpointError(f"{path}: is not the manifest of a checkpoint: {error!r}") from error
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:

@@ -157,7 +157,7 @@ class CheckpointAssembler:
         pending = self._pending
         if pending is not None and now_s - pending.since_s > patience_s:
             log.warning(
-                "checkpoint %d is given up after %.0f s without progress: no word of %s",
+                "checkpoint %d abandoned: no progress for %.0f s; still missing: %s",
                 pending.number,
                 patience_s,
                 ", ".join(self.missing) or "the disk",

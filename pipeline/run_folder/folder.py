@@ -1,6 +1,6 @@
 """The folder of one run, `results/<run-id>/`, in ML-Agents' layout with two folders added.
 
-    configuration.yaml            the effective options, written when the run starts, or has gone on
+    configuration.yaml            the effective options, written when the run starts or is resumed
     <Behavior>/                   exports (<Behavior>-<step>.onnx and .pt, checkpoint.pt), TensorBoard events
     <Behavior>.onnx               the last export
     Pipeline/                     TensorBoard events of queues, stages and hosts
@@ -240,7 +240,7 @@ class RunFolder:
             return TrainingStatus()
         except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise RunFolderError(
-                f"{self.training_status} is no readable training status ({type(error).__name__}: {error})"
+                f"{self.training_status} is not a readable training status ({type(error).__name__}: {error})"
             ) from error
 
     def put_broken_status_aside(self) -> None:
@@ -257,7 +257,7 @@ class RunFolder:
                 self.files.replace(self.training_status, aside)
             except OSError as refusal:
                 raise RunFolderError(f"{error}, and can't be put aside: {refusal}") from refusal
-            log.warning("%s. It is kept as %s; its list of earlier exports is begun anew.", error, aside)
+            log.warning("%s. It is kept as %s; its list of earlier exports starts again empty.", error, aside)
 
     def close(self) -> None:
         """Let other processes use the folder. Allowed more than once."""
@@ -287,9 +287,9 @@ def unusable(path: Path, error: OSError) -> RunFolderError:
     with suppress(OSError):
         there = next((folder for folder in path.parents if folder.exists() or folder.is_symlink()), None)
         if there is not None and not there.is_dir():
-            reason = f"{there} is no folder"
+            reason = f"{there} is not a folder"
     return RunFolderError(
-        f"{shown(path)} can't be written: {reason}. Make room there, let it be writable, or choose another "
+        f"{shown(path)} can't be written: {reason}. Free some space there, make it writable, or choose another "
         "--results-dir"
     )
 
@@ -366,4 +366,6 @@ def find_run(name: str, results: str, option: str) -> Path:
     for folder in (absolute(name), absolute(results) / name):
         if (folder / CONFIGURATION).is_file() or any(folder.glob("*/events.out.tfevents.*")):
             return folder
-    raise CommandError(f"{option} {name}: no run; neither {name} nor {Path(results) / name} is the folder of one")
+    raise CommandError(
+        f"{option} {name}: there is no such run; neither {name} nor {Path(results) / name} is the folder of one"
+    )

@@ -37,11 +37,11 @@ def check_behavior_name(name: str) -> None:
     file = file_name(name)
     part = len(os.fsencode(part_file(part_name(TRAINER, learner_name(name))))) + _WHILE_WRITTEN
     if re.search("[\ud800-\udfff]", name):
-        why = "it holds half of a pair of surrogates, which is no character"
+        why = "it holds half of a pair of surrogates, which is not a character"
     elif file.lower() in (reserved.lower() for reserved in RESERVED):
-        why = f"a run has a file, folder or entry {file!r} of its own (reserved are {', '.join(RESERVED)})"
+        why = f"every run has its own file, folder or entry {file!r} (reserved names: {', '.join(RESERVED)})"
     elif part > _LONGEST_NAME:
-        why = f"its files would have names of up to {part} bytes, and {_LONGEST_NAME} are possible"
+        why = f"its files would have names of up to {part} bytes, but at most {_LONGEST_NAME} are possible"
     else:
         return
     raise RunFolderError(f"behavior {name!r}: {why}; give the behavior another name")

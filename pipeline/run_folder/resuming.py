@@ -57,7 +57,7 @@ def choose_checkpoint(checkpoints: Path, *, playing: bool = False, files: FileOp
             continue
         aside = [] if playing else _make_newest(checkpoints, found, files)
         if defects:
-            kept = f" What is left of it is kept as {', '.join(map(str, aside))}." if aside else ""
+            kept = f" Its remaining files are kept as {', '.join(map(str, aside))}." if aside else ""
             log.warning(
                 "%s. %s from the checkpoint before, %s (%s), instead.%s",
                 "; ".join(defects),
@@ -68,7 +68,7 @@ def choose_checkpoint(checkpoints: Path, *, playing: bool = False, files: FileOp
             )
         return found
     if defects:
-        raise CheckpointError(f"{'; '.join(defects)}. No older checkpoint is whole: {MENDING}")
+        raise CheckpointError(f"{'; '.join(defects)}. No older checkpoint is intact: {MENDING}")
     return None
 
 
@@ -126,7 +126,7 @@ def kept_configuration(run_folder: Path) -> RunConfig:
     """
     file, plain = run_folder / CONFIGURATION, read_configuration(run_folder)
     if not plain:
-        raise RunFolderError(f"{file} is missing, or can't be read: this is no folder of a run")
+        raise RunFolderError(f"{file} is missing, or can't be read: this is not the folder of a run")
     return RunConfig.from_plain(plain, file)
 
 
@@ -169,7 +169,7 @@ def other_run(before: str, config: RunConfig) -> str:
         return ""
     return (
         f"it is a run of {', '.join(map(str, learned))}, and the configuration has {', '.join(config.behaviors)}: "
-        "resume it with its own file, or give this one a run of its own with another --run-id"
+        "resume it with its own file, or start a new run with this one, with another --run-id"
     )
 
 

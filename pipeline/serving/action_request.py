@@ -138,7 +138,7 @@ def make_action_request(
         raise unfit(f"observations: of {n} agents, expected 1 to {MOST_AGENTS} in a request")
     if episode_start is not None:
         if not session:
-            raise unfit("episode_start: it is of a session, and the request names none")
+            raise unfit("episode_start: it belongs to a session, but the request names no session")
         if episode_start.shape != (n,):
             raise unfit(f"episode_start: expected [{n}], one per agent, got {list(episode_start.shape)}")
     read = None if masks is None else _masks(spec, masks, n)
@@ -160,7 +160,7 @@ def observation_array(spec: ObservationSpec, value: object, flat: bool = False) 
         try:
             value = b64decode(value, validate=True)
         except (binascii.Error, ValueError):
-            raise unfit(f"observations.{spec.name}: a text has to be base64 of the array's bytes") from None
+            raise unfit(f"observations.{spec.name}: a string must be base64 of the array's bytes") from None
     if isinstance(value, bytes):
         return _from_bytes(spec, value)
     try:
@@ -168,7 +168,7 @@ def observation_array(spec: ObservationSpec, value: object, flat: bool = False) 
     except (ValueError, OverflowError):  # ragged
         raise _misshapen(spec, "lists of different lengths") from None
     if array.dtype.kind not in "iuf" or (array is not value and _holds_flags(value, array.ndim)):
-        raise unfit(f"observations.{spec.name}: expected numbers, got {_kind(value)} with something else in it")
+        raise unfit(f"observations.{spec.name}: expected numbers, got {_kind(value)} that also contains something else")
     return observation_from_values(spec, array) if flat and array.ndim == 1 else _of_spec(spec, array)
 
 
@@ -183,7 +183,9 @@ def _from_bytes(spec: ObservationSpec, data: bytes) -> Array:
     dtype = np.dtype(spec.dtype).newbyteorder("<")
     one = spec.size * dtype.itemsize
     if not one or len(data) % one:
-        raise unfit(f"observations.{spec.name}: {len(data)} bytes are no whole number of {spec}, {one} bytes an agent")
+        raise unfit(
+            f"observations.{spec.name}: {len(data)} bytes are not a whole number of {spec}, {one} bytes an agent"
+        )
     return _of_spec(spec, np.frombuffer(data, dtype).reshape(-1, *spec.shape))
 
 
@@ -195,7 +197,7 @@ def observation_from_values(spec: ObservationSpec, values: Array) -> Array:
     """
     if not spec.size or len(values) % spec.size:
         raise unfit(
-            f"observations.{spec.name}: {len(values)} numbers are no whole number of {spec}, {spec.size} an agent"
+            f"observations.{spec.name}: {len(values)} numbers are not a whole number of {spec}, {spec.size} an agent"
         )
     return _of_spec(spec, values.reshape(-1, *spec.shape))
 
@@ -228,7 +230,9 @@ def by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationS
         if lacking:
             raise unfit(f"observations.{lacking[0]}: missing; expected {spec.seen}")
         if len(set(names)) < len(names):
-            raise unfit(f"observations: some have one name; give a list of {len(names)} in this order: {spec.seen}")
+            raise unfit(
+                f"observations: some of them share a name; give a list of {len(names)} in this order: {spec.seen}"
+            )
         return [(each, observations[each.name]) for each in specs]
     if not isinstance(observations, list | tuple) or len(observations) != len(specs):
         raise unfit(
@@ -260,7 +264,7 @@ def flags(value: object, key: str) -> NDArray[np.bool_] | None:
     except (ValueError, OverflowError):
         raise unfit(f"{key}: expected true or false, got lists of different lengths") from None
     if array.dtype.kind not in "biu" or not np.isin(array, (0, 1)).all():
-        raise unfit(f"{key}: expected true or false (or 1 or 0), got {_kind(value)} with something else in it")
+        raise unfit(f"{key}: expected true or false (or 1 or 0), got {_kind(value)} that also contains something else")
     return array.astype(np.bool_)
 
 

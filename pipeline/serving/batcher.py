@@ -101,7 +101,9 @@ class Batcher:
             RequestRefused: if too many wait, it took too long, or the policy can't decide.
         """
         if len(self._waiting) >= self._limits.waiting:
-            raise RequestRefused(ErrorKind.OVERLOADED, f"{self._limits.waiting} requests wait already; try again later")
+            raise RequestRefused(
+                ErrorKind.OVERLOADED, f"{self._limits.waiting} requests are already waiting; try again later"
+            )
         loop, patience_s = asyncio.get_running_loop(), self._limits.patience_s
         each = _WaitingRequest(request, recall, loop.create_future())
         late = RequestRefused(ErrorKind.LATE, f"there was no decision in {patience_s:g} s")

@@ -176,7 +176,7 @@ class GrpcServer:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
 
     async def _reflect(self, _: Any, context: _Context) -> None:
-        """Answer a tool's requests for descriptions until it has no more."""
+        """Answer a tool's requests for descriptions until the tool has sent its last one."""
         await self._check_token(context)
         try:
             while (message := await self._message(context, last=True)) is not None:
@@ -209,7 +209,7 @@ class GrpcServer:
             under_way = self._admission.under_way
             self._service.tally.turned_away()
             await asyncio.sleep(random.uniform(REFUSED_S, 2 * REFUSED_S))
-            raise RequestRefused(ErrorKind.OVERLOADED, f"{under_way} calls are under way; try again later")
+            raise RequestRefused(ErrorKind.OVERLOADED, f"{under_way} calls are in progress; try again later")
         message = await self._message(context)
         begun = self._admission.begin()
         try:
@@ -272,7 +272,7 @@ def _parsed(kind: Any, body: bytes) -> Any:
     try:
         return kind.FromString(body)
     except DecodeError as error:
-        raise RequestRefused(ErrorKind.MALFORMED, f"the message is no {kind.DESCRIPTOR.name}: {error}") from None
+        raise RequestRefused(ErrorKind.MALFORMED, f"the message is not a {kind.DESCRIPTOR.name}: {error}") from None
 
 
 def _action_request(spec: BehaviorSpec, request: Any) -> ActionRequest:

@@ -273,7 +273,7 @@ def _check_tensor(tensor: InputTensor, datatype: str, shape: list[int]) -> None:
 def _observation(spec: ObservationSpec, tensor: InputTensor) -> Array:
     array = observation_array(spec, tensor.data, flat=True)
     if len(array) != tensor.shape[0]:
-        raise unfit(f"inputs.{tensor.name}: the data is of {len(array)} agents, and the shape {tensor.shape}")
+        raise unfit(f"inputs.{tensor.name}: the data is for {len(array)} agents, but the shape is {tensor.shape}")
     return array
 
 
@@ -282,7 +282,7 @@ def _flags(tensor: InputTensor) -> NDArray[np.bool_]:
     array = flags(np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data, place)
     assert array is not None, "there is data"
     if array.size != prod(tensor.shape):
-        raise unfit(f"{place}: there are {array.size} elements, and the shape is {tensor.shape}")
+        raise unfit(f"{place}: there are {array.size} elements, but the shape is {tensor.shape}")
     return array.reshape(tensor.shape)
 
 

@@ -77,7 +77,7 @@ def _read(body: bytes, header_length: str | None) -> InferRequest:
     try:
         plain = from_json(body[:length])
     except (ValueError, RecursionError) as error:
-        raise web.HTTPBadRequest(text=f"the body is no JSON: {error}") from None
+        raise web.HTTPBadRequest(text=f"the body is not JSON: {error}") from None
     asked: InferRequest = checked(plain, InferRequest)
     for tensor in asked.inputs:
         size = tensor.parameters.get("binary_data_size")

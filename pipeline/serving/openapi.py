@@ -28,7 +28,7 @@ _PURPOSES: dict[str, dict[str, Any]] = {
     "episode_start": {
         "type": "array",
         "items": {"type": "boolean"},
-        "description": "[agents] true where an agent's episode begins: the session forgets what it remembered of it.",
+        "description": "[agents] true where an agent's episode begins: the session clears its memory of this agent.",
     },
 }
 _REQUEST = {
@@ -47,9 +47,9 @@ _ANSWER = {
     },
 }
 _REFUSALS = {
-    "400": "The body is no JSON or msgpack",
+    "400": "The body is neither JSON nor msgpack",
     "401": "The token is missing or wrong",
-    "403": "The caller is of another origin, or calls the server by a name that is not its",
+    "403": "The caller is of another origin, or calls the server by a name that is not the server's",
     "404": "No such model or session",
     "408": "The body did not arrive in time",
     "409": "Another request of the session is not answered yet",
@@ -78,7 +78,7 @@ def schema(session: dict[str, Any], infer: dict[str, Any]) -> dict[str, Any]:
         (f"{one}/act", "post", _operation("Actions for observations", [model], _REQUEST, _ANSWER)),
         (f"{one}/sessions", "post", _operation("Begin a session", [model], session, done="201")),
         (f"{one}/sessions/{{session}}", "delete", _operation("End a session", [model, key])),
-        ("/healthz", "get", _operation("200 while requests are answered, 503 when the server ends")),
+        ("/healthz", "get", _operation("200 while the server answers requests, 503 while it shuts down")),
         ("/metrics", "get", _operation("Counts in Prometheus' text format")),
         ("/v2", "get", _operation(f"{v2}the server and its extensions")),
         ("/v2/health/live", "get", _operation(f"{v2}200 while the server runs")),

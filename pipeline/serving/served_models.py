@@ -105,7 +105,7 @@ class ServedModel:
             complaint = signature or str(error)
             if complaint != self._refused:
                 self._refused = complaint
-                log.warning("%s: a newer model can't be served, the one before stays: %s", self.name, error)
+                log.warning("%s: a newer model can't be served; still serving the previous one: %s", self.name, error)
             return
         self.newest, self._refused = loaded, None
         log.info("%s: serves %s now", self.name, loaded.description)
@@ -148,7 +148,7 @@ def load_models(references: Sequence[str]) -> list[ServedModel]:
             files = find_models(reference)
             if name and len(files) > 1:
                 names = ", ".join(file.behavior for file in files)
-                raise RunError(f"{reference} holds several behaviours ({names}), and one name was given")
+                raise RunError(f"{reference} holds several behaviours ({names}), but only one name was given")
             models = [ServedModel(name, reference, file.behavior) for file in files]
         except (RunError, OSError) as error:
             raise CommandError(f"--serve {argument}: {error}") from error

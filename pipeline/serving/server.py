@@ -76,7 +76,7 @@ async def _serve(
 
     def receive() -> None:
         if stop.is_set():
-            at_once("ended at once; requests under way were not answered", AT_ONCE)
+            at_once("ended immediately; pending requests were not answered", AT_ONCE)
         stop.set()
 
     with requests_received(lambda: loop.call_soon_threadsafe(receive)):
@@ -128,7 +128,7 @@ def _grpc_ports(taken: int, port: int | None) -> Sequence[int]:
     if port is None:
         return range(taken + 1, taken + 1 + TRIED_PORTS)
     if port == LAST_PORT:
-        raise CommandError(f"--listen: gRPC has the next port, and {port} is the last one")
+        raise CommandError(f"--listen: gRPC uses the next port, but {port} is the last one")
     return (0,) if port == 0 else (port + 1,)
 
 
@@ -141,7 +141,7 @@ async def _drain(
         async with asyncio.timeout(DRAIN_S):
             await service.end()
     except TimeoutError:
-        at_once(f"requests under way could not be answered within {DRAIN_S:g} s", 1)
+        at_once(f"pending requests could not be answered within {DRAIN_S:g} s", 1)
     await grpc_server.read_all(READ_S)
     await grpc_server.stop(2 * REFUSED_S)
     await site.stop()

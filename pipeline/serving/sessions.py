@@ -81,7 +81,7 @@ class Sessions:
             raise RequestRefused(
                 ErrorKind.FULL,
                 f"there are {len(self._sessions)} sessions of {self._agents} agents (at most {limits.sessions} and "
-                f"{limits.agents}); end those that are over",
+                f"{limits.agents}); end the sessions that are no longer needed",
             )
         key = key or secrets.token_urlsafe(18)
         self._sessions[key] = _Session(agents, self._nothing(agents), self._clock())
@@ -121,7 +121,7 @@ class Sessions:
         if session.busy:
             raise RequestRefused(ErrorKind.BUSY, f"session {key}: another request of this session is not answered yet")
         if request.agents != session.agents:
-            raise unfit(f"session {key} is of {session.agents} agents, and the observations of {request.agents}")
+            raise unfit(f"session {key} has {session.agents} agents, but the observations are for {request.agents}")
         starts = np.ones(request.agents, np.bool_) if request.begins else request.episode_start
         turn = Turn(self._begun(session, starts))
         session.busy = True

@@ -103,7 +103,8 @@ def test_a_run_is_resumed_from_the_older_checkpoint_by_name(damaged, tmp_path):
     assert f"{newest.name}/trainer%40learner-CartPole.part: is damaged: its checksum" in command.output
     assert "Resuming from the checkpoint before, " in command.output
     assert (
-        f"checkpoints/{older.name} (CartPole at step {step}), instead. What is left of it is kept as" in command.output
+        f"checkpoints/{older.name} (CartPole at step {step}), instead. Its remaining files are kept as"
+        in command.output
     )
     assert f"Resuming training from step {step}." in command.output
     assert (newest.parent / f"{newest.name}.damaged" / "trainer%40learner-CartPole.part").is_file()
@@ -156,7 +157,7 @@ def test_a_broken_training_status_is_put_aside(damaged, content, caplog):
     run_here(PLAIN, damaged.parent, "run", resume=True)
     assert status.with_name("training_status.json.damaged").read_text() == content
     assert json.loads(status.read_text())["CartPole"]
-    assert "is no readable training status" in caplog.text
+    assert "is not a readable training status" in caplog.text
     assert f"It is kept as {status}.damaged" in caplog.text
 
 

@@ -193,6 +193,6 @@ def test_an_output_that_can_not_be_written_ends_no_run(tmp_path):
     with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("The output can't be written: No space left on device. Training goes on.") == 1
+    assert done.stderr.count("The output can't be written: No space left on device. Training continues.") == 1
     assert "Traceback" not in done.stderr
     read_whole_checkpoint(tmp_path / "run")

@@ -106,10 +106,10 @@ def test_a_mixture_with_a_script_and_a_file_without_its_pool_are_refused_by_name
     index["members"][0] |= {"use": "random", "name": "chance"}
     (copied / "RPS" / "league" / "pool.json").write_text(json.dumps(index))
     assert report["mixture"][0][0] == 0
-    with pytest.raises(RunError, match=r"member-0 of the mixture is chance \(random\), which is no policy to load"):
+    with pytest.raises(RunError, match=r"member-0 of the mixture is chance \(random\), which is not a loadable policy"):
         load_policy(copied, mixture=True)
     alone = shutil.copy(load_policy(folder, checkpoint="member-0").file, tmp_path)
-    with pytest.raises(RunError, match="is no member of the pool whose folder it is in"):
+    with pytest.raises(RunError, match="is not a member of the pool in its folder"):
         load_policy(alone)
 
 

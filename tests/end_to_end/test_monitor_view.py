@@ -48,4 +48,4 @@ def test_what_is_no_run_is_named(tmp_path):
     line = [sys.executable, str(COMMAND), "--view", "none"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert "--view none: no run; neither none nor results/none is the folder of one" in done.stderr
+    assert "--view none: there is no such run; neither none nor results/none is the folder of one" in done.stderr

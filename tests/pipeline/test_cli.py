@@ -360,7 +360,7 @@ def test_a_tournament_without_a_game_or_with_nobody_says_so(tmp_path, capsys, mo
     path = tmp_path / "volley.yaml"
     path.write_text("environment: {kind: builtin, id: Volley}\nbehaviors: {Volley: {}}\n")
     assert main([str(path), "--tournament", "random", "nobody"]) == 2
-    assert "--tournament nobody: nobody plays by this name" in capsys.readouterr().err
+    assert "--tournament nobody: there is no player of this name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

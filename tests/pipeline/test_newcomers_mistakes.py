@@ -231,7 +231,11 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
     "init_path": (
         POLE + "    init_path: nothing.pt\n",
         (),
-        ("run-pipeline: behaviors.Pole.init_path: ", "there is no file nothing.pt", "needs initialize_from beside it"),
+        (
+            "run-pipeline: behaviors.Pole.init_path: ",
+            "there is no file nothing.pt",
+            "a bare file name also needs initialize_from",
+        ),
     ),
     "replay": (
         POLE,

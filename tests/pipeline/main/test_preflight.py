@@ -97,7 +97,7 @@ def left(tmp_path):
 
 def test_a_run_of_ml_agents_that_can_not_be_resumed_is_refused_before_anything_is_written(left):
     with pytest.raises(
-        RunError, match=r"--resume: .*Ball/checkpoint\.pt: is no checkpoint of ML-Agents' ppo, sac or poca"
+        RunError, match=r"--resume: .*Ball/checkpoint\.pt: is not a checkpoint of ML-Agents' ppo, sac or poca"
     ):
         left({"Policy": {}})
 

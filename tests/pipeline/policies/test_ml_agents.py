@@ -237,14 +237,14 @@ def test_another_trainer_is_named():
 )
 def test_what_is_no_perceptron_is_named(tmp_path, parameter, what):
     path = changed(tmp_path, PPO, lambda content: content["Policy"].update({parameter: torch.zeros(2)}))
-    with pytest.raises(StageError, match=f"is no perceptron over vectors, as it has {what} \\({parameter}\\)"):
+    with pytest.raises(StageError, match=f"is not a perceptron over vectors, because it has {what} \\({parameter}\\)"):
         take(PPO, path)
 
 
 @pytest.mark.parametrize("left_out", ["Optimizer:value_optimizer", "Policy", "global_step"])
 def test_a_file_that_lacks_a_module_is_no_checkpoint(tmp_path, left_out):
     path = changed(tmp_path, PPO, lambda content: content.pop(left_out))
-    with pytest.raises(StageError, match="is no checkpoint of ML-Agents' ppo, sac or poca"):
+    with pytest.raises(StageError, match="is not a checkpoint of ML-Agents' ppo, sac or poca"):
         take(PPO, path)
 
 
@@ -253,7 +253,7 @@ def test_a_file_that_lacks_a_module_is_no_checkpoint(tmp_path, left_out):
     [
         ("Optimizer:critic", "network_body._body_endoder.seq_layers.2.bias", "can't be resumed from: it is not whole"),
         ("Optimizer:critic", "value_heads.value_heads.extrinsic.bias", "can't be resumed from: it is not whole"),
-        ("Optimizer:value_optimizer", "param_groups", "is no checkpoint of ML-Agents' ppo, sac or poca"),
+        ("Optimizer:value_optimizer", "param_groups", "is not a checkpoint of ML-Agents' ppo, sac or poca"),
         (
             "Policy",
             "action_model._continuous_distribution.mu.bias",
@@ -286,7 +286,7 @@ def test_the_checkpoint_that_ml_agents_resumes_from_is_taken(tmp_path):
 def test_one_that_can_not_be_resumed_from_is_named_before_anything_starts(tmp_path):
     (tmp_path / "Simple").mkdir()
     torch.save({"Policy": {}, "global_step": {}}, tmp_path / "Simple" / "checkpoint.pt")
-    with pytest.raises(RunError, match=r"Simple/checkpoint\.pt: is no checkpoint of ML-Agents' ppo, sac or poca"):
+    with pytest.raises(RunError, match=r"Simple/checkpoint\.pt: is not a checkpoint of ML-Agents' ppo, sac or poca"):
         left_steps(tmp_path)
 
 

@@ -79,9 +79,9 @@ def test_a_model_that_acts_otherwise_than_its_policy_is_reported(tmp_path, caplo
     monkeypatch.setattr(model, "make_policy", lambda design: Other(design))
     for step in (100, 200):
         written(tmp_path, step, exporter=OnnxExporter())
-    assert [text.partition(" does not act as the policy that it was made from")[0] for text in warnings_of(caplog)] == [
-        str(tmp_path / "Test" / f"Test-{step}.onnx") for step in (100, 200)
-    ]
+    assert [
+        text.partition(" does not act like the policy that it was made from")[0] for text in warnings_of(caplog)
+    ] == [str(tmp_path / "Test" / f"Test-{step}.onnx") for step in (100, 200)]
     caplog.clear()
     exporter = OnnxExporter()
     for step in (300, 400):

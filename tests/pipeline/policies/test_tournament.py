@@ -54,10 +54,10 @@ def test_a_run_is_found_from_all_that_names_a_policy_of_it(tmp_path):
 @pytest.mark.parametrize(
     ("players", "message"),
     [
-        (["random", "nobody"], "nobody: nobody plays by this name; expected the folder of a run"),
-        (["random", "player"], "player: nobody plays by this name"),
+        (["random", "nobody"], "nobody: there is no player of this name; expected the folder of a run"),
+        (["random", "player"], "player: there is no player of this name"),
         (["random", "random"], "random is named twice"),
-        (["random"], "random has nobody to play against"),
+        (["random"], "random has no opponent"),
         (["results/none@all", "random"], "results/none@all: no policies of one step"),
     ],
 )

@@ -87,7 +87,7 @@ def test_what_is_no_policy_is_told(run_folder, tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"hello")
     for name, message in (
         ("empty", "holds no policies: expected a .pt or .onnx file, the folder of a run"),
-        ("notes.txt", "is no model: expected a .pt or .onnx file"),
+        ("notes.txt", "is not a model: expected a .pt or .onnx file"),
         ("broken.pt", "is not an exported policy: it is damaged"),
         ("broken.onnx", "is not a model that onnxruntime can run"),
         ("borken.pt", r"there is no file and no folder .*; did you mean 'broken\.pt'\?"),
@@ -96,7 +96,7 @@ def test_what_is_no_policy_is_told(run_folder, tmp_path):
             load_policy(tmp_path / name)
     with pytest.raises(RunError, match=r"Test-500\.pt is a policy of Test, not of Other"):
         load_policy(run_folder / "Test" / "Test-500.pt", behavior="Other")
-    with pytest.raises(RunError, match=r"@best chooses in the folder of a run, and .* is a file"):
+    with pytest.raises(RunError, match=r"@best chooses from the folder of a run, but .* is a file"):
         load_policy(run_folder / "Test" / "Test-500.pt", checkpoint="best")
 
 

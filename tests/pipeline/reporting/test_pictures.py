@@ -156,7 +156,7 @@ def test_one_run_is_drawn_into_its_folder_and_several_into_the_working_directory
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--plot", "nope"], "--plot nope: no run; neither nope nor results/nope is the folder of one"),
+        (["--plot", "nope"], "--plot nope: there is no such run; neither nope nor results/nope is the folder of one"),
         (["--plot", "empty"], "--plot: empty wrote no curves: a run has some from its first summary_freq steps on"),
         (["--plot", "a", "--plot-file", "there/is/no.png"], "there/is/no.png can't be written: No such file"),
     ],

@@ -68,7 +68,7 @@ def test_a_disk_that_fills_up_is_named_once(tmp_path: Path, capsys):
         log.info("begun")
         log.info("more")
     said = capsys.readouterr().err
-    assert said.count("run.log can't be written: No space left on device. Training goes on.") == 1
+    assert said.count("run.log can't be written: No space left on device. Training continues.") == 1
 
 
 class Heard(logging.Handler):

@@ -127,7 +127,7 @@ def test_values_that_are_not_finite_are_left_out_and_named_once(caplog):
     collector.extend("Tennis", "Losses/Value Loss", [math.inf, 4.0, -math.inf], "mean")
     assert collector.summaries("Tennis")["Losses/Value Loss"].mean == 3.0
     assert [record.getMessage() for record in caplog.records] == [
-        "Statistic 'Losses/Value Loss' of Tennis got the value nan; such values are left out of it (reported once)."
+        "Statistic 'Losses/Value Loss' of Tennis got the value nan; values that are not finite are omitted (reported once)."
     ]
 
 

@@ -110,7 +110,7 @@ def test_wandb_gets_each_statistic_over_the_behaviours_step_and_a_resumed_run_go
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("given", [{"mode": "online"}, {}])
 def test_wandb_without_a_login_is_refused_with_the_ways_out(given, tmp_path: Path):
-    with pytest.raises(RunError, match=r"statistics_writers\.0: nobody has logged in to W&B.*mode: offline"):
+    with pytest.raises(RunError, match=r"statistics_writers\.0: not logged in to W&B.*mode: offline"):
         make_writers(config({"use": "wandb", "with": given}), tmp_path)
 
 

@@ -48,7 +48,7 @@ def test_a_run_comes_back_with_its_newest_checkpoint_and_its_policies(run_folder
 
 def test_a_folder_that_is_there_is_left_alone(run_folder, tmp_path):
     file = carry(run_folder, tmp_path / "ball.zip")
-    with pytest.raises(RunFolderError, match="first is there already: give the run another run_id"):
+    with pytest.raises(RunFolderError, match="first already exists: give the run another run_id"):
         unpack(file, run_folder.parent, None)
     assert unpack(file, run_folder.parent, "second").name == "second"
 
@@ -109,7 +109,7 @@ def test_a_file_outside_of_the_folder_is_refused(tmp_path, name):
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr(name, "")
         archive.writestr(LISTING, json.dumps({**listing, "checksum": checksum_of(listing)}))
-    with pytest.raises(RunFolderError, match="is no file that was written"):
+    with pytest.raises(RunFolderError, match="is not a file that a saved run has"):
         unpack(tmp_path / "x.zip", tmp_path / "results", None)
 
 

@@ -107,7 +107,7 @@ def test_one_that_takes_too_long_is_given_up_and_who_is_missing_is_named(tmp_pat
     assert not assembler.give_up_if_overdue(1000.0 + PATIENCE_S)
     with caplog.at_level(logging.WARNING):
         assert assembler.give_up_if_overdue(1000.1 + PATIENCE_S)
-    assert "no word of ghost-Ball@main" in caplog.text
+    assert "still missing: ghost-Ball@main" in caplog.text
     assert not assembler.busy
 
 

@@ -198,12 +198,12 @@ def test_behaviors_whose_folder_would_be_one_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("configuration.yaml", "a run has a file, folder or entry 'configuration.yaml' of its own"),
-        (".LOCK", "of its own"),
-        ("Checkpoints", "of its own"),
-        ("wandb", "of its own"),
-        ("metadata", "of its own"),
-        ("x" * 210, "its files would have names of up to 2.. bytes, and 255 are possible"),
+        ("configuration.yaml", "every run has its own file, folder or entry 'configuration.yaml'"),
+        (".LOCK", "every run has its own"),
+        ("Checkpoints", "every run has its own"),
+        ("wandb", "every run has its own"),
+        ("metadata", "every run has its own"),
+        ("x" * 210, "its files would have names of up to 2.. bytes, but at most 255 are possible"),
         ("é" * 110, "its files would have names"),
         ("a\ud800", "half of a pair of surrogates"),
     ],
@@ -309,7 +309,7 @@ def test_a_results_folder_that_cannot_be_made_is_named_with_what_is_in_the_way(t
     (tmp_path / "file").touch()
     results = tmp_path / "file" / "results"
     in_way = (
-        rf"run can't be written: {re.escape(str(tmp_path / 'file'))} is no folder\. .* choose another --results-dir$"
+        rf"run can't be written: {re.escape(str(tmp_path / 'file'))} is not a folder\. .* choose another --results-dir$"
     )
     on_windows = sys.platform == "win32" and "resume" in flags  # which sees no folder there, and not why
     nothing = f"there is no run 'run' in {re.escape(str(results))}; it holds no runs at all"
@@ -321,7 +321,7 @@ def test_a_results_folder_that_cannot_be_made_is_named_with_what_is_in_the_way(t
 @pytest.mark.parametrize("flags", [{}, {"resume": True}, {"inference": True}, {"force": True}])
 def test_a_results_folder_that_the_system_refuses_is_refused_in_one_sentence(tmp_path, flags):
     results = tmp_path / ("long" * 100)
-    with pytest.raises(RunFolderError, match=r"/run can't be written: File name too long\. Make room there"):
+    with pytest.raises(RunFolderError, match=r"/run can't be written: File name too long\. Free some space there"):
         run_here(cartpole(**INLINE), results, "run", **flags)
 
 
@@ -454,7 +454,7 @@ def test_without_a_status_file_the_status_is_empty(tmp_path):
 def test_a_broken_status_file_is_named(tmp_path, content):
     with RunFolder.create(tmp_path, "ppo") as folder:
         folder.training_status.write_text(content)
-        with pytest.raises(RunFolderError, match=r"training_status\.json is no readable training status"):
+        with pytest.raises(RunFolderError, match=r"training_status\.json is not a readable training status"):
             folder.read_training_status()
 
 
@@ -488,7 +488,7 @@ def altered(status, key, value):
 def test_a_value_of_the_status_file_that_can_not_be_is_named_with_its_key(tmp_path, key, value, named):
     with RunFolder.create(tmp_path, "ppo") as folder:
         folder.training_status.write_text(altered(STATUS, key, value))
-        with pytest.raises(RunFolderError, match=rf"training_status\.json is no readable training status .*{named}"):
+        with pytest.raises(RunFolderError, match=rf"training_status\.json is not a readable training status .*{named}"):
             folder.read_training_status()
 
 

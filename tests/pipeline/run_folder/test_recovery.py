@@ -156,7 +156,9 @@ def test_when_all_are_damaged_each_is_named_and_nothing_is_changed(two):
     flip(part(two, 7))
     part(two, 6).unlink()
     before = sorted(two.rglob("*"))
-    with pytest.raises(CheckpointError, match=r"000007.trainer.*000006.trainer.*No older checkpoint is whole.*--force"):
+    with pytest.raises(
+        CheckpointError, match=r"000007.trainer.*000006.trainer.*No older checkpoint is intact.*--force"
+    ):
         choose_checkpoint(two)
     assert sorted(two.rglob("*")) == before
 
@@ -248,7 +250,7 @@ def test_a_folder_without_a_manifest_is_damage_and_not_an_unfinished_one(tmp_pat
     save(tmp_path, 0)
     for path in both_manifests(tmp_path, 0):
         path.unlink()
-    with pytest.raises(CheckpointError, match="000000.manifest.json: is missing.*No older checkpoint is whole"):
+    with pytest.raises(CheckpointError, match="000000.manifest.json: is missing.*No older checkpoint is intact"):
         choose_checkpoint(tmp_path)
     assert not unfinished_folder(tmp_path, 0).exists()
 

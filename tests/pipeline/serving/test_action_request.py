@@ -84,8 +84,8 @@ def test_all_else_is_optional_and_may_be_null():
         ([PLACES, EYES[:1]], "eye is of 1 agents, and place of 2"),
         ([[], []], "expected float32[n, 2], a row per agent, got [0]"),
         ([b"", b""], "of 0 agents, expected 1 to"),
-        ([b"123", EYES], "observations.place: 3 bytes are no whole number of place float32[2], 8 bytes an agent"),
-        (["!", EYES], "observations.place: a text has to be base64"),
+        ([b"123", EYES], "observations.place: 3 bytes are not a whole number of place float32[2], 8 bytes an agent"),
+        (["!", EYES], "observations.place: a string must be base64"),
         ([b"\0" * 8 * (MOST_AGENTS + 1), b"\0" * 4 * (MOST_AGENTS + 1)], f"expected 1 to {MOST_AGENTS} in a request"),
     ],
 )
@@ -109,7 +109,7 @@ def test_other_observations_are_refused_with_what_was_expected(observations, wor
         ({"masks": "all"}, "masks: is str 'all'; expected 1 for each"),
         ({"deterministic": 1}, "deterministic: expected true or false, got a number"),
         ({"session": 3}, "session: expected the id of a session, got a number"),
-        ({"episode_start": [True, True]}, "episode_start: it is of a session, and the request names none"),
+        ({"episode_start": [True, True]}, "episode_start: it belongs to a session, but the request names no session"),
         ({"session": "a", "episode_start": [True]}, "episode_start: expected [2], one per agent, got [1]"),
     ],
 )

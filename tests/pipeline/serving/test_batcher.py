@@ -147,7 +147,7 @@ async def test_while_one_is_decided_others_gather_up_to_the_bound():
         more = [asyncio.create_task(actions(made, n)) for n in (2, 3)]
         await asyncio.sleep(0)
         assert len(made) == 2
-        with pytest.raises(RequestRefused, match="2 requests wait already") as raised:
+        with pytest.raises(RequestRefused, match="2 requests are already waiting") as raised:
             await actions(made, 4)
         assert raised.value.why is ErrorKind.OVERLOADED
         policy.go.set()

@@ -115,7 +115,7 @@ async def test_a_session_remembers(tmp_path):
     [
         (asking(model="Bell"), "NOT_FOUND", "did you mean 'Ball'"),
         (asking(session="none"), "NOT_FOUND", "there is no session 'none'"),
-        (asking([1, 2]), "INVALID_ARGUMENT", "2 numbers are no whole number of vector float32[3], 3 an agent"),
+        (asking([1, 2]), "INVALID_ARGUMENT", "2 numbers are not a whole number of vector float32[3], 3 an agent"),
         (asking([1, 2, float("nan")]), "INVALID_ARGUMENT", "not finite"),
         (asking(name="vektor"), "INVALID_ARGUMENT", "did you mean 'vector'"),
         (asking(masks=[True] * 4), "INVALID_ARGUMENT", "masks: has the shape (4,), for 1 agents"),
@@ -165,7 +165,7 @@ async def test_beyond_its_bound_it_refuses(tmp_path):
     write_model(tmp_path)
     async with called(tmp_path, batches=BatchLimits(waiting=0)) as (_, stub):
         code, words = await refusal(stub.Act(asking()))
-        assert (code, "requests wait already" in words) == ("RESOURCE_EXHAUSTED", True)
+        assert (code, "requests are already waiting" in words) == ("RESOURCE_EXHAUSTED", True)
 
 
 async def test_clients_beyond_the_bound_are_refused_and_the_others_answered(tmp_path, monkeypatch):

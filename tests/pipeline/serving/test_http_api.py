@@ -129,9 +129,9 @@ async def test_a_session_remembers(tmp_path):
 @pytest.mark.parametrize(
     ("path", "body", "kind", "status", "words"),
     [
-        (ACT, b"{", "json", 400, "the body is no JSON"),
-        (ACT, b"[" * 100_000, "json", 400, "the body is no JSON"),
-        (ACT, b"\xff", "json", 400, "the body is no JSON"),
+        (ACT, b"{", "json", 400, "the body is not JSON"),
+        (ACT, b"[" * 100_000, "json", 400, "the body is not JSON"),
+        (ACT, b"\xff", "json", 400, "the body is not JSON"),
         (ACT, b"\x81", "msgpack", 400, "the body is no msgpack"),
         (ACT, b"\xc1", "msgpack", 400, "the body is no msgpack"),
         (ACT, b"\x01\x02", "msgpack", 400, "the body is no msgpack"),
@@ -210,7 +210,7 @@ async def test_beyond_its_bound_it_refuses_with_503(tmp_path):
     async with called(tmp_path, batches=BatchLimits(waiting=0)) as (_, caller):
         async with caller.post(ACT, json={"observations": [[ROW]]}) as answer:
             assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
-            assert "requests wait already" in (await answer.json())["error"]
+            assert "requests are already waiting" in (await answer.json())["error"]
 
 
 async def test_a_session_too_many_is_refused_with_429(tmp_path):

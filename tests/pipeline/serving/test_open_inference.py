@@ -195,14 +195,14 @@ async def test_what_does_not_fit_is_refused_by_name(tmp_path):
         "inputs": [{"name": "vector", "datatype": "FP32", "shape": [1, 3], "parameters": {"binary_data_size": 12}}]
     }
     refused = [
-        (b"{", "no JSON"),
+        (b"{", "not JSON"),
         ({"input": []}, "inputs"),
         ({"inputs": []}, "inputs.vector: missing; there are: vector, masks"),
         (changed(name="vektor"), "inputs.vektor: there is none; did you mean 'vector'?"),
         (changed(datatype="FP64"), "inputs.vector: the datatype is FP64, expected FP32"),
         (changed(shape=[3]), "inputs.vector: the shape is [3], expected [-1, 3]"),
         (changed(shape=[1, -3]), "inputs.0.shape.1"),
-        (changed(shape=[2, 3]), "the data is of 1 agents, and the shape [2, 3]"),
+        (changed(shape=[2, 3]), "the data is for 1 agents, but the shape is [2, 3]"),
         (changed(data=[1, 2, True]), "expected numbers"),
         (changed(data=None), "inputs.vector: there is no data"),
         (changed(parameters={"content_type": "pd"}), "inputs.vector.parameters.content_type: 'pd' can't be obeyed"),

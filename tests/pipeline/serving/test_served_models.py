@@ -74,7 +74,7 @@ def test_a_file_that_is_half_written_is_told_of_once_and_read_when_it_is_whole(t
     for _ in range(3):
         model.refresh()
         assert model.newest.step == 500
-    assert caplog.text.count("Ball: a newer model can't be served, the one before stays: ") == 1
+    assert caplog.text.count("Ball: a newer model can't be served; still serving the previous one: ") == 1
     path.write_bytes(whole)
     model.refresh()
     assert model.newest.step == 900
@@ -86,7 +86,7 @@ def test_one_that_is_gone_is_told_of_once(tmp_path, caplog):
     path.unlink()
     for _ in range(3):
         model.refresh()
-    assert (model.newest.step, caplog.text.count("the one before stays")) == (500, 1)
+    assert (model.newest.step, caplog.text.count("still serving the previous one")) == (500, 1)
 
 
 @pytest.mark.parametrize(
