@@ -57,9 +57,9 @@ def choose_checkpoint(checkpoints: Path, *, playing: bool = False, files: FileOp
             continue
         aside = [] if playing else _make_newest(checkpoints, found, files)
         if defects:
-            kept = f" Its remaining files are kept as {', '.join(map(str, aside))}." if aside else ""
+            kept = f" The damaged files are kept as {', '.join(map(str, aside))}." if aside else ""
             log.warning(
-                "%s. %s from the checkpoint before, %s (%s), instead.%s",
+                "%s. %s from the previous checkpoint, %s (%s), instead.%s",
                 "; ".join(defects),
                 "Playing" if playing else "Resuming",
                 found.folder,

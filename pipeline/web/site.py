@@ -324,7 +324,7 @@ async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]
         return read(body)
     except (ValueError, RecursionError) as error:
         name = request.content_type.rpartition("/")[2]
-        raise web.HTTPBadRequest(text=f"the body is no {name.replace('json', 'JSON')}: {error}") from None
+        raise web.HTTPBadRequest(text=f"the body is not {name.replace('json', 'JSON')}: {error}") from None
 
 
 async def read_body(request: web.Request) -> bytes:

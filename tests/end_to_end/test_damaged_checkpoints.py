@@ -101,9 +101,9 @@ def test_a_run_is_resumed_from_the_older_checkpoint_by_name(damaged, tmp_path):
     command = Command(tmp_path, MORE, "--resume")
     assert command.wait() == 0, command.output
     assert f"{newest.name}/trainer%40learner-CartPole.part: is damaged: its checksum" in command.output
-    assert "Resuming from the checkpoint before, " in command.output
+    assert "Resuming from the previous checkpoint, " in command.output
     assert (
-        f"checkpoints/{older.name} (CartPole at step {step}), instead. Its remaining files are kept as"
+        f"checkpoints/{older.name} (CartPole at step {step}), instead. The damaged files are kept as"
         in command.output
     )
     assert f"Resuming training from step {step}." in command.output

@@ -58,7 +58,7 @@ def test_a_run_is_found_from_all_that_names_a_policy_of_it(tmp_path):
         (["random", "player"], "player: there is no player of this name"),
         (["random", "random"], "random is named twice"),
         (["random"], "random has no opponent"),
-        (["results/none@all", "random"], "results/none@all: no policies of one step"),
+        (["results/none@all", "random"], "results/none@all: there is no step at which"),
     ],
 )
 def test_who_can_not_play_is_named(players, message):

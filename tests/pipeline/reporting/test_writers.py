@@ -78,7 +78,7 @@ def test_a_writer_that_raises_is_named_and_called_no_more_except_to_close(caplog
         ({"use": "no_such_module:Writer"}, "no module named 'no_such_module'"),
         (
             {"use": "my_stages:ClipReward"},
-            "my_stages:ClipReward is no statistics writer: it has no write, add_property",
+            "my_stages:ClipReward is not a statistics writer: it has no write, add_property",
         ),
         ({"use": "my_env:long_pole"}, "my_env:long_pole is not a class"),
         (

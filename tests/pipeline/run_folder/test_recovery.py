@@ -100,11 +100,11 @@ DAMAGES = {
     "a missing part": (lambda folder: part(folder, 7).unlink(), "000007.trainer.*can't be read: No such file"),
     "a part of the older one": (swap_the_part, "000007.trainer.*its checksum"),
     "a manifest of the older one": (swap_the_manifest, "is the manifest of checkpoint 6, not of 7"),
-    "truncated manifests": (truncate_manifests, "000007.manifest.json: is no manifest"),
-    "empty manifests": (write_manifests(b""), "000007.manifest.json: is no manifest"),
-    "manifests of bytes": (write_manifests(bytes(range(256))), "000007.manifest.json: is no manifest"),
-    "manifests of brackets": (write_manifests(b"[" * 100_000), "000007.manifest.json: is no manifest"),
-    "manifests of a list": (write_manifests(b"[1, 2]"), "000007.manifest.json: is no manifest"),
+    "truncated manifests": (truncate_manifests, "000007.manifest.json: is not the manifest"),
+    "empty manifests": (write_manifests(b""), "000007.manifest.json: is not the manifest"),
+    "manifests of bytes": (write_manifests(bytes(range(256))), "000007.manifest.json: is not the manifest"),
+    "manifests of brackets": (write_manifests(b"[" * 100_000), "000007.manifest.json: is not the manifest"),
+    "manifests of a list": (write_manifests(b"[1, 2]"), "000007.manifest.json: is not the manifest"),
     "missing manifests": (remove_manifests, "000007.manifest.json: is missing"),
     "a missing folder": (lambda folder: shutil.rmtree(folder / "000007"), "000007.trainer.*can't be read"),
 }
@@ -120,8 +120,8 @@ def test_a_damaged_newest_one_is_named_and_put_aside_and_the_older_one_is_taken(
     chosen.check()
     (record,) = heard.records
     assert re.search(message, record.getMessage())
-    assert f"Resuming from the checkpoint before, {two / '000006'} (Ball at step 600), instead" in record.getMessage()
-    assert (f"is kept as {two / '000007.damaged'}" in record.getMessage()) == there
+    assert f"Resuming from the previous checkpoint, {two / '000006'} (Ball at step 600), instead" in record.getMessage()
+    assert (f"are kept as {two / '000007.damaged'}" in record.getMessage()) == there
     assert not (two / "000007").exists()
     assert newest_checkpoint(two).number == 6, "hosts take the same one"
     save(two, 7)
@@ -234,7 +234,7 @@ def test_to_play_policies_no_part_has_to_be_whole_and_nothing_is_put_aside(two, 
     truncate_manifests(two)
     before = sorted(two.rglob("*"))
     assert choose_checkpoint(two, playing=True).number == 6
-    assert "Playing from the checkpoint before" in heard.text
+    assert "Playing from the previous checkpoint" in heard.text
     assert sorted(two.rglob("*")) == before
 
 

@@ -246,7 +246,7 @@ async def test_grpc_refuses_by_name_too(tmp_path):
         ({"inputs": [filled], "raw_input_contents": [bytes(12)]}, "has both contents and raw_input_contents"),
         ({"inputs": [tensor], "raw_input_contents": [bytes(12)] * 2}, "raw_input_contents: there are 2, and 1 inputs"),
         ({"inputs": [{**tensor, "shape": [-1, 3]}], "raw_input_contents": [bytes(12)]}, "inputs.vector: "),
-        ({"inputs": [tensor], "raw_input_contents": [bytes(8)]}, "8 bytes are no whole number"),
+        ({"inputs": [tensor], "raw_input_contents": [bytes(8)]}, "8 bytes are not a whole number"),
     ]
     async with called(tmp_path) as (_, _caller, channel):
         for fields, words in refused:

@@ -30,7 +30,7 @@ def test_references_that_can_not_be_served_are_named(tmp_path):
     write_model(tmp_path, "Wall")
     for references, words in (
         ([str(path), str(path)], f"--serve {path}: there is a model 'Ball' already; name one of them"),
-        ([f"one={tmp_path}"], r"holds several behaviours \(Ball, Wall\), and one name was given"),
+        ([f"one={tmp_path}"], r"holds several behaviours \(Ball, Wall\), but only one name was given"),
         ([str(tmp_path / "none")], "there is no file and no folder"),
         ([str(tmp_path / "none.pt")], "there is no file and no folder"),
     ):
