@@ -30,8 +30,10 @@ train: $(VENV)/.installed ## install, then train the built-in game by self-play;
 test: $(VENV)/.installed-dev ## install, then run the tests; all but the slow ones, which ARGS="-m slow" runs
 	$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
+# These tests wait for no processes, so a third worker would only import everything once more.
+fast: WORKERS = 2
 fast: $(VENV)/.installed-dev ## install, then run the tests that need no seconds each: for every save
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not lengthy" $(ARGS)
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not lengthy" $(addprefix --ignore=tests/,end_to_end chaos zoo) $(ARGS)
 
 windows: ## run a part of the tests in CPython for Windows, under Wine, which takes root and 4 GB to build; skipped where it can't be
 	@PYTHON=$(PYTHON) tests/windows/setup.sh $(WINDOWS); status=$$?; \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import logging
 import os
@@ -22,8 +23,8 @@ from headrace import surroundings
 from headrace.pipeline.common import kept_state
 
 TESTS = Path(__file__).parent
-WHOLE_RUNS = [TESTS / folder for folder in ("end_to_end", "chaos")]
-ON_WINDOWS_TOO = [TESTS / folder for folder in ("config", "queues", "stages")]
+WHOLE_RUNS = ("end_to_end", "chaos")
+ON_WINDOWS_TOO = ("config", "queues", "stages")
 """What `make windows` runs of these folders: all but the slow and, of stages, the lengthy."""
 SLOW_S = 1800
 """The time limit of a slow test that names none: a busy machine is no failure."""
@@ -50,11 +51,10 @@ def runs_slow_tests(config: pytest.Config) -> bool:
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in WHOLE_RUNS):
+        folder = _folder(item.path)
+        if folder in WHOLE_RUNS:
             item.add_marker("lengthy")
-        if any(item.path.is_relative_to(folder) for folder in ON_WINDOWS_TOO) and not (
-            item.get_closest_marker("lengthy") and item.path.is_relative_to(TESTS / "stages")
-        ):
+        if folder in ON_WINDOWS_TOO and not (folder == "stages" and item.get_closest_marker("lengthy")):
             item.add_marker("windows_too")
         if sys.platform != "win32" and item.get_closest_marker("windows"):
             item.add_marker(pytest.mark.skip(reason="needs Windows; `make windows` runs it, under Wine"))
@@ -63,6 +63,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if runs_slow_tests(config) and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("slow")
     items.sort(key=place_in_order(items))
+
+
+@functools.cache  # many tests share a file
+def _folder(path: Path) -> str:
+    """The folder below `tests` that a test lies in; empty for one that lies elsewhere."""
+    return path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
 
 
 def place_in_order(items: list[pytest.Item]) -> Callable[[pytest.Item], tuple[int, int]]:
@@ -83,8 +89,13 @@ def nothing_kept() -> Iterator[None]:
     kept_state._kept = surroundings._kept = None
 
 
+def pytest_sessionstart() -> None:
+    gc.disable()  # nothing that is imported or collected is garbage, and looking for it takes a fifth of the time
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()  # else each full collection looks through ten thousand tests, and the modules that they import
+    gc.enable()
 
 
 def pytest_asyncio_loop_factories(
