@@ -83,14 +83,13 @@ def check_extra_columns(names: Iterable[str], asker: str) -> None:
     if not unknown:
         return
     message = (
-        f"{asker} asks for the columns {', '.join(unknown)}, which no policy gives; extra_columns may name "
-        f"{', '.join(EXTRA_COLUMNS)}, while actions, log_probs and (where choices may be forbidden) action_masks are "
-        "always there"
+        f"{asker} requests the columns {', '.join(unknown)}, which no policy provides; extra_columns can name "
+        f"{', '.join(EXTRA_COLUMNS)}; actions, log_probs and (if choices can be masked) action_masks are always present"
     )
     if VALUES in unknown:
         message += (
-            "; actors have the acting part of a network alone, so a baseline is for the trainer to compute and to "
-            "keep, when it first learns from a row"
+            "; actors only have the acting part of a network, so the trainer must compute a baseline when it first "
+            "learns from a row, and keep it"
         )
     raise LoadError(message)
 
@@ -104,12 +103,13 @@ def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
     for column in columns:
         values = batch.rows.get(column.name)
         if values is None or values.dtype != column.dtype or values.shape[1:] != column.shape:
-            got = "trajectories without it" if values is None else f"{values.dtype} {values.shape[1:]}"
+            got = "no column of this name" if values is None else f"{values.dtype} {values.shape[1:]}"
             raise StageError(
-                f"{batch.behavior_id}: the trainer asks for the column {column.name} of each decision, "
-                f"{column.dtype} {column.shape}, and got {got}. A recording has it if its run had this trainer_type "
-                "with these hyperparameters and played no .onnx model: record again so. Custom stages must pass it on; "
-                "a trainer class that changes its base's hyperparameters must name it in extra_columns"
+                f"{batch.behavior_id}: the trainer needs the column {column.name} for each decision, {column.dtype} "
+                f"{column.shape}, but got {got}. A recording has this column only if its run used this trainer_type "
+                "with these hyperparameters and played no .onnx model: record again with these settings. Custom "
+                "stages must pass the column on; a trainer class that changes its base's hyperparameters must name "
+                "the column in extra_columns"
             )
 
 

@@ -53,8 +53,8 @@ class NumpyPolicy:
     def __init__(self, design: PolicyDesign) -> None:
         if not design.plain:
             raise StageError(
-                f"{design.spec.behavior_id}: NumpyPolicy runs perceptrons over vectors only, without goals and memory; "
-                "use headrace.training.make_policy"
+                f"{design.spec.behavior_id}: NumpyPolicy supports only perceptrons over vectors, without goals or "
+                "memory; use headrace.training.make_policy"
             )
         self._design = design
         self._behavior_id = design.spec.behavior_id
@@ -143,7 +143,7 @@ class NumpyPolicy:
         """The heads of the rows of several policies, the first policy's rows first, in this policy's buffers."""
         for policy in policies:
             if not policy._weights:
-                raise StageError(f"{self._behavior_id}: no policy was loaded to act with")
+                raise StageError(f"{self._behavior_id}: no policy has been loaded")
         d = len(observations[0])
         if not self._views or len(self._views[0]) != d:
             self._resize(d)

@@ -328,11 +328,11 @@ def check_heads(behavior_id: str, version: int, heads: Floats, observations: Seq
     if not all(np.isfinite(o[row]).all() for o in observations if o.dtype.kind == "f"):
         raise NotFiniteError(
             f"{behavior_id}: the environment gave row {row} of {len(heads)} agents an observation that is not finite: "
-            f"{observed}. It is the environment's doing, not the policy's: look for a division by zero or an overflow"
+            f"{observed}. The environment is the cause, not the policy: look for a division by zero or an overflow"
         )
     raise NotFiniteError(
-        f"{behavior_id}: policy version {version} gives {heads[row].tolist()} "
-        f"for row {row} of {len(heads)} agents, which observes {observed}"
+        f"{behavior_id}: policy version {version} outputs {heads[row].tolist()} for row {row} of {len(heads)} agents, "
+        f"whose observation is {observed}"
     )
 
 

@@ -167,10 +167,10 @@ def not_finite(names: Sequence[str], losses: NDArray[np.float32], lower: str) ->
         losses: the losses of an update that is undone.
         lower: the setting that a lower value may fix.
     """
-    restored = "the weights are those before the update"
+    restored = "the weights from before the update are kept"
     bad = np.argwhere(~np.isfinite(losses))
     if not len(bad):
-        return f"the last minibatch made weights NaN or infinite; {restored}"
+        return f"the last minibatch made some weights NaN or infinite; {restored}"
     row, column = (int(i) for i in bad[0])
     return (
         f"the {names[column]} of minibatch {row + 1} of {len(losses)} is {losses[row, column]}; "

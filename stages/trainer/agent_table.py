@@ -115,7 +115,7 @@ class AgentTable:
         """
         got, expected = np.shape(state["values"])[1:], self._values.shape[1:]
         if got != expected:
-            raise StageError(f"what is kept per agent: expected rows of shape {expected}, got {got}")
+            raise StageError(f"table of agents: expected rows of shape {expected}, got {got}")
         self._agents = np.array(state["agents"], np.int64)
         self._episodes = np.array(state["episodes"], np.int64)
         self._heard = np.array(state["heard"], np.int64)

@@ -37,7 +37,7 @@ def make_trainer(context: TrainerContext) -> Trainer:
     except Exception as error:
         with blaming(*path, "trainer_type"):
             raise LoadError(
-                f"{dotted(path)}.trainer_type: making {trainer_type} raised {describe_error(error)}"
+                f"{dotted(path)}.trainer_type: creating {trainer_type} raised {describe_error(error)}"
             ) from error
 
 
@@ -73,7 +73,7 @@ def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[
     found = trainer_class(trainer_type, folder, path)
     with blaming(*path, "trainer_type"):
         if not (isinstance(found, type) and issubclass(found, Trainer)):
-            raise LoadError(f"{where}: {trainer_type} is not a class derived from headrace.Trainer, got {found!r}")
+            raise LoadError(f"{where}: {trainer_type}: expected a class derived from headrace.Trainer, got {found!r}")
         check_extra_columns(trainer_kind(trainer_type, folder, path).extra_columns, f"{where}: {trainer_type}")
     return found
 
@@ -83,4 +83,4 @@ def _describe(error: ValidationError, where: str, trainer_type: str) -> str:
         f"{'.'.join([where, *map(str, detail['loc'])])}: {detail['msg']}, got {detail['input']!r}"
         for detail in error.errors(include_url=False)
     ]
-    return f"{trainer_type} can't be made of the YAML's hyperparameters:\n" + "\n".join(found)
+    return f"{trainer_type} can't be created from the YAML's hyperparameters:\n" + "\n".join(found)

@@ -30,15 +30,17 @@ class Gradients(Protocol[Arguments, Measured]):
 
 def say_autograd(context: TrainerContext, why: str) -> None:
     """Log that autograd computes the gradients, although trainers of this kind can compute them by hand."""
-    log.info("%s: gradients by autograd, which takes longer than by hand: %s.", context.behavior, why)
+    log.info(
+        "%s: autograd computes the gradients, which is slower than the built-in formulas: %s.", context.behavior, why
+    )
 
 
 def say_uncompiled(context: TrainerContext) -> None:
     """Log that NumPy computes what would otherwise be compiled, if it does."""
     if compiled.kernels is None:
         log.info(
-            "%s: small layers are computed by NumPy, which takes longer than what is compiled where Headrace is "
-            "installed with a C compiler (gcc).",
+            "%s: NumPy computes small layers. Compiled code is faster, but Headrace builds it only if it finds a C "
+            "compiler (gcc) during installation.",
             context.behavior,
         )
 
@@ -135,7 +137,9 @@ class CapturedStep(Generic[StepInputs, Found]):
         if capture is None:
             met = self._met[form] = self._met.get(form, 0) + 1
             if len(self._met) > self._most:
-                return self._without(inputs, f"minibatches have more than {self._most} form{'s' * (self._most > 1)}")
+                return self._without(
+                    inputs, f"minibatches come in more than {self._most} shape{'s' * (self._most > 1)}"
+                )
             if met <= WARM_UP:
                 return self._graphs.beside(lambda: self._step(inputs))
             try:
@@ -223,13 +227,13 @@ def graphs_for(context: TrainerContext) -> Graphs | None:
         return None
     network, why = context.settings.network_settings, None
     if context.replicas.size > 1:
-        why = "replicas exchange their gradients in each of them"
+        why = "replicas exchange gradients within each step"
     elif network.memory is not None:
         why = "minibatches of sequences differ in their number of rows"
     elif network.network is not None:
-        why = "a network of your own may do what a graph would not repeat"
+        why = "a custom network may do things that a graph does not replay"
     if why is None:
-        log.info("%s: gradient steps are captured as CUDA graphs, and replayed.", context.behavior)
+        log.info("%s: gradient steps are captured as CUDA graphs and replayed.", context.behavior)
         return graphs
     say_uncaptured(context, why)
     return None

@@ -262,11 +262,11 @@ class Deliveries:
         if len(wrong):
             expected = int(numbers[wrong[0]] - steps[wrong[0]]) + 1
             number = int(numbers[wrong[0]])
-            what = "comes twice or out of order" if number < expected else f"comes, and {expected} has not"
+            what = "is a duplicate or out of order" if number < expected else f"arrived, but {expected} did not"
             raise DeliveryError(
                 f"{batch.behavior_id}: trajectory {number} of actor {batch.source} {what}: expected "
                 f"{'' if self._complete else 'at least '}number {expected}, got a batch of {int(numbers[0])} to "
-                f"{int(numbers[-1])}; {VARIABLE} asks for this check"
+                f"{int(numbers[-1])}; {VARIABLE} enables this check"
             )
         self._next[key] = int(numbers[-1]) + 1
 

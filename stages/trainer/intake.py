@@ -51,14 +51,15 @@ def policy_design(context: TrainerContext) -> PolicyDesign:
         raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
     if context.settings.network_settings.gsde is not None and not context.spec.actions.continuous_size:
         raise StageError(
-            f"{context.behavior}: network_settings.gsde is noise of continuous actions, and all of its actions are "
-            "discrete; leave it out ('gsde: null' if default_settings has it)"
+            f"{context.behavior}: network_settings.gsde adds noise to continuous actions, but all actions are "
+            "discrete; remove gsde ('gsde: null' if default_settings has it)"
         )
     gsde, unbounded = context.settings.network_settings.gsde, context.spec.actions.unbounded
     if gsde is not None and gsde.squash_output and unbounded:
         raise StageError(
-            f"{context.behavior}: network_settings.gsde.squash_output lets actions end at their bounds, and actions "
-            f"{', '.join(map(str, unbounded))}, counted from 0, have none; leave it out, or environment.action_bounds"
+            f"{context.behavior}: network_settings.gsde.squash_output squashes actions to their bounds, but actions "
+            f"{', '.join(map(str, unbounded))}, counted from 0, have no bounds; remove squash_output, or remove "
+            "environment.action_bounds"
         )
     return replace(design_of(context.spec, context.settings, context.folder), products=context.products)
 
@@ -218,8 +219,8 @@ class Intake:
         agent, episode = (int(batch.trajectories[column][k]) for column in ("agent_ids", "episode_ids"))
         shown = value.tolist() if value.size <= 64 else f"{int((~np.isfinite(value)).sum())} of {value.size} numbers"
         raise NotFiniteError(
-            f"{batch.behavior_id}: agent {agent}, episode {episode}: {name} is not finite at {at}: "
-            f"{shown} (after {step} steps of training); nothing was learned from it"
+            f"{batch.behavior_id}: agent {agent}, episode {episode}: {name} is not finite at {at}: {shown} (after "
+            f"{step} steps of training); the trainer did not learn from this batch"
         )
 
 

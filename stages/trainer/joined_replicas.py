@@ -60,7 +60,7 @@ class JoinedReplicas(Replicas):
                 gloo._timeout = _timeout(timeout_s)
                 self._group = ProcessGroupGloo(store, rank, size, gloo)  # type: ignore[assignment]
         except RuntimeError as error:
-            text = f"the learner's replicas have not found each other: {_first_line(error)}"
+            text = f"the learner's replicas could not connect to each other: {_first_line(error)}"
             raise ReplicaLostError(text) from error
 
     def add_up(self, *tensors: Tensor) -> None:
@@ -69,7 +69,7 @@ class JoinedReplicas(Replicas):
         try:
             self._group.allreduce([packed]).wait()
         except RuntimeError as error:
-            raise ReplicaLostError(f"a replica of the learner is lost: {_first_line(error)}") from error
+            raise ReplicaLostError(f"lost a replica of the learner: {_first_line(error)}") from error
         if len(tensors) == 1:
             return
         sums = torch.split(packed, [tensor.numel() for tensor in tensors])

@@ -234,7 +234,7 @@ class Trainer(ABC):
             StageError: if this trainer has none of this name.
             ValueError: if the value is out of its bounds.
         """
-        raise StageError(f"{type(self).__name__} has no {name} that may change in a run")
+        raise StageError(f"{type(self).__name__} has no {name} that can change during a run")
 
     def save_bulk(self, folder: Path) -> None:  # noqa: B027 - most trainers have nothing to write
         """Write the part of a checkpoint that is too large for `state_dict()` (a replay memory) into a folder.
@@ -306,7 +306,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in ("linear", "constant"):
-            raise StageError(f"no schedule is called {self.kind!r}; expected linear or constant")
+            raise StageError(f"unknown schedule {self.kind!r}; expected linear or constant")
         if self.max_steps <= 0:
             raise StageError(f"a schedule needs max_steps of at least 1, got {self.max_steps}")
 

@@ -250,17 +250,19 @@ def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
     (length,) = struct.unpack("<Q", _take(file, 8))
     header = _take(file, min(length, _MOST_HEADER_BYTES))
     if zlib.crc32(header) != struct.unpack("<I", _take(file, 4))[0]:
-        raise ReplayFileError("its header is broken")
+        raise ReplayFileError("the file's header is corrupt")
     saved = json.loads(header)
     if saved.get("step", step) != step:  # older versions did not write it
-        raise ReplayFileError(f"it was saved at step {saved['step']}, the trainer at step {step}")
+        raise ReplayFileError(f"the file was saved at step {saved['step']}, but the trainer is at step {step}")
     for name, now in memory.sizes.items():
         then = saved["facts"][_FORMER_NAMES.get(name, name)]
         if then != now:
-            raise ReplayFileError(f"it was saved with {name} {then}, now it is {now}")
+            raise ReplayFileError(f"the file was saved with {name} {then}, which is now {now}")
     memory.restore(saved["facts"])
     if [_before(*described) for described in saved["columns"]] != [_before(*now) for now in _described(memory)]:
-        raise ReplayFileError("its observations or actions are not the environment's now, or hindsight was on or off")
+        raise ReplayFileError(
+            "its observations or actions differ from the environment's, or hindsight was switched on or off since"
+        )
     for (_, dtype, *_), (column, rows) in zip(saved["columns"], memory.columns(), strict=True):
         checksum = 0
         for part in column.parts(rows):
@@ -271,9 +273,9 @@ def _read(memory: SavedMemory, file: IO[bytes], step: int) -> None:
             if read is not part:
                 part[...] = read
         if checksum != struct.unpack("<I", _take(file, 4))[0]:
-            raise ReplayFileError(f"its column {column.name} is broken")
+            raise ReplayFileError(f"the file's column {column.name} is corrupt")
     if file.read(1):
-        raise ReplayFileError("it is longer than it should be")
+        raise ReplayFileError("the file is longer than expected")
     memory.restored()
 
 
@@ -308,5 +310,5 @@ def _fill(file: IO[bytes], target: memoryview) -> None:
     while target:
         count = file.readinto(target)  # type: ignore[attr-defined]  # IO[bytes] of an unbuffered file is a RawIOBase
         if not count:
-            raise ReplayFileError("it is cut short")
+            raise ReplayFileError("the file is truncated")
         target = target[count:]

@@ -95,7 +95,7 @@ def test_the_exported_policy_chooses_the_repeat_too_and_is_played_with_it_but_is
     decided = load_acting_policy(export).act((np.zeros((5, 4), np.float32),), None, np.random.default_rng(0))
     assert decided.actions.discrete.shape == (5, 2)
     assert not list(whole.run_folder.rglob("*.onnx"))
-    assert "it chooses how long its actions are held (environment.action_repeat)" in whole.output
+    assert "the policy chooses how long to hold each action (environment.action_repeat)" in whole.output
     stop = asyncio.Event()
     options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
     played = run_here(changed(LEARNED, {**INLINE, "record": None}), whole.results, "run", options, inference=True)

@@ -290,7 +290,7 @@ def test_a_trajectory_that_is_delivered_twice_ends_a_run_that_is_checked_for_it(
     command = Command(folder, with_stages({"use": BAD + "Doubles"}), environment={VARIABLE: "once"})
     assert command.wait() == 1
     assert re.search(
-        r"stage trainer failed on item 2: .*: CartPole: trajectory 0 of actor 0 comes twice or out of order: expected "
+        r"stage trainer failed on item 2: .*: CartPole: trajectory 0 of actor 0 is a duplicate or out of order: expected "
         r"at least number \d+, got a batch of 0 to \d+",
         command.output,
     )

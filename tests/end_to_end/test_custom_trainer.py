@@ -143,7 +143,7 @@ def test_it_learns(tmp_path: Path):
         (
             "my_env:long_pole",
             {},
-            "behaviors.LongPole.trainer_type: .*not a class derived from headrace.Trainer",
+            "behaviors.LongPole.trainer_type: .*expected a class derived from headrace.Trainer",
         ),
         (
             "my_trainer:Reinforce",

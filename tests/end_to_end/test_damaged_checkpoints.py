@@ -166,7 +166,7 @@ def test_a_replay_memory_of_another_checkpoint_is_not_taken_for_this_ones(tmp_pa
     older, newest = checkpoints(result.folder)
     shutil.copy(older / "replay-Pendulum.bin", newest)
     again = run_here(sac(behaviors__Pendulum__max_steps=800, **INLINE), tmp_path, "run", resume=True)
-    assert "replay-Pendulum.bin: it was saved at step" in caplog.text
+    assert "replay-Pendulum.bin: the file was saved at step" in caplog.text
     assert "so it starts empty" in caplog.text
     assert again.behaviors["Pendulum"].step >= 800
 

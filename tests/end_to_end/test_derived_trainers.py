@@ -104,7 +104,7 @@ def test_a_class_derived_from_impala_and_left_as_it_is_clones_what_impala_does(f
 
 
 def test_a_class_that_gives_its_base_other_settings_has_to_ask_for_what_they_need(folder):
-    with pytest.raises(RunFailed, match="asks for the column action_heads .* must name it in extra_columns"):
+    with pytest.raises(RunFailed, match="needs the column action_heads .* must name the column in extra_columns"):
         run_in(folder, cloning("derived_trainer:SecretCloner", 0.0), "secret")
     run_in(folder, cloning("derived_trainer:OpenCloner", 0.0), "open")
     run_in(folder, cloning("impala", 0.5), "base")

@@ -85,7 +85,9 @@ def test_what_is_asked_for_changes_nothing_of_what_is_learned_and_a_recording_wi
     for name, trainer_type in (("base", "ppo"), ("asking", NAME)):
         run_in(folder, changed(tiny(trainer_type), {"pipeline__deterministic": True}), name)
     assert weights_digest(folder / "asking") == weights_digest(folder / "base")
-    with pytest.raises(RunFailed, match=r"CartPole: the trainer asks for the column action_heads .*record again so"):
+    with pytest.raises(
+        RunFailed, match=r"CartPole: the trainer needs the column action_heads .*record again with these settings"
+    ):
         run_in(folder, replaying(tiny(), folder / "base"), "refused")
     run_in(folder, replaying(tiny("ppo"), folder / "asking"), "unasked")
     assert weights_digest(folder / "unasked") == weights_digest(folder / "base")
@@ -104,7 +106,9 @@ def test_play_of_a_trained_policy_is_recorded_with_the_column_and_play_of_a_mode
         announced = [column.name for column in reader.header.columns[spec.behavior_id]["rows"]]
         batch = next(frame.message for frame in reader if isinstance(frame.message, TrajectoryBatch))
         assert ("action_heads" in announced) == ("action_heads" in batch.rows) == expected
-    with pytest.raises(RunFailed, match=r"column action_heads .*played no \.onnx model: record again so"):
+    with pytest.raises(
+        RunFailed, match=r"column action_heads .*played no \.onnx model: record again with these settings"
+    ):
         run_in(folder, changed(plain, {"replay__streams": [str(of_model.path)]}), "refused")
 
 
@@ -125,8 +129,10 @@ def test_columns_that_nobody_gives_end_the_run_at_its_start_with_the_reason(fold
     (folder / "watched_trainer.py").write_text(
         "from headrace.stages.trainer.ppo import PPOTrainer\n\n\nclass WatchedPPO(PPOTrainer):\n    extra_columns = ('values',)\n"
     )
-    with pytest.raises(RunFailed, match=r"CartPole\.trainer_type: .* asks for the columns values, .* a baseline is"):
+    with pytest.raises(
+        RunFailed, match=r"CartPole\.trainer_type: .* requests the columns values, .* must compute a baseline"
+    ):
         run_in(folder, tiny(), "refused")
     (folder / "config.yaml").write_text(yaml.safe_dump(tiny()))
     said = in_this_process(main, str(folder / "config.yaml"), "--validate", status=2)
-    assert "asks for the columns values, which no policy gives" in said
+    assert "requests the columns values, which no policy provides" in said

@@ -225,7 +225,7 @@ class TorchPolicy:
     def _computed(self, observations: tuple[Array, ...], recall: Recall | None) -> tuple[Floats, Floats, Floats | None]:
         """The heads [d, H], the last hidden layer's outputs [d, features], and the memories [d, m] after them."""
         if self.version < 0:
-            raise StageError(f"{self._spec.behavior_id}: no policy was loaded to act with")
+            raise StageError(f"{self._spec.behavior_id}: no policy has been loaded")
         if not len(observations[0]):  # torch's layers refuse empty batches
             nobody, features = np.empty((0, self._head_size), np.float32), self._actor.action.in_features
             memories = np.empty((0, self._remembered), np.float32) if self._remembered else None

@@ -81,8 +81,8 @@ class ActorCritic(FlatVectors):
     ) -> None:
         if not design.perceptron or design.squashed:
             raise StageError(
-                f"{design.spec.behavior_id}: this network takes vectors only, without goals, memory or a network of "
-                "your own, and acts by a plain Gaussian; make_actor_critic gives one that fits"
+                f"{design.spec.behavior_id}: this network supports only vectors, without goals, memory or a custom "
+                "network, and samples actions from a plain Gaussian; make_actor_critic returns a network that fits"
             )
         settings = design.settings
         if settings.activation not in _ACTIVATIONS:

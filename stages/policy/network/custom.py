@@ -92,14 +92,14 @@ class CustomNetwork(nn.Module):
     def _make(self, network_class: type[nn.Module], design: PolicyDesign) -> nn.Module:
         network: nn.Module = self._guarded(
             lambda: network_class(design.spec.observations, design.settings),
-            "could not be made with (observations, settings)",
+            "could not be created with (observations, settings)",
         )
         for name, module in network.named_modules():
             # Running statistics are not parameters: they would not travel with the weights to actors and checkpoints.
             if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
                 raise StageError(
-                    f"{self._label}: its layer {name!r} ({type(module).__name__}) keeps running statistics, which do "
-                    "not reach the actors; use nn.LayerNorm or nn.GroupNorm, or normalize: true for vectors"
+                    f"{self._label}: its layer {name!r} ({type(module).__name__}) keeps running statistics, which the "
+                    "actors do not receive; use nn.LayerNorm or nn.GroupNorm, or normalize: true for vectors"
                 )
         for name, parameter in network.named_parameters():
             if parameter.dtype != torch.float32:
@@ -110,7 +110,7 @@ class CustomNetwork(nn.Module):
         size = getattr(self.network, "encoding_size", None)
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise StageError(
-                f"{self._label}: expected an attribute encoding_size, a whole number of at least 1 (the width of what "
+                f"{self._label}: expected an attribute encoding_size, an integer of at least 1 (the width of what "
                 f"forward returns), got {size!r}; set it in __init__"
             )
         return size
@@ -128,7 +128,7 @@ class CustomNetwork(nn.Module):
         if not isinstance(encoding, Tensor) or tuple(encoding.shape) != expected:
             got = f"shape {tuple(encoding.shape)}" if isinstance(encoding, Tensor) else type(encoding).__name__
             raise StageError(
-                f"{self._label}: forward gave {got} for {_TRIED_ROWS} rows, expected a tensor of shape {expected}, "
+                f"{self._label}: forward returned {got} for {_TRIED_ROWS} rows, expected a tensor of shape {expected}, "
                 "[rows, encoding_size]"
             )
 

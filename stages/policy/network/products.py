@@ -129,7 +129,7 @@ def fastest(rows: int, inputs: int, outputs: int) -> str:
     chosen = quickest if took[quickest] < GAIN * took[TORCH] else TORCH
     told = ", ".join(f"{PROVIDERS[name].title} {1e3 * seconds:.3g} ms" for name, seconds in took.items())
     log.info(
-        "Products of layers of %d × %d by %s: with %d rows, forward and backward, %s.",
+        "Layers of %d × %d use %s. Forward and backward pass with %d rows: %s.",
         *(inputs, outputs, PROVIDERS[chosen].title, rows, told),
     )
     return chosen

@@ -102,9 +102,9 @@ class SetEncoder(nn.Module):
         for observation in observations:
             if observation.goal and design.hypernetwork:
                 raise StageError(
-                    f"{design.spec.behavior_id}: observation {observation.name!r} is a set of things (shape "
-                    f"{observation.shape}) and a goal: a hypernetwork takes goals from vectors and images only; "
-                    f"set {design.key}.goal_conditioning_type to none, or give the goal as a vector"
+                    f"{design.spec.behavior_id}: observation {observation.name!r} is a goal and a set of entities "
+                    f"(shape {observation.shape}), but a hypernetwork accepts only vectors and images as goals; set "
+                    f"{design.key}.goal_conditioning_type to none, or give the goal as a vector"
                 )
         self.own = attention_linear(context, EMBEDDING) if context else None
         known = EMBEDDING if context else 0

@@ -112,4 +112,6 @@ def read_notes(properties: Mapping[str, str], where: str) -> ModelMetadata | Non
         plain = json.loads(text)
         return ModelMetadata(BehaviorSpec.from_plain(plain["spec"]), int(plain["step"]))
     except (ValueError, LookupError, TypeError, RecursionError, SpecError) as error:
-        raise StageError(f"{where}: its property {NOTES!r} is not what Headrace writes: {error}") from error
+        raise StageError(
+            f"{where}: its property {NOTES!r} is not in the format that Headrace writes: {error}"
+        ) from error

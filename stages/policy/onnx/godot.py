@@ -65,9 +65,10 @@ def remark_on_order(spec: BehaviorSpec) -> str | None:
     if _announced(spec)["ordered"] or len(names) < 2:
         return None
     return (
-        f"{spec.name}: its game's addon, of before December 2023 or of Godot 3, sends keys of actions in alphabetical "
-        f"order ({', '.join(names)}), and reads a model's outputs in the order of get_action_space: if that is another "
-        "one there, actions are exchanged in the game; write the keys there in this order, or update the addon"
+        f"{spec.name}: the game's addon (from before December 2023, or for Godot 3) sends the keys of actions in "
+        f"alphabetical order ({', '.join(names)}), but reads a model's outputs in the order of get_action_space. If "
+        "the two orders differ, the game swaps actions; list the keys of get_action_space in alphabetical order, or "
+        "update the addon"
     )
 
 
@@ -129,13 +130,13 @@ def _refuse_what_the_addon_lacks(design: PolicyDesign) -> None:
     pictures = [observation.name for observation in spec.observations if observation.dtype == "uint8"]
     if pictures:
         raise StageError(
-            f"{spec.name}: it observes pictures ({', '.join(pictures)}), which the addon can't pass to a model; play "
-            "it with --inference, or let it observe numbers"
+            f"{spec.name}: the policy observes images ({', '.join(pictures)}), which the addon can't pass to a model; "
+            "play the policy with --inference, or make it observe numbers"
         )
     if design.memory_size:
         raise StageError(
-            f"{spec.name}: it has a memory, which the addon does not carry from one decision to the next; play it with "
-            "--inference, or train without network_settings.memory"
+            f"{spec.name}: the policy has a memory, which the addon does not carry from one decision to the next; play "
+            "the policy with --inference, or train without network_settings.memory"
         )
 
 

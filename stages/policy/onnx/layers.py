@@ -194,7 +194,9 @@ def splice_network(
         graph.keep(tensor)
     for node in written.node:
         if any(attribute.type == ATTRIBUTE_GRAPH for attribute in node.attribute) or node.domain:
-            raise StageError(f"network_settings.network uses {node.op_type}, which can't be part of an ONNX model here")
+            raise StageError(
+                f"network_settings.network uses {node.op_type}, which Headrace can't write to an ONNX model"
+            )
         node.name = graph.name("network")
         node.input[:] = [rename(name) for name in node.input]
         node.output[:] = [rename(name) for name in node.output]

@@ -56,13 +56,16 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
     """
     if design.spec.action_repeat == "learned":
         raise StageError(
-            f"{update.behavior_id}: it chooses how long its actions are held (environment.action_repeat), which "
-            "runtimes of models in games can't do; play it with --inference, or train with a fixed repeat"
+            f"{update.behavior_id}: the policy chooses how long to hold each action (environment.action_repeat), which "
+            "the model runtimes of games don't support; play the policy with --inference, or train with a fixed repeat"
         )
     tensors = update.tensors()
     vectors = ObservationLayout(design.spec).vector_size
     if (NORMALIZER_MEAN in tensors) != (design.settings.normalize and vectors > 0):
-        raise StageError(f"{update.behavior_id}: its network_settings.normalize is not as it was for this policy")
+        raise StageError(
+            f"{update.behavior_id}: network_settings.normalize differs from the setting that this policy was trained "
+            "with"
+        )
     actor = untrained_actor(design)
     actor.load_acting(tensors)
     if is_of_godot(design.spec):
@@ -192,7 +195,7 @@ def _compared(ours: ActionBatch, theirs: ActionBatch) -> str | None:
     if apart > TOLERANCE:
         return f"its continuous actions differ by up to {apart:.2g}"
     if (ours.discrete != theirs.discrete).any(axis=1).sum() > 1:
-        return "its discrete actions are others"
+        return "its discrete actions differ"
     return None
 
 

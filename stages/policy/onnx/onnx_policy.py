@@ -74,8 +74,8 @@ class ActionOutputs:
         if lacking and deterministic:
             raise StageError(
                 f"{self._where}: has no output {lacking[0]}, which deterministic play needs: the version of ML-Agents "
-                "that exported it wrote sampled actions alone; play it without --deterministic "
-                "(network_settings.deterministic), or export the policy again with a newer version"
+                "that exported it only wrote sampled actions; play the model without --deterministic "
+                "(network_settings.deterministic), or export it again with a newer version"
             )
         if lacking:
             raise StageError(f"{self._where}: has no output {lacking[0]}, only {', '.join(self._outputs)}")
@@ -128,7 +128,8 @@ class ActionOutputs:
         if theirs != (actions.continuous_size, actions.mask_size):
             raise StageError(
                 f"{self._where}: was made for {theirs[0]} continuous actions and discrete branches of {theirs[1]} "
-                f"choices in total, the environment has {actions.continuous_size} and {list(actions.discrete_branches)}"
+                f"choices in total, but the environment has {actions.continuous_size} and "
+                f"{list(actions.discrete_branches)}"
             )
 
     def _check_sizes(self, on_zeros: Mapping[str, Array]) -> None:
@@ -146,7 +147,7 @@ class ActionOutputs:
         if theirs != (actions.continuous_size, actions.discrete_branches):
             raise StageError(
                 f"{self._where}: was made for {theirs[0]} continuous actions and discrete branches {list(theirs[1])}, "
-                f"the environment has {actions.continuous_size} and {list(actions.discrete_branches)}"
+                f"but the environment has {actions.continuous_size} and {list(actions.discrete_branches)}"
             )
 
 
@@ -279,13 +280,13 @@ class OnnxPolicy:
     def _read_version(self, stated: Mapping[str, Array]) -> int:
         if contract.VERSION_NUMBER not in stated:
             raise StageError(
-                f"{self._where}: is not a model of ML-Agents' kind: it has no output {contract.VERSION_NUMBER}, only "
+                f"{self._where}: is not a model in ML-Agents' format: it has no output {contract.VERSION_NUMBER}, only "
                 f"{', '.join(self._runtime.outputs)}; expected a file that Headrace or ML-Agents has exported"
             )
         version = whole_numbers(stated[contract.VERSION_NUMBER])[0]
         if version not in contract.VERSIONS:
             raise StageError(
-                f"{self._where}: is of ML-Agents' model version {version}, expected "
+                f"{self._where}: has ML-Agents' model version {version}, expected "
                 f"{' or '.join(map(str, contract.VERSIONS))}; export it again with a current version"
             )
         return version
@@ -298,7 +299,7 @@ class OnnxPolicy:
             size = shapes[contract.RECURRENT_IN][-1] or 0
         if size > 0 and not (contract.RECURRENT_IN in shapes and contract.RECURRENT_OUT in outputs):
             raise StageError(
-                f"{self._where}: has a memory of {size} numbers, and not both {contract.RECURRENT_IN} and "
+                f"{self._where}: has a memory of {size} numbers, but not both {contract.RECURRENT_IN} and "
                 f"{contract.RECURRENT_OUT}; export it again with a current version"
             )
         return max(0, size)
@@ -314,19 +315,19 @@ class OnnxPolicy:
             ours = expected.get(name) or optional.get(name)
             if ours is None:
                 raise StageError(
-                    f"{self._where}: wants an input {name} {_shown(shape)}, which the environment does not give; it "
-                    f"gives {', '.join(f'{each} {_shown(size)}' for each, size in expected.items())}"
+                    f"{self._where}: needs an input {name} {_shown(shape)}, but the environment only provides "
+                    f"{', '.join(f'{each} {_shown(size)}' for each, size in expected.items())}"
                 )
             if len(shape) != len(ours) or any(n not in (None, m) for n, m in zip(shape, ours, strict=True)):
                 raise StageError(
-                    f"{self._where}: was made for {name} of shape {_shown(shape)}, the environment gives "
+                    f"{self._where}: was made for {name} of shape {_shown(shape)}, but the environment provides "
                     f"{self._named(name)} of shape {_shown(ours)}"
                 )
         lacking = [name for name in expected if name not in self._runtime.shapes]
         if lacking:
             raise StageError(
-                f"{self._where}: has no input {lacking[0]}, which is {self._named(lacking[0])} of the environment; "
-                f"it has {', '.join(self._runtime.shapes)}"
+                f"{self._where}: has no input {lacking[0]} for the environment's {self._named(lacking[0])}; its inputs "
+                f"are {', '.join(self._runtime.shapes)}"
             )
 
     def _named(self, name: str) -> str:

@@ -51,7 +51,7 @@ class Runtime:
                 raise StageError(f"{self._where}: its input {value.name} is a {value.type}, expected tensor(float)")
             if not value.shape or isinstance(value.shape[0], int):
                 raise StageError(
-                    f"{self._where}: its input {value.name} has the shape {value.shape}, whose first axis is not open: "
+                    f"{self._where}: its input {value.name} has the shape {value.shape}, whose first axis is fixed: "
                     "expected a model for any number of agents, as ML-Agents exports them"
                 )
             self.shapes[value.name] = tuple(n if isinstance(n, int) else None for n in value.shape[1:])
@@ -113,8 +113,8 @@ def _session(model: Path | bytes, where: str) -> Any:
         content = model.read_bytes() if isinstance(model, Path) else model
         if is_damaged(content):
             raise StageError(
-                f"{where}: is damaged, or another program has changed it: its checksum is not that of what was "
-                "written. Restore it from a copy, or write it again from its .pt file with --export-onnx"
+                f"{where}: is damaged, or another program has changed it: its checksum does not match. Restore it from "
+                "a copy, or export it again from its .pt file with --export-onnx"
             )
         content = _without_empty_outputs(content)
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
@@ -161,7 +161,7 @@ def _spec(runtime: Runtime, behavior: str, where: str) -> BehaviorSpec:
     observations = tuple(_observation(name, runtime.shapes[name], where) for name in sorted(inputs, key=_place))
     on_zeros = runtime.on_zeros((contract.VERSION_NUMBER, *contract.METADATA, *contract.ACTIONS))
     if contract.VERSION_NUMBER not in on_zeros:
-        raise StageError(f"{where}: is not a model of ML-Agents' kind: it has no output {contract.VERSION_NUMBER}")
+        raise StageError(f"{where}: is not a model in ML-Agents' format: it has no output {contract.VERSION_NUMBER}")
     version = whole_numbers(on_zeros[contract.VERSION_NUMBER])[0]
     continuous = max(0, whole_numbers(on_zeros.get(contract.CONTINUOUS_SIZE))[0])
     if not continuous and contract.DISCRETE_SIZES not in on_zeros and contract.CONTINUOUS in on_zeros:
@@ -172,10 +172,10 @@ def _spec(runtime: Runtime, behavior: str, where: str) -> BehaviorSpec:
         if version < contract.VERSION or not branches:
             raise StageError(
                 f"{where}: does not say how many choices each discrete branch has (ML-Agents' model version {version} "
-                "has only their sum); it can be played with --inference in an environment that has these numbers"
+                "only has their sum); play the model with --inference in an environment that defines these numbers"
             )
     if not continuous and not branches:
-        raise StageError(f"{where}: does not say which actions it gives")
+        raise StageError(f"{where}: does not say which actions it outputs")
     return BehaviorSpec(
         behavior, observations, ActionSpec(continuous, branches, masked=contract.ACTION_MASKS in runtime.shapes)
     )

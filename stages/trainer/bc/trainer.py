@@ -66,7 +66,7 @@ class BCTrainer(Trainer):
         self._design = policy_design(context)
         self._layout = policy_layout(self._design)
         self._random = new_random(context.seed)
-        say_uncaptured(context, "those of behavioral cloning never are")
+        say_uncaptured(context, "behavioral cloning does not support them")
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters = BCHyperparameters.model_validate(settings.hyperparameters)
         design = self._design
@@ -201,15 +201,15 @@ class BCTrainer(Trainer):
         if not len(self._held_out):
             self._warned = True
             log.warning(
-                "%s: hyperparameters.held_out: none of the episodes so far is among the %g %% that are held out, so "
-                "there are no held-out numbers yet; with few demonstrations, raise held_out",
+                "%s: hyperparameters.held_out: no episode so far is among the %g %% that are held out, so there are "
+                "no held-out statistics yet; if there are few demonstrations, raise held_out",
                 *(self.context.behavior, 100 * h.held_out),
             )
         elif not len(self._examples):
             self._warned = True
             log.warning(
-                "%s: hyperparameters.held_out: all %d steps of this update are held out, so nothing was learned; "
-                "raise buffer_size, or lower held_out",
+                "%s: hyperparameters.held_out: all %d steps of this update are held out, so the trainer learned "
+                "nothing from it; raise buffer_size, or lower held_out",
                 *(self.context.behavior, self._waiting),
             )
 
@@ -326,8 +326,8 @@ class MaximumLikelihood:
             history = torch.stack(losses)
             if not bool(torch.isfinite(history).all() & torch.isfinite(actor.values).all()):
                 raise NotFiniteError(
-                    f"{self._design.spec.name}: a loss or a weight became NaN or infinite; the weights are those "
-                    "before the update. A lower learning_rate often helps"
+                    f"{self._design.spec.name}: a loss or a weight became NaN or infinite; the weights from before the "
+                    "update are kept. A lower learning_rate often helps"
                 )
         return float(history.mean()), float(torch.linalg.vector_norm(actor.gradients))
 

@@ -126,7 +126,8 @@ class BehavioralCloning:
             if not bool(torch.isfinite(history).all() & torch.isfinite(actor.values).all()):
                 raise NotFiniteError(
                     f"{actor.design.spec.name}: behavioral_cloning at step {step}: a loss or a weight became NaN or "
-                    "infinite; the weights are those before it. A lower behavioral_cloning.strength often helps"
+                    "infinite; the weights from before this update are kept. A lower behavioral_cloning.strength "
+                    "often helps"
                 )
         return {"Losses/Pretraining Loss": float(history.mean())}
 

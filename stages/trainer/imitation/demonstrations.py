@@ -104,8 +104,8 @@ def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
     difference = _difference(found, expected)
     if difference is not None:
         raise StageError(
-            f"{file}: demonstrations of {found.behavior_id} do not fit {expected.behavior_id}: {difference}; "
-            "were they recorded in another environment, or in another version of it?"
+            f"{file}: demonstrations of {found.behavior_id} do not fit {expected.behavior_id}: {difference}; were they "
+            "recorded in another environment, or in another version of this one?"
         )
 
 
@@ -139,8 +139,8 @@ def within_bounds(continuous: NDArray[np.float32], path: Path) -> NDArray[np.flo
     if not beyond.any():
         return continuous
     log.warning(
-        "%s: %d of %d steps have continuous actions beyond [-1, 1], the furthest %.3g; a policy can't do that, so they "
-        "are taken for -1 and 1",
+        "%s: %d of %d steps have continuous actions outside [-1, 1], the largest %.3g; a policy can't produce such "
+        "actions, so Headrace clips them",
         *(path, int(beyond.any(axis=1).sum()), len(continuous), np.abs(continuous[beyond]).max()),
     )
     return continuous.clip(-1.0, 1.0)

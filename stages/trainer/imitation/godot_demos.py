@@ -80,14 +80,14 @@ def _playable(path: Path, behavior: str, spec: BehaviorSpec | None) -> BehaviorS
     """The spec, if it can split this file's numbers."""
     if spec is None or spec.spaces is None or GODOT not in spec.spaces:
         raise StageError(
-            f"{path}: a recording of Godot's addon names no spaces, so only the game itself can learn from it: give "
-            f"it as the demo_path of {behavior} in a run with environment.kind: godot"
+            f"{path}: recordings of Godot's addon do not describe their spaces, so only a run of the game can use this "
+            f"file: set it as the demo_path of {behavior} in a run with environment.kind: godot"
         )
     names = [observation.name for observation in spec.observations]
     if names != [_RECORDED_KEY] or len(spec.observations[0].shape) != 1:
         raise StageError(
-            f"{path}: {behavior} observes {', '.join(names)}; Godot's addon records the key {_RECORDED_KEY!r} alone, "
-            "so only an agent whose get_obs() returns nothing else can learn from it"
+            f"{path}: {behavior} observes {', '.join(names)}; Godot's addon only records the key {_RECORDED_KEY!r}, "
+            "so only an agent whose get_obs() returns nothing else can learn from this file"
         )
     return spec
 
@@ -101,11 +101,12 @@ def _joined(
     for number, episode in enumerate(episodes, start=1):
         where = f"{path}: episode {number}"
         if not isinstance(episode, list) or len(episode) != 2 or not all(isinstance(part, list) for part in episode):
-            raise StageError(f"{where} is not a pair of observations and actions, as in recordings of Godot's addon")
+            raise StageError(f"{where}: expected a pair of observations and actions, as Godot's addon records them")
         observations, actions = episode
         if len(observations) != len(actions) + 1:
             raise StageError(
-                f"{where} has {len(observations)} observations and {len(actions)} actions; expected one action fewer"
+                f"{where} has {len(observations)} observations and {len(actions)} actions; expected one fewer action "
+                "than observations"
             )
         if not actions:
             continue
@@ -123,7 +124,7 @@ def _rows(where: str, what: str, rows: list[Any], size: int) -> NDArray[np.float
         if not isinstance(row, list) or len(row) != size:
             found = f"{len(row)} numbers" if isinstance(row, list) else repr(row)
             raise StageError(
-                f"{where}, step {step}: its {what} has {found}, expected {size} as the game announces; was it recorded "
+                f"{where}, step {step}: its {what} has {found}, but the game declares {size}; was the file recorded "
                 "with another version of the game?"
             )
     try:
@@ -140,6 +141,6 @@ def _check_whole(path: Path, choices: NDArray[np.float32], lengths: list[int]) -
         episode = int(np.searchsorted(np.cumsum(lengths), row, side="right"))
         step = int(row) - sum(lengths[:episode]) + 1
         raise StageError(
-            f"{path}: episode {episode + 1}, step {step}: has {choices[row, branch]} as its choice of discrete action "
-            f"{branch}, expected a whole number"
+            f"{path}: episode {episode + 1}, step {step}: discrete action {branch} is {choices[row, branch]}, expected "
+            "an integer"
         )

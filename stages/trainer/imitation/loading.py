@@ -109,7 +109,7 @@ def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | No
         check_fit(part.spec, spec, name)
         parts.append(replace(checked(part, name), spec=spec))
     if not parts:
-        raise StageError(f"{_where(path, behavior)}: no step of {behavior} was recorded in it")
+        raise StageError(f"{_where(path, behavior)}: the recording has no steps of {behavior}")
     demonstrations = joined(parts)
     log.info(
         "%s: %d demonstrated steps in %d episodes from %s",
@@ -140,7 +140,7 @@ def _files(path: str, behavior: str, folder: Path | None) -> list[Path]:
         if found:
             return _of_known_kinds([each for each in found if each.is_file()], path, behavior)
     looked = " and ".join(dict.fromkeys(str(place.parent) for place in places))
-    raise StageError(f"{_where(path, behavior)}: there is no such file, folder or pattern of files; looked in {looked}")
+    raise StageError(f"{_where(path, behavior)}: no file or folder matches; looked in {looked}")
 
 
 def _of_known_kinds(files: list[Path], path: str, behavior: str) -> list[Path]:
@@ -150,16 +150,16 @@ def _of_known_kinds(files: list[Path], path: str, behavior: str) -> list[Path]:
             _readable(file, path, behavior)
         if files:
             raise StageError(f"{_where(path, behavior)}: {files[0].name} is not a recording of Godot's addon")
-        raise StageError(f"{_where(path, behavior)}: it is empty; expected {_kinds()} files")
+        raise StageError(f"{_where(path, behavior)}: the folder is empty; expected {_kinds()} files")
     left_out = sorted({file.name for file in files} - {file.name for file in known})
     if left_out:
-        log.info("%s: left out, as no demonstrations that can be read: %s", path, ", ".join(left_out))
+        log.info("%s: skipped these files, which are not in a format for demonstrations: %s", path, ", ".join(left_out))
     return without_doubles(known)
 
 
 def _readable(file: Path, path: str, behavior: str) -> Path:
     if file.suffix not in READERS:
-        why = f"no demonstrations are read from {file.suffix or 'such'} files"
+        why = f"Headrace can't read demonstrations from {file.suffix or 'such'} files"
         raise StageError(f"{_where(path, behavior)}: {file.name}: {why}; expected {_kinds()} files")
     return file
 

@@ -40,9 +40,13 @@ def read_minari(dataset_id: str, behavior: str) -> Demonstrations:
     try:
         dataset = import_module("minari").load_dataset(dataset_id)
     except ImportError as error:  # the file readers are a separate extra
-        raise StageError(f"{where}: Minari is not installed, or in part: pip install 'minari[hdf5,hf]'") from error
+        raise StageError(
+            f'{where}: Minari or one of its extras is not installed; run: pip install "minari[hdf5,hf]"'
+        ) from error
     except FileNotFoundError as error:
-        raise StageError(f"{where}: it is not on this machine; fetch it first: minari download {dataset_id}") from error
+        raise StageError(
+            f"{where}: the dataset is not on this machine; download it first: minari download {dataset_id}"
+        ) from error
     return demonstrations_of(
         dataset.observation_space, dataset.action_space, dataset.iterate_episodes(), behavior, where
     )
@@ -66,10 +70,12 @@ def demonstrations_of(
     from gymnasium import spaces
 
     if not (isinstance(observation_space, spaces.Box) and len(observation_space.shape) < 2):
-        raise StageError(f"{where}: it observes {observation_space}; only Box spaces of one axis can be read so far")
+        raise StageError(
+            f"{where}: its observation space is {observation_space}; Headrace only reads one-dimensional Box spaces"
+        )
     whole = [episode for episode in episodes if len(episode.rewards)]
     if not whole:
-        raise StageError(f"{where}: it has no episode with a step")
+        raise StageError(f"{where}: the dataset has no steps")
     size = int(np.prod(observation_space.shape))
     observed = [np.asarray(episode.observations, np.float32).reshape(-1, size) for episode in whole]
     drawn = np.concatenate([np.asarray(episode.actions) for episode in whole])
@@ -103,7 +109,7 @@ def _decided(space: Space[Any], drawn: Array, where: str) -> tuple[ActionSpec, N
     elif isinstance(space, spaces.MultiDiscrete):
         sizes, start = space.nvec.ravel().tolist(), np.ravel(space.start)
     else:
-        raise StageError(f"{where}: its actions are {space}; only Box, Discrete and MultiDiscrete can be read so far")
+        raise StageError(f"{where}: its action space is {space}; Headrace only reads Box, Discrete and MultiDiscrete")
     choices = drawn.reshape(n, len(sizes)).astype(np.int64) - start
     return ActionSpec(discrete_branches=tuple(sizes)), np.empty((n, 0), np.float32), choices
 

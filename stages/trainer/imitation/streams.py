@@ -54,7 +54,7 @@ def read_stream(path: Path, behavior: str) -> Demonstrations | None:
     for batch in batches:
         _check_columns(batch, spec, path)
     if reader.damage:
-        log.warning("demonstrations up to the last whole message: %s", reader.damage)
+        log.warning("using the demonstrations up to the last complete message: %s", reader.damage)
     batches = [batch for batch in batches if batch.trajectories["learning"].any()]
     if not batches:
         return None
@@ -117,8 +117,8 @@ def _check_columns(batch: TrajectoryBatch, spec: BehaviorSpec, path: Path) -> No
             if array is None or (array.shape[1:], array.dtype.kind) != (column.shape, _kind(column.dtype)):
                 found = "none" if array is None else f"{array.dtype}{list(array.shape[1:])}"
                 raise StageError(
-                    f"{path}: a batch of {batch.behavior_id!r} can't be learned from: expected {axis} {column.name} of "
-                    f"{column.dtype}{list(column.shape)}, got {found}"
+                    f"{path}: a batch of {batch.behavior_id!r} is not usable as demonstrations: expected {axis} "
+                    f"{column.name} of {column.dtype}{list(column.shape)}, got {found}"
                 )
     if (batch.trajectories["lengths"] < 0).any():
         raise StageError(f"{path}: a batch of {batch.behavior_id!r} has trajectories of negative length")

@@ -77,8 +77,8 @@ def write_unity_demo(path: Path, demonstrations: Demonstrations, name: str) -> N
     spec = demonstrations.spec
     if spec.actions.unbounded:
         raise StageError(
-            f"{path}: {spec.name} has continuous actions without bounds ({list(spec.actions.unbounded)}), expected "
-            "actions in [-1, 1], as .demo files know no other; give the environment's action space finite bounds"
+            f"{path}: {spec.name} has continuous actions without bounds ({list(spec.actions.unbounded)}), but .demo "
+            "files can only hold actions in [-1, 1]; give the environment's action space finite bounds"
         )
     write_demo(path, _as_pairs(demonstrations), name)
 
@@ -131,8 +131,8 @@ def _image(values: Array, theirs: ObservationSpec, ours: ObservationSpec, what: 
         return (values / np.float32(255) if values.dtype == np.uint8 else values).astype(ours.dtype)
     if not ((values >= 0) & (values <= 1)).all():
         raise StageError(
-            f"{what}: recorded as floats from {values.min()} to {values.max()}, and the behaviour observes bytes; "
-            "expected floats from 0 to 1; set the sensor's compression to what it was when this was recorded"
+            f"{what}: recorded as floats from {values.min()} to {values.max()}, but the behaviour observes bytes; "
+            "expected floats from 0 to 1; set the sensor's compression back to what it was when this file was recorded"
         )
     whole: NDArray[np.uint8] = np.rint(values * 255).astype(np.uint8)
     return whole

@@ -89,13 +89,13 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         try:
             read_replay(self._replay, self._replay_path(folder), self.step)
         except ReplayFileError as error:
-            return f"the replay could not be restored, so it starts empty: {error}"
+            return f"the replay buffer could not be restored, so it starts empty: {error}"
         return None
 
     def _make_update(self) -> ImpalaUpdate:
         shared, device = self._hyperparameters.shared_critic, self.context.device
         network = make_actor_critic(self._design, len(self._signals.names), shared, self._random, device)
-        say_uncaptured(self.context, "an update is one of them, from trajectories that differ in length")
+        say_uncaptured(self.context, "each update is a single step, on trajectories of different lengths")
         perceptrons, h, spec = self._perceptrons(network), self._hyperparameters, self._spec
         update = ImpalaUpdate(network, spec, h, self._signals.gammas, self.context.replicas)
         if perceptrons is not None:

@@ -239,10 +239,13 @@ class ImpalaUpdate(NetworkUpdate):
         where = f"{self._behavior}: update at step {step}"
         bad = next(((name, value) for name, value in zip(names, results, strict=True) if not np.isfinite(value)), None)
         if bad is None:
-            return f"{where}: the gradient step made weights NaN or infinite; the weights are those before the update"
+            return (
+                f"{where}: the gradient step made some weights NaN or infinite; the weights from before the update are "
+                "kept"
+            )
         return (
-            f"{where}: {bad[0]} is {bad[1]}; the weights are those before the update. "
-            "A lower learning_rate, max_grad_norm, or smaller rewards (strength, reward_clipping) often help"
+            f"{where}: {bad[0]} is {bad[1]}; the weights from before the update are kept. A lower learning_rate, "
+            "max_grad_norm, or smaller rewards (strength, reward_clipping) often help"
         )
 
 

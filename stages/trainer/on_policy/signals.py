@@ -189,8 +189,8 @@ class Signals:
         found = state["signals"]
         if set(found) != set(self.names):
             raise StageError(
-                f"reward_signals: the saved state was made with {', '.join(sorted(found))}, "
-                f"but now there are {', '.join(sorted(self.names))}; a resumed run needs the same"
+                f"reward_signals: the saved state was made with {', '.join(sorted(found))}, but the configuration has "
+                f"{', '.join(sorted(self.names))}; a resumed run needs the same signals"
             )
         for signal in self._signals:
             signal.load_state_dict(found[signal.name])

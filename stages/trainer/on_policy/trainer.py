@@ -190,7 +190,9 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             log.warning(
                 "%s: behavioral_cloning %s",
                 self.context.behavior,
-                "is off now; the run went with it until here" if self._cloning is None else "is new to this run",
+                "is now off; it was on until this checkpoint"
+                if self._cloning is None
+                else "is now on; it was off until this checkpoint",
             )
         with self.context.naming_behavior():
             self._network.load(state["weights"])
@@ -235,7 +237,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         return self._intake.policy(self, self._network.acting_tensors(), self._layout)
 
     def _perceptrons(
-        self, network: ActorCriticNetwork | ActorTower | None, what: str = "its network is more than perceptrons"
+        self, network: ActorCriticNetwork | ActorTower | None, what: str = "its network is more than a perceptron"
     ) -> Perceptrons | None:
         """Return the network if its gradients are to be computed by hand; otherwise log why they are not.
 
@@ -245,7 +247,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         """
         device = self.context.device.partition(":")[0]
         if self.context.autograd:
-            why = "torch_settings.gradients asks for it"
+            why = "torch_settings.gradients requests autograd"
         elif self._design.gsde is not None:
             why = "its noise depends on the state (network_settings.gsde)"
         elif not isinstance(network, (ActorCritic, ActorTower)):
@@ -304,8 +306,8 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             return 1
         if actions.discrete_branches:
             raise StageError(
-                f"{self.context.behavior}: hyperparameters.summed_entropy does not go with discrete actions alongside "
-                "continuous ones: leave it out, and raise beta"
+                f"{self.context.behavior}: hyperparameters.summed_entropy does not work if there are both continuous "
+                "and discrete actions: remove it, and raise beta"
             )
         return actions.continuous_size
 

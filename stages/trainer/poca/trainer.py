@@ -68,8 +68,8 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
         """The number of members of the largest group so far."""
         if not context.spec.grouped:
             log.warning(
-                "%s: trainer_type poca is for groups of agents, but the environment has none: each agent learns for "
-                "itself, which ppo does faster",
+                "%s: trainer_type poca is for groups of agents, but this environment has no groups, so each agent "
+                "learns separately; ppo does the same faster",
                 context.behavior,
             )
 

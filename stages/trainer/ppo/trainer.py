@@ -84,7 +84,11 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
         super().load_state_dict(state)
         anchor = self._update.anchor
         if (anchor is None) == ("anchor" in state):
-            now = "is off now; the run went with it until here" if anchor is None else "is new to this run"
+            now = (
+                "is now off; it was on until this checkpoint"
+                if anchor is None
+                else "is now on; it was off until this checkpoint"
+            )
             log.warning("%s: hyperparameters.regularization %s", self.context.behavior, now)
         if anchor is not None:
             with self.context.naming_behavior():

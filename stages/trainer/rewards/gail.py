@@ -59,7 +59,7 @@ class GAIL(NetworkSignal):
             demonstrations = load_demonstrations(settings.demo_path, context.spec, context.folder)
         super().__init__(name, settings, context, seed)
         if not len(demonstrations):
-            raise StageError(f"{self.where}: the demonstrations ({settings.demo_path}) hold no steps; record some")
+            raise StageError(f"{self.where}: the demonstrations ({settings.demo_path}) contain no steps; record some")
         self._use_actions = settings.use_actions
         self._beta = 0.0
         self._steps = len(demonstrations)

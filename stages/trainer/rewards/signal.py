@@ -89,7 +89,7 @@ class RewardSignal(ABC):
                 computed = self.compute(piece)
                 if computed.shape != piece.rewards.shape:
                     raise StageError(
-                        f"{self.where}: compute gave a tensor of shape {list(computed.shape)}, expected "
+                        f"{self.where}: compute returned a tensor of shape {list(computed.shape)}, expected "
                         f"{list(piece.rewards.shape)}: one reward for each transition"
                     )
                 out[rows] = computed.cpu().numpy()
@@ -279,7 +279,9 @@ class NetworkSignal(RewardSignal):
     @property
     def remedy(self) -> str:
         """The end of the message about rewards that are not finite."""
-        return f"; are its weights sound, and are all observations of moderate size ({self.design.key}.normalize)?"
+        return (
+            f"; look for NaN in its weights and for very large observations ({self.design.key}.normalize scales them)"
+        )
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
         """One gradient step on a minibatch; losses by the names of their statistics.
@@ -291,8 +293,9 @@ class NetworkSignal(RewardSignal):
         if not self.network.descend(loss):
             losses = ", ".join(f"{name} {float(value.detach()):.4g}" for name, value in reported.items())
             raise NotFiniteError(
-                f"{self.where}: a loss or its gradient is NaN or infinite ({losses}); its weights are those before the "
-                f"update. A lower reward_signals.{self.name}.learning_rate or {self.design.key}.normalize often helps"
+                f"{self.where}: a loss or its gradient is NaN or infinite ({losses}); its weights from before the "
+                f"update are kept. A lower reward_signals.{self.name}.learning_rate or {self.design.key}.normalize "
+                "often helps"
             )
         values = torch.stack([value.detach() for value in reported.values()]).tolist()  # one wait for the device
         return dict(zip(reported, values, strict=True))

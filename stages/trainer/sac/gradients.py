@@ -312,7 +312,7 @@ def _followed_seldom(update: SACUpdate, advance: SACSteps, *arguments: Any) -> U
 def _why_autograd(context: TrainerContext, design: PolicyDesign) -> str | None:
     """Return why gradients can't be computed by hand, in words; None if they can."""
     if context.autograd:
-        return "torch_settings.gradients asks for it"
+        return "torch_settings.gradients requests autograd"
     if not design.plain:
         return "its networks are more than perceptrons over vectors"
     if design.spec.actions.discrete_branches:

@@ -56,14 +56,16 @@ class HindsightMemory(ReplayMemory):
         self, context: TrainerContext, layout: ObservationLayout, capacity: int, settings: HindsightSettings
     ) -> None:
         if context.replay_shards or context.settings.network_settings.memory is not None:
-            raise StageError(f"{context.behavior}: hindsight goes neither with a memory nor with pipeline.hosts.replay")
+            raise StageError(f"{context.behavior}: hindsight does not work with a memory or with pipeline.hosts.replay")
         super().__init__(context.spec, layout, capacity)
         self._behavior = context.behavior
         self._settings = settings
         self._achieved, self._desired = (_columns_of(context, layout, name) for name in (ACHIEVED_GOAL, DESIRED_GOAL))
         size = self._desired.stop - self._desired.start
         if context.goal_rewards is None:
-            raise StageError(f"{context.behavior}: hindsight needs an environment with compute_reward; there is none")
+            raise StageError(
+                f"{context.behavior}: hindsight needs an environment with compute_reward, and this one does not have it"
+            )
         context.goal_rewards.open(size)
         self._compute = context.goal_rewards
         self._rows["place"] = LazyColumn(Column("place", "int64"), capacity)
@@ -112,8 +114,8 @@ class HindsightMemory(ReplayMemory):
                 self._begun[agent] = (episode, start, pieces)
         if not self._taken and self._count >= self._patience:
             self._tell(
-                "no episode has ended in %d steps, and with hindsight nothing is learned before one does. Let episodes "
-                "end, for instance by environment.max_episode_steps, or leave hindsight out.",
+                "no episode has ended in %d steps, and with hindsight the trainer learns nothing until one does. "
+                "Limit the length of episodes, for instance with environment.max_episode_steps, or remove hindsight.",
                 self._count,
             )
         while self._begun:  # in the order of their newest rows
@@ -185,8 +187,8 @@ class HindsightMemory(ReplayMemory):
         """Give places to an ended episode's rows that are still stored."""
         if start < oldest:
             self._tell(
-                "the first steps of an episode had left the replay buffer when it ended, so with hindsight hardly "
-                "anything is learned from it; raise hyperparameters.buffer_size (%d), or shorten episodes "
+                "when an episode ended, its first steps had already left the replay buffer, so the trainer can hardly "
+                "use the episode for hindsight; raise hyperparameters.buffer_size (%d), or shorten episodes "
                 "(environment.max_episode_steps).",
                 self.capacity,
             )
@@ -205,9 +207,9 @@ class HindsightMemory(ReplayMemory):
         self._differing += len(differing)
         if len(differing) and self._differing > _RARE * self._judged:
             self._tell(
-                "%d of %d steps that were looked at had other rewards than the environment's compute_reward gives for "
-                "their own goals, such as %g in place of %g. Steps that hindsight relabels have the latter alone: what "
-                "a wrapper, a stage or the environment itself adds to the reward is not learned from them.",
+                "%d of %d checked steps have a reward that differs from what the environment's compute_reward returns "
+                "for their own goals, such as %g instead of %g. Steps that hindsight relabels only get what "
+                "compute_reward returns: they lose what a wrapper, a stage or the environment adds to the reward.",
                 *(self._differing, self._judged, recorded[differing[0]], rewards[differing[0]]),
             )
 
@@ -226,5 +228,5 @@ def _columns_of(context: TrainerContext, layout: ObservationLayout, name: str) -
     names = ", ".join(f"{each.name} ({each.kind})" for each in observations)
     raise StageError(
         f"{context.behavior}: hindsight needs vectors {ACHIEVED_GOAL} and {DESIRED_GOAL}, as goal environments have; "
-        f"{name} is not among the vectors of: {names}. Leave hindsight out, or let observations be a Dict with both"
+        f"{name} is not among the vectors of: {names}. Remove hindsight, or make the observation space a Dict with both"
     )

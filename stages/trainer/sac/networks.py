@@ -137,16 +137,16 @@ def check_actions(behavior: str, actions: ActionSpec, target_entropy: float | No
     """
     if target_entropy is not None and not actions.continuous_size:
         raise StageError(
-            f"{behavior}: hyperparameters.target_entropy: {target_entropy:g} is of continuous actions, and there are "
-            "none: of discrete ones it is a fifth of the largest entropy; leave it out"
+            f"{behavior}: hyperparameters.target_entropy: {target_entropy:g} applies to continuous actions, and there "
+            "are none; for discrete actions the target is always a fifth of the largest entropy; remove the setting"
         )
     if actions.unbounded:
         several = len(actions.unbounded) > 1
         which = f"action{'s' * several} {', '.join(map(str, actions.unbounded))} {'have' if several else 'has'}"
         raise StageError(
             f"{behavior}: sac draws continuous actions from [-1, 1] and scales them to the environment's bounds, but "
-            f"of its {actions.continuous_size}, counted from 0, {which} no finite bounds on both "
-            "sides: give the environment a bounded action space, for instance by a wrapper in environment.wrappers "
-            "(docs/algorithms.md shows one; gymnasium.wrappers:ClipAction and environment.action_bounds: clip take "
-            "bounds away), or use trainer_type: ppo"
+            f"{which} no finite bounds on both sides (of {actions.continuous_size} actions, counted from 0): give the "
+            "environment a bounded action space, for instance with a wrapper in environment.wrappers "
+            "(docs/algorithms.md shows one; gymnasium.wrappers:ClipAction and environment.action_bounds: clip remove "
+            "bounds), or use trainer_type: ppo"
         )

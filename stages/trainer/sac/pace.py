@@ -182,8 +182,9 @@ class UpdatePace:
             return
         self._told_of_waiting = True
         log.warning(
-            "%s: no episode has ended in %d steps, and with hyperparameters.update_at: episode_end nothing is learned "
-            "before one does. Let episodes end, for instance by environment.max_episode_steps, or use update_at: step.",
+            "%s: no episode has ended in %d steps, and with hyperparameters.update_at: episode_end the trainer learns "
+            "nothing until one does. Limit the length of episodes, for instance with environment.max_episode_steps, "
+            "or use update_at: step.",
             self._context.behavior,
             waited,
         )

@@ -154,9 +154,9 @@ def test_action_heads_stay_when_the_policy_acts_again():
 
 def test_columns_that_no_policy_gives_are_refused_with_those_that_policies_give():
     check_extra_columns(["action_heads"], "Mine")
-    with pytest.raises(LoadError, match="Mine asks for the columns logits, .*may name action_heads, .*always there$"):
+    with pytest.raises(LoadError, match="Mine requests the columns logits, .*can name action_heads, .*always present$"):
         check_extra_columns(["action_heads", "logits"], "Mine")
-    with pytest.raises(LoadError, match="asks for the columns values, .* a baseline is for the trainer to compute"):
+    with pytest.raises(LoadError, match="requests the columns values, .* the trainer must compute a baseline"):
         check_extra_columns(["values"], "Mine")
 
 
@@ -166,9 +166,9 @@ def test_rows_without_an_asked_column_or_with_another_of_its_name_are_refused():
     whole = batch.replace(action_heads=np.zeros((5, 4), np.float32))
     require_columns(whole, [column])
     with pytest.raises(
-        StageError, match=r"action_heads of each decision, float32 \(4,\), and got .* without it\. A rec"
+        StageError, match=r"action_heads for each decision, float32 \(4,\), but got no column of this name\. A rec"
     ):
         require_columns(batch, [column])
     for other in (np.zeros((5, 3), np.float32), np.zeros((5, 4))):
-        with pytest.raises(StageError, match=rf"and got {other.dtype} \({other.shape[1]},\)"):
+        with pytest.raises(StageError, match=rf"but got {other.dtype} \({other.shape[1]},\)"):
             require_columns(batch.replace(action_heads=other), [column])

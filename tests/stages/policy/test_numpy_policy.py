@@ -281,7 +281,7 @@ def test_a_squashed_policy_has_log_sigma_among_its_heads_and_not_among_its_tenso
 
 def test_acting_without_a_policy_is_an_error():
     policy = NumpyPolicy(design_for(ActionSpec(2)))
-    with pytest.raises(StageError, match="no policy was loaded"):
+    with pytest.raises(StageError, match="no policy has been loaded"):
         policy.act(observations(1), None, np.random.default_rng(0))
 
 
@@ -380,5 +380,5 @@ def test_of_policies_that_act_together_the_one_whose_heads_are_not_finite_is_nam
     lost = policy_of(design, tensors, version=8)
     lost._weights[0][:] = np.nan
     parts = [(policy_of(design, tensors), np.array([0, 2, 4])), (lost, np.array([1, 3]))]
-    with pytest.raises(NotFiniteError, match="policy version 8 gives .* for row 0 of 2 agents"):
+    with pytest.raises(NotFiniteError, match="policy version 8 outputs .* for row 0 of 2 agents"):
         act_together(parts, observations(5), None, np.random.default_rng(0))

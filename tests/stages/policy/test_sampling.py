@@ -223,7 +223,7 @@ def test_heads_that_are_not_finite_are_refused_with_what_was_observed():
     heads[1, 1] = np.inf
     with pytest.raises(
         NotFiniteError,
-        match=r"Test: policy version 4 gives \[0.0, inf\] for row 1 of 3 agents, which observes \[\[2\]\]",
+        match=r"Test: policy version 4 outputs \[0.0, inf\] for row 1 of 3 agents, whose observation is \[\[2\]\]",
     ):
         check_heads("Test", 4, heads, [np.arange(3)[:, None] * 2])
 
@@ -233,7 +233,8 @@ def test_an_observation_that_is_not_finite_is_named_as_the_environments_doing():
     heads[1, 1] = np.nan
     observation = np.array([[0.0, 1.0], [0.5, np.nan]], np.float32)
     with pytest.raises(
-        NotFiniteError, match=r"Test: the environment gave row 1 of 2 agents .* \[\[0.5, nan\]\]\. It is the"
+        NotFiniteError,
+        match=r"Test: the environment gave row 1 of 2 agents .* \[\[0.5, nan\]\]\. The environment is the",
     ):
         check_heads("Test", 4, heads, [observation])
 

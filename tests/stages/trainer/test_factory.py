@@ -81,8 +81,9 @@ def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
         ("headrace.stages.trainer.protocol:TrainerContext", r"is not a class derived from headrace\.Trainer"),
         (
             "my_trainers:Greedy",
-            r"behaviors\.Walker\.trainer_type: my_trainers:Greedy asks for the columns logits, values, which no policy "
-            r"gives; extra_columns may name action_heads, .*log_probs.* always there; .* baseline is for the trainer",
+            r"behaviors\.Walker\.trainer_type: my_trainers:Greedy requests the columns logits, values, which no policy "
+            r"provides; extra_columns can name action_heads, .*log_probs.* always present; .* the trainer must compute "
+            r"a baseline",
         ),
         ("my_trainers:Careless", r"extra_columns must be a tuple of the names of columns, got <function"),
         ("my_trainers:Missing", r"behaviors\.Walker\.trainer_type"),

@@ -96,7 +96,7 @@ def test_too_many_forms_end_it_and_nothing_is_missed():
     counter = Counter(graphs)
     for count in range(1, 2 * MOST_FORMS):
         counter.step(rows(count, 1.0))
-    assert counter.told == [f"minibatches have more than {MOST_FORMS} forms"]
+    assert counter.told == [f"minibatches come in more than {MOST_FORMS} shapes"]
     assert counter.weight[0] == sum(range(1, 2 * MOST_FORMS))
     assert not graphs.captures
 
@@ -106,7 +106,7 @@ def test_a_step_with_buffers_of_its_own_is_not_replayed_again_after_another_form
     counter = Counter(graphs, most=1)
     for count in (1, 1, 1, 1, 2, 1, 1):
         counter.step(rows(count, 1.0))
-    assert counter.told == ["minibatches have more than 1 form"]
+    assert counter.told == ["minibatches come in more than 1 shape"]
     assert (graphs.captures, graphs.replays) == (1, 1)
     assert counter.weight.tolist() == [8.0, 8.0]
 
@@ -196,9 +196,9 @@ def context(device="cuda", network=None, **given):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"replicas": Pair()}, "replicas exchange their gradients"),
+        ({"replicas": Pair()}, "replicas exchange gradients"),
         ({"network": {"memory": {}}}, "minibatches of sequences differ"),
-        ({"network": {"network": "mine:Network"}}, "a network of your own"),
+        ({"network": {"network": "mine:Network"}}, "a custom network"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -215,7 +215,7 @@ def test_on_a_gpu_there_are_graphs_unless_they_are_switched_off_and_nowhere_else
     monkeypatch.setattr(gradients, "CudaGraphs", lambda device: f"graphs on {device}")
     with caplog.at_level(logging.INFO):
         assert graphs_for(context("cuda:1")) == "graphs on cuda:1"
-    assert caplog.messages == ["Ball: gradient steps are captured as CUDA graphs, and replayed."]
+    assert caplog.messages == ["Ball: gradient steps are captured as CUDA graphs and replayed."]
     caplog.clear()
     assert graphs_for(context("cuda:1", cuda_graphs=False)) is None
     assert graphs_for(context("cpu")) is None

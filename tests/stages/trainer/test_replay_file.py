@@ -68,7 +68,7 @@ def test_a_file_cut_anywhere_is_refused_and_the_memory_left_empty(memory, tmp_pa
     for length in range(0, len(whole), 37):
         path.write_bytes(whole[:length])
         other = new_memory(CAPACITY, LENGTH)
-        with pytest.raises(ReplayFileError, match="cut short|not a replay buffer"):
+        with pytest.raises(ReplayFileError, match="truncated|not a replay buffer"):
             read_replay(other, path)
         assert len(other) == len(other.observations) == 0
 
@@ -87,15 +87,15 @@ def test_a_file_with_something_behind_it_is_refused(memory, tmp_path):
     path = tmp_path / "replay.bin"
     write_replay(memory, path)
     path.write_bytes(path.read_bytes() + b"x")
-    with pytest.raises(ReplayFileError, match="longer than it should be"):
+    with pytest.raises(ReplayFileError, match="longer than expected"):
         read_replay(new_memory(CAPACITY, LENGTH), path)
 
 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (new_memory(CAPACITY + 1, LENGTH), "saved with buffer_size 12, now it is 13"),
-        (new_memory(CAPACITY, LENGTH + 1), "saved with sequence_length 3, now it is 4"),
+        (new_memory(CAPACITY + 1, LENGTH), "saved with buffer_size 12, which is now 13"),
+        (new_memory(CAPACITY, LENGTH + 1), "saved with sequence_length 3, which is now 4"),
     ],
 )
 def test_a_file_of_another_memory_is_refused(memory, tmp_path, other, message):

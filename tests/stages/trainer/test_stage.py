@@ -59,7 +59,7 @@ def test_a_trainer_that_keeps_the_rest_learns_as_often_as_it_can():
 
 def test_rows_without_a_column_that_the_trainer_asks_for_are_refused_and_not_added():
     desk = Desk(columns=(Column("action_heads", "float32", (2,)),))
-    with pytest.raises(StageError, match="Walker: the trainer asks for the column action_heads"):
+    with pytest.raises(StageError, match="Walker: the trainer needs the column action_heads"):
         desk.take(4)
     assert desk.trainer.step == 0
     whole = trajectories([4]).replace(action_heads=np.zeros((4, 2), np.float32))

@@ -33,7 +33,7 @@ def test_the_deviations_of_noise_are_learned(kind, actions, memory, squash, capl
     trainer = trainer_of(kind, spec, network_settings={"memory": memory, "gsde": gsde})
     assert trainer.squashed == (squash or kind == "sac")
     if memory is None:
-        assert "Test: gradients by autograd" in caplog.text
+        assert "Test: autograd computes the gradients" in caplog.text
         assert "its noise depends on the state (network_settings.gsde)" in caplog.text
     design, before, updates = design_of(spec, trainer.context.settings), trainer.policy().tensors(), 0
     for seed in range(3):
@@ -51,11 +51,11 @@ def test_the_deviations_of_noise_are_learned(kind, actions, memory, squash, capl
 
 
 def test_noise_of_choices_is_refused_by_name():
-    with pytest.raises(StageError, match=r"Test: network_settings.gsde is noise of continuous actions, and all of its"):
+    with pytest.raises(StageError, match=r"Test: network_settings.gsde adds noise to continuous actions, but all"):
         trainer_of("ppo", BehaviorSpec("Test", (VECTOR,), DISCRETE), network_settings={"gsde": {}})
 
 
 def test_actions_without_bounds_can_not_end_at_them():
     spec = BehaviorSpec("Test", (VECTOR,), ActionSpec(3, unbounded=(0, 2)))
-    with pytest.raises(StageError, match=r"squash_output lets actions end at their bounds, and actions 0, 2, counted"):
+    with pytest.raises(StageError, match=r"squash_output squashes actions to their bounds, but actions 0, 2, counted"):
         trainer_of("ppo", spec, network_settings={"gsde": {"squash_output": True}})

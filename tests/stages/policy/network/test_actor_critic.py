@@ -152,5 +152,5 @@ def test_a_policy_of_another_size_is_not_taken_up():
 )
 def test_what_is_not_a_plain_design_is_refused(observation, settings, squashed):
     spec = BehaviorSpec("Test", (observation,), ActionSpec(2))
-    with pytest.raises(StageError, match="make_actor_critic gives one that fits"):
+    with pytest.raises(StageError, match="make_actor_critic returns a network that fits"):
         ActorCritic(PolicyDesign(spec, NetworkSettings(**settings), squashed), 1, False, np.random.default_rng(0))

@@ -155,7 +155,7 @@ def test_what_is_no_module_is_refused(design):
 def test_a_constructor_that_raises_is_reported_with_its_error(design):
     text = LINEAR.replace("observations[0].size", "observations[7].size")
     said = refused(design(text, "Linear"))
-    assert "could not be made with (observations, settings): IndexError: tuple index out of range" in said
+    assert "could not be created with (observations, settings): IndexError: tuple index out of range" in said
 
 
 @pytest.mark.parametrize(
@@ -164,16 +164,16 @@ def test_a_constructor_that_raises_is_reported_with_its_error(design):
 )
 def test_a_missing_or_impossible_encoding_size_is_reported(design, line, got):
     said = refused(design(LINEAR.replace("self.encoding_size = settings.hidden_units", line), "Linear"))
-    assert "expected an attribute encoding_size, a whole number of at least 1" in said
+    assert "expected an attribute encoding_size, an integer of at least 1" in said
     assert got in said
 
 
 def test_an_output_of_another_shape_than_promised_is_reported(design):
     text = LINEAR.replace("self.encoding_size = settings.hidden_units", "self.encoding_size = 5")
     said = refused(design(text, "Linear"))
-    assert "forward gave shape (3, 8) for 3 rows, expected a tensor of shape (3, 5), [rows, encoding_size]" in said
+    assert "forward returned shape (3, 8) for 3 rows, expected a tensor of shape (3, 5), [rows, encoding_size]" in said
     said = refused(design(LINEAR.replace("return torch.relu(", "return (").replace("[0]))", "[0]),)"), "Linear"))
-    assert "forward gave tuple for 3 rows" in said
+    assert "forward returned tuple for 3 rows" in said
 
 
 def test_a_forward_pass_that_raises_is_reported_with_the_shapes_that_it_got(design):

@@ -93,6 +93,8 @@ def test_without_conditioning_a_goal_is_an_observation_like_others():
 
 def test_a_set_that_tells_a_goal_is_refused_with_a_way_out():
     goals = ObservationSpec("targets", (5, 3), goal=True)
-    with pytest.raises(StageError, match=r"Test: observation 'targets' is a set.*goal_conditioning_type to none"):
+    with pytest.raises(
+        StageError, match=r"Test: observation 'targets' is a goal and a set.*goal_conditioning_type to none"
+    ):
         body(STATE, goals)
     assert body(STATE, goals, goal_conditioning_type="none").encoding_size == 8

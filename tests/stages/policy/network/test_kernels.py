@@ -185,6 +185,4 @@ def test_a_trainer_says_where_nothing_is_compiled(there, monkeypatch, caplog):
     monkeypatch.setattr(compiled, "kernels", object() if there else None)
     caplog.set_level("INFO")
     say_uncompiled(TrainerContext("Ball", BehaviorSettings(), BehaviorSpec("Ball", (), ActionSpec(2))))
-    assert [record.message.partition(" by NumPy")[0] for record in caplog.records] == (
-        [] if there else ["Ball: small layers are computed"]
-    )
+    assert [record.message.partition(" computes")[0] for record in caplog.records] == ([] if there else ["Ball: NumPy"])

@@ -206,7 +206,7 @@ def test_the_fastest_provider_is_found_once_by_measuring_and_said(monkeypatch, c
     monkeypatch.setattr(products, "PROVIDERS", slow)
     assert [fastest(64, 128, 160), fastest(64, 128, 160)] == ["onednn", "onednn"]
     (told,) = [record.message for record in caplog.records]
-    assert told.startswith("Products of layers of 128 × 160 by oneDNN: with 64 rows, forward and backward, torch ")
+    assert told.startswith("Layers of 128 × 160 use oneDNN. Forward and backward pass with 64 rows: torch ")
 
 
 @pytest.mark.usefixtures("unmeasured")

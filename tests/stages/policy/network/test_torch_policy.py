@@ -222,7 +222,7 @@ def test_a_policy_of_another_network_is_refused_by_tensor():
 
 
 def test_acting_without_a_policy_is_an_error():
-    with pytest.raises(StageError, match="no policy was loaded"):
+    with pytest.raises(StageError, match="no policy has been loaded"):
         TorchPolicy(design_for(IMAGE)).act(seen_by(design_for(IMAGE), 1), None, np.random.default_rng(0))
 
 

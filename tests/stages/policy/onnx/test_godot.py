@@ -116,7 +116,9 @@ def test_the_addon_reads_the_policys_actions(design):
     assert difference(design, update, model) is None
 
 
-@pytest.mark.parametrize(("keys", "words"), [((MOVE,), "continuous actions differ"), ((LANE, JUMP), "are others")])
+@pytest.mark.parametrize(
+    ("keys", "words"), [((MOVE,), "continuous actions differ"), ((LANE, JUMP), "discrete actions differ")]
+)
 def test_a_model_that_acts_otherwise_is_found_out(keys, words):
     design = game(*keys)
     model = onnx_model(design, update_for(design, seed=1))
@@ -132,7 +134,7 @@ def test_a_model_that_acts_otherwise_is_found_out(keys, words):
                 game(MOVE),
                 spec=replace(game(MOVE).spec, observations=(ObservationSpec("cam2d", (3, 36, 36), "uint8"),)),
             ),
-            ("pictures", "cam2d", "--inference"),
+            ("images", "cam2d", "--inference"),
         ),
     ],
     ids=["memory", "pictures"],

@@ -48,5 +48,7 @@ def test_a_model_of_another_program_is_read_by_its_inputs(tmp_path):
     "text", ["", "[]", "{}", '{"spec": {}, "step": 1}', json.dumps({"spec": 3, "step": 1}), "[" * 10_000]
 )
 def test_notes_that_are_none_are_refused_with_the_file(text):
-    with pytest.raises(StageError, match=r"^Any\.onnx: its property 'headrace' is not what Headrace writes"):
+    with pytest.raises(
+        StageError, match=r"^Any\.onnx: its property 'headrace' is not in the format that Headrace writes"
+    ):
         read_notes({NOTES: text}, "Any.onnx")

@@ -144,17 +144,17 @@ MISFITS = {
     "vectors": (
         OLDER,
         design_for(VECTOR, AGE, actions=DISCRETE),
-        r"vector_observation of shape \[5\], the environment gives 'vector' and 'age' of shape \[4\]",
+        r"vector_observation of shape \[5\], but the environment provides 'vector' and 'age' of shape \[4\]",
     ),
     "choices": (
         OLDER,
         design_for(ObservationSpec("v", (5,)), actions=ActionSpec(0, (3, 3))),
-        r"0 continuous actions and discrete branches of 5 choices in total, the environment has 0 and \[3, 3\]",
+        r"0 continuous actions and discrete branches of 5 choices in total, but the environment has 0 and \[3, 3\]",
     ),
     "no image": (
         OLDER,
         design_for(ObservationSpec("v", (5,)), CAMERA, actions=DISCRETE),
-        r"no input visual_observation_0, which is 'camera' of the environment",
+        r"no input visual_observation_0 for the environment's 'camera'",
     ),
     "version 1": (
         OLDER | {"version": 1.0},
@@ -235,5 +235,5 @@ def test_a_memory_whose_stated_size_was_lost_is_kept_all_the_same():
     whole = onnx_model(design, update_for(design))
     lost = without(whole, "memory_size", declared=True)
     assert OnnxPolicy(lost, design).memory_size == OnnxPolicy(whole, design).memory_size > 0
-    with pytest.raises(StageError, match="has a memory of .* numbers, and not both recurrent_in and recurrent_out"):
+    with pytest.raises(StageError, match="has a memory of .* numbers, but not both recurrent_in and recurrent_out"):
         OnnxPolicy(without(whole, "recurrent_out"), design)

@@ -163,7 +163,7 @@ def test_others_models_play_with_and_without_inputs_that_nobody_uses(unused):
 
 
 MISFITS = {
-    "observation": (others_model(observed=(4,)), DISCRETE, r"obs_0 of shape \[4\].*gives 'vector' of shape \[3\]"),
+    "observation": (others_model(observed=(4,)), DISCRETE, r"obs_0 of shape \[4\].*provides 'vector' of shape \[3\]"),
     "rank": (
         model_of(design_for(ObservationSpec("things", (3, 2)), actions=DISCRETE.spec.actions)),
         DISCRETE,
@@ -172,21 +172,21 @@ MISFITS = {
     "too few observations": (
         others_model(),
         design_for(VECTOR, ObservationSpec("radar", (7,)), actions=DISCRETE.spec.actions),
-        r"no input obs_1, which is 'radar'",
+        r"no input obs_1 for the environment's 'radar'",
     ),
     "too many observations": (
         model_of(design_for(VECTOR, ObservationSpec("radar", (7,)), actions=DISCRETE.spec.actions)),
         DISCRETE,
-        r"wants an input obs_1 \[7\], which the environment does not give",
+        r"needs an input obs_1 \[7\], but the environment only provides",
     ),
     "branches": (
         model_of(design_for(actions=ActionSpec(0, (2, 2)))),
         DISCRETE,
-        r"branches \[2, 2\], the environment has 0 and \[2\]",
+        r"branches \[2, 2\], but the environment has 0 and \[2\]",
     ),
     "kind of actions": (others_model(), CONTINUOUS, r"0 continuous actions.*environment has 2"),
     "version": (others_model(version=4.0), DISCRETE, "version 4, expected 2 or 3"),
-    "fixed batch": (others_model(batch=1), DISCRETE, "first axis is not open"),
+    "fixed batch": (others_model(batch=1), DISCRETE, "first axis is fixed"),
     "no such model": (b"nothing of the kind", DISCRETE, "not a model that onnxruntime can run"),
 }
 
@@ -233,7 +233,7 @@ def test_a_model_of_another_kind_is_refused_by_name(tmp_path):
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=4).SerializeToString()
     )
     with pytest.raises(
-        StageError, match=r"other\.onnx: is not a model of ML-Agents' kind: it has no output version_number"
+        StageError, match=r"other\.onnx: is not a model in ML-Agents' format: it has no output version_number"
     ):
         OnnxPolicy(path, DISCRETE)
     with pytest.raises(StageError, match=r"absent\.onnx: can't be read: No such file"):

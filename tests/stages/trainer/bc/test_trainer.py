@@ -147,7 +147,7 @@ def test_an_update_of_nothing_but_held_out_steps_learns_nothing_and_says_so(make
     trainer.add(batch.select(aside))
     with caplog.at_level(logging.WARNING):
         assert trainer.learn() == 8 * aside.sum()
-    assert "steps of this update are held out, so nothing was learned" in caplog.text
+    assert "steps of this update are held out, so the trainer learned nothing" in caplog.text
     np.testing.assert_array_equal(before, flat_weights(trainer))
 
 
@@ -155,7 +155,7 @@ def test_too_few_episodes_to_hold_any_out_are_warned_of_once(make_trainer, make_
     trainer = make_trainer(hyperparameters={"held_out": 1e-6})
     with caplog.at_level(logging.WARNING):
         teach(trainer, make_batch, 3)
-    assert caplog.text.count("none of the episodes so far is among the 0.0001 % that are held out") == 1
+    assert caplog.text.count("no episode so far is among the 0.0001 % that are held out") == 1
     assert "Policy/Held-out Log Likelihood" not in statistics.values
     assert "Policy/Training Log Likelihood" in statistics.values
 

@@ -76,7 +76,7 @@ def test_agents_may_get_a_new_id_in_each_episode(tmp_path):
 @pytest.mark.parametrize("pairs", [episode(1)[:1], episode(1)[1:], [episode(1)[1], episode(1)[0]]])
 def test_a_file_in_which_nothing_follows_anything_has_no_step(tmp_path, pairs):
     unity_file(tmp_path / "a.demo", pairs)
-    with pytest.raises(StageError, match=r"'a\.demo': no step of Ball was recorded in it"):
+    with pytest.raises(StageError, match=r"'a\.demo': the recording has no steps of Ball"):
         load_demonstrations("a.demo", BALL, tmp_path)
 
 
@@ -111,7 +111,7 @@ def test_actions_that_a_policy_cannot_take_are_taken_for_the_nearest_and_told(tm
     unity_file(tmp_path / "a.demo", pairs)
     with caplog.at_level(logging.WARNING):
         assert load_demonstrations("a.demo", BALL, tmp_path).continuous.tolist() == [[1], [-0.5]]
-    assert "a.demo: 1 of 2 steps have continuous actions beyond [-1, 1], the furthest 2.5" in caplog.text
+    assert "a.demo: 1 of 2 steps have continuous actions outside [-1, 1], the largest 2.5" in caplog.text
 
 
 def test_a_file_that_is_no_demonstration_is_refused(tmp_path):

@@ -50,7 +50,7 @@ def test_the_observation_after_the_last_action_is_not_learned_from(tmp_path):
 def test_episodes_without_a_step_count_for_nothing(tmp_path):
     path = written(tmp_path, [[[[0, 0]], []], *EPISODES])
     assert load_demonstrations(path, SPEC).lengths.tolist() == [2, 1]
-    with pytest.raises(StageError, match="no step of Agent was recorded"):
+    with pytest.raises(StageError, match="the recording has no steps of Agent"):
         load_demonstrations(written(tmp_path, []), SPEC)
 
 
@@ -63,7 +63,7 @@ def test_in_a_folder_other_json_is_left_out(tmp_path):
 def test_actions_beyond_the_bounds_are_clipped_with_a_warning(tmp_path, caplog):
     path = written(tmp_path, [[[[1, 2], [3, 4]], [[0, 1.5, 0]]]])
     assert load_demonstrations(path, SPEC).continuous.tolist() == [[1, 0]]
-    assert "actions beyond [-1, 1], the furthest 1.5" in caplog.text
+    assert "actions outside [-1, 1], the largest 1.5" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,14 @@ def test_actions_beyond_the_bounds_are_clipped_with_a_warning(tmp_path, caplog):
     [
         ("[[[[1,2]", "is not a recording of Godot's addon: no JSON"),
         ({"some": "settings"}, "expected a list of episodes"),
-        ([[[1, 2]]], "episode 1 is not a pair"),
+        ([[[1, 2]]], "episode 1: expected a pair"),
         ([EPISODES[0], [[[1, 2]], [[0, 0, 0]]]], "episode 2 has 1 observations and 1 actions"),
-        ([[[[1, 2, 3], [0, 0]], [[0, 0, 0]]]], "episode 1, step 1: its observation has 3 numbers, expected 2"),
-        ([[[[1, 2], [0, 0]], [[0, 0]]]], "episode 1, step 1: its action has 2 numbers, expected 3"),
-        ([[[[1, 2], [0, 0]], [[0.5, 0, 0]]]], "step 1: has 0.5 as its choice of discrete action 0"),
+        (
+            [[[[1, 2, 3], [0, 0]], [[0, 0, 0]]]],
+            "episode 1, step 1: its observation has 3 numbers, but the game declares 2",
+        ),
+        ([[[[1, 2], [0, 0]], [[0, 0]]]], "episode 1, step 1: its action has 2 numbers, but the game declares 3"),
+        ([[[[1, 2], [0, 0]], [[0.5, 0, 0]]]], "step 1: discrete action 0 is 0.5"),
         ([[[[1, 2], [0, 0]], [[3, 0, 0]]]], "step 1: discrete_actions.* is 3, expected a choice of 0 to 2"),
         ("[[[[1,nan],[0,0]],[[0,0,0]]]]", "step 1: obs.* is nan; demonstrations need finite numbers"),
         ([[[[1, None], [0, 0]], [[0, 0, 0]]]], "step 1: obs.* is nan; demonstrations need finite numbers"),
@@ -88,7 +91,7 @@ def test_what_does_not_fit_is_named_with_its_place(tmp_path, content, message):
 
 def test_only_the_key_that_is_recorded_can_be_learned_from(tmp_path):
     both = game({"move": MOVE}, {**SEEN, "map": {"space": "box", "size": [4]}})
-    with pytest.raises(StageError, match="Agent observes obs, map; Godot's addon records the key 'obs' alone"):
+    with pytest.raises(StageError, match="Agent observes obs, map; Godot's addon only records the key 'obs'"):
         load_demonstrations(written(tmp_path, EPISODES), both)
 
 

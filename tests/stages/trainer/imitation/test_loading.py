@@ -63,7 +63,9 @@ def test_a_demo_beside_the_stream_of_its_name_counts_once(record, expert, tmp_pa
 
 @pytest.mark.parametrize("path", ["nothing.stream", "nowhere/", "no*.stream"])
 def test_a_path_that_leads_nowhere_is_refused_with_where_it_was_looked_for(path, tmp_path):
-    with pytest.raises(StageError, match=r"behaviors\.Test: demo_path .*: there is no such file.*looked in") as error:
+    with pytest.raises(
+        StageError, match=r"behaviors\.Test: demo_path .*: no file or folder matches; looked in"
+    ) as error:
         load_demonstrations(path, SPEC, tmp_path)
     assert str(tmp_path) in str(error.value)
 
@@ -77,10 +79,10 @@ def test_a_place_that_was_looked_in_is_named_once(tmp_path, monkeypatch):
 
 def test_files_of_no_known_kind_and_empty_folders_are_refused(tmp_path):
     (tmp_path / "demos").mkdir()
-    with pytest.raises(StageError, match=r"'demos': it is empty; expected \.demo, \.stream or \.json files"):
+    with pytest.raises(StageError, match=r"'demos': the folder is empty; expected \.demo, \.stream or \.json files"):
         load_demonstrations("demos", SPEC, tmp_path)
     (tmp_path / "demos" / "data.csv").write_text("1,2")
-    with pytest.raises(StageError, match=r"data\.csv: no demonstrations are read from \.csv files"):
+    with pytest.raises(StageError, match=r"data\.csv: Headrace can't read demonstrations from \.csv files"):
         load_demonstrations("demos/data.csv", SPEC, tmp_path)
 
 
@@ -92,7 +94,7 @@ def test_a_file_that_is_no_stream_is_refused(tmp_path):
 
 def test_a_stream_without_a_step_is_refused(record, tmp_path):
     record([], "empty.stream")
-    with pytest.raises(StageError, match=r"'empty\.stream': no step of Test was recorded in it"):
+    with pytest.raises(StageError, match=r"'empty\.stream': the recording has no steps of Test"):
         load_demonstrations("empty.stream", SPEC, tmp_path)
 
 

@@ -55,11 +55,11 @@ def test_choices_count_from_zero():
 
 
 def test_what_can_not_be_read_is_refused():
-    with pytest.raises(StageError, match=r"demo: it observes Box.*only Box spaces of one axis"):
+    with pytest.raises(StageError, match=r"demo: its observation space is Box.*only reads one-dimensional Box"):
         of(spaces.Discrete(2), [episode([0])], spaces.Box(0, 1, (3, 8, 8)))
     with pytest.raises(StageError, match=r"demo: its actions are MultiBinary\(2\)"):
         of(spaces.MultiBinary(2), [episode([[0, 1]])])
-    with pytest.raises(StageError, match="demo: it has no episode with a step"):
+    with pytest.raises(StageError, match="demo: the dataset has no steps"):
         of(spaces.Discrete(2), [])
 
 
@@ -77,7 +77,9 @@ def test_a_data_set_on_this_machine_is_read_by_its_id(tmp_path, monkeypatch):
         dataset_id="test/expert-v0", buffer=[buffer], observation_space=OBSERVED, action_space=spaces.Box(-2, 2, (1,))
     )
     assert load_recorded("minari:test/expert-v0", "Test").continuous.tolist() == [[1], [-0.5]]
-    with pytest.raises(StageError, match=r"it is not on this machine; fetch it first: minari download test/other-v0"):
+    with pytest.raises(
+        StageError, match=r"the dataset is not on this machine; download it first: minari download test/other-v0"
+    ):
         load_recorded("minari:test/other-v0", "Test")
 
 
@@ -85,6 +87,6 @@ def test_without_minari_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(
         StageError,
-        match=r"Test: demo_path 'minari:x': Minari is not installed, or in part: pip install 'minari\[hdf5,hf\]'",
+        match=r"Test: demo_path 'minari:x': Minari or one of its extras is not installed; run: pip install \"minari\[hdf5,hf\]\"",
     ):
         load_recorded("minari:x", "Test")

@@ -105,7 +105,7 @@ def test_a_stream_that_was_cut_is_read_up_to_its_last_whole_frame(record, expert
     path.write_bytes(path.read_bytes()[:-600])
     with caplog.at_level(logging.WARNING):
         assert len(read_stream(path, "Test")) == 2
-    assert "demonstrations up to the last whole message" in caplog.text
+    assert "demonstrations up to the last complete message" in caplog.text
 
 
 @pytest.mark.parametrize(("axis", "name"), [("rows", "rewards"), ("trajectories", "learning")])
@@ -113,5 +113,7 @@ def test_a_column_that_can_not_be_learned_from_is_named(record, expert, axis, na
     batch = expert([2, 1], seed=1, agent_ids=[7, 5], episode_ids=[0, 0], terminated=[False] * 2, truncated=[False] * 2)
     strange = np.zeros((3 if axis == "rows" else 2, 4), np.float32)
     path = record([replace(batch, **{axis: {**getattr(batch, axis), name: strange}})])
-    with pytest.raises(StageError, match=rf"can't be learned from: expected {axis} {name} of .*, got float32\[4\]"):
+    with pytest.raises(
+        StageError, match=rf"is not usable as demonstrations: expected {axis} {name} of .*, got float32\[4\]"
+    ):
         read_stream(path, "Test")

@@ -113,5 +113,5 @@ def test_a_file_of_another_capacity_is_refused_by_the_keys_name(tmp_path):
     replay = new_replay(3)
     Stream().add(replay, 2)
     write_replay(replay, tmp_path / "unrolls.bin")
-    with pytest.raises(ReplayFileError, match="saved with replay_capacity 3, now it is 5"):
+    with pytest.raises(ReplayFileError, match="saved with replay_capacity 3, which is now 5"):
         read_replay(new_replay(5), tmp_path / "unrolls.bin")

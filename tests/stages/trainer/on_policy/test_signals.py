@@ -150,5 +150,5 @@ def test_a_behaviour_may_do_without_the_environments_reward():
 def test_a_state_with_other_signals_is_refused():
     state = made().state_dict()
     state["weights"] = made({"rnd": {}, "curiosity": {}}).state_dict()["weights"]
-    with pytest.raises(StageError, match="made with extrinsic, rnd, but now there are curiosity, rnd"):
+    with pytest.raises(StageError, match="made with extrinsic, rnd, but the configuration has curiosity, rnd"):
         made({"rnd": {}, "curiosity": {}}).load_state_dict(state)

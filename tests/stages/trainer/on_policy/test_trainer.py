@@ -105,5 +105,8 @@ def test_the_bonus_may_be_of_the_summed_entropy_of_continuous_actions():
         told[actions, summed] = reported.last("Policy/Beta")
     size = CONTINUOUS.continuous_size
     assert told == {(CONTINUOUS, False): 0.25, (CONTINUOUS, True): size * 0.25, (DISCRETE, True): 0.25}
-    with pytest.raises(StageError, match="Test: hyperparameters.summed_entropy does not go with discrete actions"):
+    with pytest.raises(
+        StageError,
+        match="Test: hyperparameters.summed_entropy does not work if there are both continuous and discrete actions",
+    ):
         trainer_of("ppo", SPEC, hyperparameters={"summed_entropy": True})

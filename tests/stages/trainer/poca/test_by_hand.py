@@ -78,7 +78,7 @@ def test_a_state_of_one_way_goes_on_in_the_other():
     ("autograd", "observed", "network", "why"),
     [
         (False, (VECTOR,), {}, None),
-        (True, (VECTOR,), {}, "torch_settings.gradients asks for it"),
+        (True, (VECTOR,), {}, "torch_settings.gradients requests autograd"),
         (False, (VECTOR, IMAGE), {}, "its actor is more than a perceptron over vectors"),
         (False, (VECTOR,), {"memory": {"memory_size": 4}}, "its actor is more than a perceptron over vectors"),
     ],
@@ -87,5 +87,5 @@ def test_a_trainer_finds_them_by_hand_where_it_can_and_says_where_it_cannot(auto
     with caplog.at_level(logging.INFO):
         poca(autograd, observed=observed, network=network)
     said = [record.getMessage() for record in caplog.records if "autograd" in record.getMessage()]
-    expected = f"Test: gradients by autograd, which takes longer than by hand: {why}."
+    expected = f"Test: autograd computes the gradients, which is slower than the built-in formulas: {why}."
     assert said == ([] if why is None else [expected])

@@ -97,7 +97,7 @@ def test_a_group_s_reward_that_is_not_finite_is_refused_by_name(make_trainer):
 def test_without_groups_it_says_that_ppo_would_do(caplog):
     with caplog.at_level(logging.WARNING):
         trainer_of("poca", BehaviorSpec("Test", (VECTOR,), CONTINUOUS))
-    assert "the environment has none: each agent learns for itself, which ppo does faster" in caplog.text
+    assert "this environment has no groups, so each agent learns separately; ppo does the same faster" in caplog.text
     caplog.clear()
     trainer_of("poca", GROUPED)
     assert not caplog.records

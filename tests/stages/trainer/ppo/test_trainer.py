@@ -200,8 +200,8 @@ def test_a_checkpoint_without_an_anchor_or_with_one_too_many_is_told(make_traine
     regularized.load_state_dict(without)
     plain.load_state_dict(with_anchor)
     assert caplog.messages == [
-        "Test: hyperparameters.regularization is new to this run",
-        "Test: hyperparameters.regularization is off now; the run went with it until here",
+        "Test: hyperparameters.regularization is now on; it was off until this checkpoint",
+        "Test: hyperparameters.regularization is now off; it was on until this checkpoint",
     ]
     assert regularized.state_dict()["anchor"] is None, "it begins where the policy is"
 
@@ -349,7 +349,7 @@ def test_a_state_with_a_normalizer_does_not_fit_a_trainer_without(make_trainer):
 def test_cloning_that_was_on_before_a_resume_and_is_off_now_is_logged(make_trainer, caplog):
     trainer = make_trainer()
     trainer.load_state_dict({**trainer.state_dict(), "cloning": {}})
-    assert caplog.messages == ["Test: behavioral_cloning is off now; the run went with it until here"]
+    assert caplog.messages == ["Test: behavioral_cloning is now off; it was on until this checkpoint"]
 
 
 def test_cloning_that_was_off_before_a_resume_and_is_on_now_is_logged(tmp_path, caplog):
@@ -358,7 +358,7 @@ def test_cloning_that_was_off_before_a_resume_and_is_on_now_is_logged(tmp_path, 
     trainer = trainer_of("ppo", spec, behavioral_cloning={"demo_path": str(demo)})
     caplog.clear()
     trainer.load_state_dict(trainer_of("ppo", spec).state_dict())
-    assert caplog.messages == ["Test: behavioral_cloning is new to this run"]
+    assert caplog.messages == ["Test: behavioral_cloning is now on; it was off until this checkpoint"]
 
 
 def test_a_behaviour_without_actions_is_refused(make_trainer):

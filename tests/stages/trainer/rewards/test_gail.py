@@ -257,5 +257,5 @@ def test_demonstrations_in_read_only_memory_are_taken(make_spec, make_signal, ma
 def test_no_demonstrations_are_refused(make_spec, make_signal, make_demonstrations):
     spec = make_spec()
     empty = replace(make_demonstrations(spec), rewards=np.zeros(0, np.float32))
-    with pytest.raises(StageError, match="Test: reward signal gail: the demonstrations .demos. hold no steps"):
+    with pytest.raises(StageError, match="Test: reward signal gail: the demonstrations .demos. contain no steps"):
         make_signal("gail", spec, demonstrations=empty)

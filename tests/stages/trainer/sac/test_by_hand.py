@@ -142,7 +142,7 @@ def test_two_threads_give_the_same_bits_as_one(activation):
     ("actions", "network", "autograd", "why"),
     [
         (ActionSpec(2), {}, False, None),
-        (ActionSpec(2), {}, True, "torch_settings.gradients asks for it"),
+        (ActionSpec(2), {}, True, "torch_settings.gradients requests autograd"),
         (ActionSpec(2, (3,)), {}, False, "some of its actions are discrete"),
         (ActionSpec(2), {"memory": {"memory_size": 4}}, False, "its networks are more than perceptrons over vectors"),
     ],
@@ -153,5 +153,5 @@ def test_a_trainer_finds_them_by_hand_where_it_can_and_says_where_it_cannot(acti
     with caplog.at_level(logging.INFO):
         make_trainer(TrainerContext("Agent", BehaviorSettings.model_validate(block), spec, autograd=autograd))
     said = [record.getMessage() for record in caplog.records if "autograd" in record.getMessage()]
-    expected = f"Agent: gradients by autograd, which takes longer than by hand: {why}."
+    expected = f"Agent: autograd computes the gradients, which is slower than the built-in formulas: {why}."
     assert said == ([] if why is None else [expected])

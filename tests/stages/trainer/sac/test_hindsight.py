@@ -114,7 +114,7 @@ def test_an_episode_that_does_not_fit_into_the_buffer_is_named_once(caplog):
             memory.add(*batch_of(memory, [(0, float(at), "cut") for at in range(3)]))
             memory.add(*batch_of(memory, [(0, 3.0, "cut"), (0, 4.0, "truncated")]))
     (record,) = caplog.records
-    assert "Test: the first steps of an episode had left the replay buffer when it ended" in record.getMessage()
+    assert "Test: when an episode ended, its first steps had already left the replay buffer" in record.getMessage()
     assert "raise hyperparameters.buffer_size (4)" in record.getMessage()
 
 
@@ -124,7 +124,7 @@ def test_rewards_other_than_those_of_compute_reward_are_named_once(caplog):
         for seed in range(3):
             memory.sample(10, np.random.default_rng(seed))
     (record,) = caplog.records
-    assert "Test: 2 of 2 steps that were looked at had other rewards" in record.getMessage()
+    assert "Test: 2 of 2 checked steps have a reward that differs" in record.getMessage()
 
 
 def test_what_was_saved_goes_on(tmp_path):
@@ -144,7 +144,7 @@ def test_what_was_saved_goes_on(tmp_path):
         each.add(*batch_of(each, STEPS[:1]))
         assert each.drawable == 5
     plain = memory_of(capacity=12, plain=True)
-    with pytest.raises(ReplayFileError, match="or hindsight was on or off"):
+    with pytest.raises(ReplayFileError, match="or hindsight was switched on or off since"):
         read_replay(plain, path)
 
 
@@ -169,7 +169,7 @@ def test_steps_before_the_first_end_of_an_episode_owe_no_updates():
 
 
 def test_a_trainer_of_ones_own_with_a_memory_is_refused_by_name():
-    with pytest.raises(StageError, match="hindsight goes neither with a memory nor with pipeline.hosts.replay"):
+    with pytest.raises(StageError, match="hindsight does not work with a memory or with pipeline.hosts.replay"):
         memory_of(replay_shards=1)
 
 
@@ -190,7 +190,9 @@ def test_other_observations_are_refused_by_name(observations, said):
 
 
 def test_without_an_environment_it_is_refused_by_name():
-    with pytest.raises(StageError, match="Test: hindsight needs an environment with compute_reward; there is none"):
+    with pytest.raises(
+        StageError, match="Test: hindsight needs an environment with compute_reward, and this one does not have it"
+    ):
         memory_of(rewards=None)
 
 
