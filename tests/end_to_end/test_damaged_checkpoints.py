@@ -103,8 +103,7 @@ def test_a_run_is_resumed_from_the_older_checkpoint_by_name(damaged, tmp_path):
     assert f"{newest.name}/trainer%40learner-CartPole.part: is damaged: its checksum" in command.output
     assert "Resuming from the previous checkpoint, " in command.output
     assert (
-        f"checkpoints/{older.name} (CartPole at step {step}), instead. The damaged files are kept as"
-        in command.output
+        f"checkpoints/{older.name} (CartPole at step {step}), instead. The damaged files are kept as" in command.output
     )
     assert f"Resuming training from step {step}." in command.output
     assert (newest.parent / f"{newest.name}.damaged" / "trainer%40learner-CartPole.part").is_file()

@@ -154,7 +154,7 @@ def test_action_heads_stay_when_the_policy_acts_again():
 
 def test_columns_that_no_policy_gives_are_refused_with_those_that_policies_give():
     check_extra_columns(["action_heads"], "Mine")
-    with pytest.raises(LoadError, match="Mine requests the columns logits, .*can name action_heads, .*always present$"):
+    with pytest.raises(LoadError, match="Mine requests the columns logits, .*can name action_heads; .*always present$"):
         check_extra_columns(["action_heads", "logits"], "Mine")
     with pytest.raises(LoadError, match="requests the columns values, .* the trainer must compute a baseline"):
         check_extra_columns(["values"], "Mine")

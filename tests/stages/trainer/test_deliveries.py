@@ -42,7 +42,7 @@ def test_what_comes_twice_or_out_of_order_is_refused_by_source_and_number(comple
 def test_what_is_missing_is_refused_where_nothing_may_be():
     for numbers in [(1,), (0, 2)]:
         Deliveries(complete=False).check(numbered(*numbers))
-        with pytest.raises(DeliveryError, match=rf"{numbers[-1]} of actor 0 comes, and {numbers[-1] - 1} has not"):
+        with pytest.raises(DeliveryError, match=rf"{numbers[-1]} of actor 0 arrived, but {numbers[-1] - 1} did not"):
             Deliveries(complete=True).check(numbered(*numbers))
 
 

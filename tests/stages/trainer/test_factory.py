@@ -76,20 +76,20 @@ def test_a_trainer_of_the_user_s_own_gets_its_settings(folder):
     [
         (
             "my_trainers:not_a_class",
-            r"behaviors\.Walker\.trainer_type: .* is not a class derived from .*Trainer, got 5",
+            r"behaviors\.Walker\.trainer_type: my_trainers:not_a_class: expected a class derived from .*Trainer, got 5",
         ),
-        ("headrace.stages.trainer.protocol:TrainerContext", r"is not a class derived from headrace\.Trainer"),
+        ("headrace.stages.trainer.protocol:TrainerContext", r"expected a class derived from headrace\.Trainer"),
         (
             "my_trainers:Greedy",
             r"behaviors\.Walker\.trainer_type: my_trainers:Greedy requests the columns logits, values, which no policy "
-            r"provides; extra_columns can name action_heads, .*log_probs.* always present; .* the trainer must compute "
+            r"provides; extra_columns can name action_heads; .*log_probs.* always present; .* the trainer must compute "
             r"a baseline",
         ),
         ("my_trainers:Careless", r"extra_columns must be a tuple of the names of columns, got <function"),
         ("my_trainers:Missing", r"behaviors\.Walker\.trainer_type"),
         (
             "my_trainers:Raises",
-            r"behaviors\.Walker\.trainer_type: making my_trainers:Raises raised OSError: no network",
+            r"behaviors\.Walker\.trainer_type: creating my_trainers:Raises raised OSError: no network",
         ),
         ("no_such_module:Mine", r"behaviors\.Walker\.trainer_type"),
     ],
