@@ -26,9 +26,11 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.trainer import Trainer, TrainerContext, gradients
 from headrace.stages.trainer.factory import make_trainer
 
+WIDE = {"buffer_size": 8192, "batch_size": 2048, "num_epoch": 4, "max_grad_norm": 0.5}
 SAC = {"buffer_size": 4096, "batch_size": 256, "steps_per_update": 8}
 CAPTURED: dict[str, Any] = {
     **{name: case for name, case in CASES.items() if case[0] == "ppo" and "memory" not in case[4]},
+    "2x1024": ("ppo", (17,), ActionSpec(6), WIDE, {"hidden_units": 1024, "activation": "tanh", "normalize": True}),
     "SAC Pendulum": ("sac", (3,), ActionSpec(1), SAC, {"hidden_units": 256, "activation": "relu"}),
     "SAC HalfCheetah": ("sac", (17,), ActionSpec(6), SAC, {"hidden_units": 256, "activation": "relu"}),
 }
