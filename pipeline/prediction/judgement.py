@@ -17,7 +17,7 @@ from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.design import branch_slices, split_action_heads
 
 if TYPE_CHECKING:
-    from headrace.stages.policy.network.transfers import Inputs
+    from headrace.stages.policy.network.layers import Inputs
 
 Columns = tuple[Array, ...]
 """[n, *shape] of each observation."""
@@ -80,7 +80,7 @@ def critic_of(file: Path) -> Callable[[Columns], Floats]:
     import torch
 
     from headrace.stages.policy.network.actor import encoded_as_seen, normalizer_of, one_thread
-    from headrace.stages.policy.network.transfers import Inputs
+    from headrace.stages.policy.network.layers import Inputs
     from headrace.stages.policy.observations import ObservationLayout
 
     layout, normalizer = ObservationLayout(export.design.spec), normalizer_of(export.update.tensors())

@@ -43,10 +43,9 @@ from headrace.queues.ends import ItemSink, ItemSource, Outlet
 from headrace.stages.errors import StageError
 from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.stage import Statistics
-from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas, torch_defaults
 from headrace.stages.trainer.report import EpisodeSink, TrainerPort, TrainerReport
 from headrace.stages.trainer.stage import TrainerStage
-from headrace.stages.trainer.torch_defaults import torch_defaults
 
 SOON_S = 2e-3
 """Seconds within which arrivals are reported, as actors may wait for them."""

@@ -10,8 +10,7 @@ from headrace.config.errors import ConfigError, KeyPath, dotted
 from headrace.queues.errors import SpecError
 from headrace.stages.errors import LoadError, StageError, blaming, describe_error
 from headrace.stages.policy.design import check_extra_columns
-from headrace.stages.trainer.protocol import Trainer, TrainerContext
-from headrace.stages.trainer.torch_defaults import torch_defaults
+from headrace.stages.trainer.protocol import Trainer, TrainerContext, torch_defaults
 from headrace.stages.trainer_lookup import trainer_class, trainer_kind
 
 

@@ -26,7 +26,7 @@ from headrace.stages.policy.design import (
     PolicyDesign,
     design_of,
 )
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations, Normalizer, ObservationLayout
 from headrace.stages.trainer.protocol import Trainer, TrainerContext
 

@@ -4,8 +4,7 @@ from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.actor_critic import ActorCritic, ModularActorCritic, make_actor_critic
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
-from headrace.stages.policy.network.layers import linear
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs, linear
 
 __all__ = [
     "ActorCritic",

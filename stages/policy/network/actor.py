@@ -27,8 +27,14 @@ from headrace.stages.policy.design import (
 )
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.flat_parameters import seeded, write_named
-from headrace.stages.policy.network.layers import ACTION_GAIN, draw_weights, heads_with_spreads, linear
-from headrace.stages.policy.network.transfers import Inputs, host_copies
+from headrace.stages.policy.network.layers import (
+    ACTION_GAIN,
+    Inputs,
+    draw_weights,
+    heads_with_spreads,
+    host_copies,
+    linear,
+)
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout, normalize
 from headrace.stages.policy.protocol import Decision, Recall
 from headrace.stages.policy.sampling import ActionSampler, action_features, check_heads, first_action_features

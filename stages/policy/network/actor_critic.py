@@ -24,12 +24,13 @@ from headrace.stages.policy.network.layers import (
     ACTION_GAIN,
     HIDDEN_GAIN,
     VALUE_GAIN,
+    Inputs,
     draw_weights,
+    host_copies,
     write_tanh,
 )
 from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
-from headrace.stages.policy.network.transfers import Inputs, host_copies
 from headrace.stages.policy.observations import ObservationLayout
 
 _MINUS_ONE = torch.tensor(-1.0)

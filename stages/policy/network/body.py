@@ -18,8 +18,7 @@ from headrace.queues.specs import ObservationSpec
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.custom import CustomNetwork
-from headrace.stages.policy.network.layers import ACTIVATIONS, draw_weights, hidden_linear, layer_norm, linear
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs, draw_weights, hidden_linear, layer_norm, linear
 from headrace.stages.policy.observations import ObservationLayout
 
 

@@ -16,7 +16,7 @@ from headrace.stages.errors import StageError, blaming, describe_error
 from headrace.stages.loading import load_attribute
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.images import pixels
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import ObservationLayout
 
 _TRIED_ROWS = 3

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headrace.stages.errors import StageError
-from headrace.stages.policy.network.transfers import host_copies
+from headrace.stages.policy.network.layers import host_copies
 
 Module = TypeVar("Module", bound=nn.Module)
 

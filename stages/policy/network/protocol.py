@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.network.products import HiddenProducts
-from headrace.stages.policy.network.transfers import Inputs
 
 
 class TrainedActor(Protocol):

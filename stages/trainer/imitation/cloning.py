@@ -22,8 +22,7 @@ from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import FlatParameters
-from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_log_probs
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_log_probs
 from headrace.stages.policy.observations import EncodedObservations, Normalizer
 from headrace.stages.policy.sampling import action_features, first_action_features, policy_actions
 from headrace.stages.trainer.adam import Adam

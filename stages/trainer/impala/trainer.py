@@ -19,7 +19,7 @@ from headrace.queues.columns import Column
 from headrace.queues.messages import Array
 from headrace.stages.policy.design import ACTION_HEADS, MASK_PENALTY
 from headrace.stages.policy.network.actor_critic import make_actor_critic
-from headrace.stages.policy.network.transfers import to_device
+from headrace.stages.policy.network.layers import to_device
 from headrace.stages.trainer.agent_table import Chains
 from headrace.stages.trainer.gradients import say_uncaptured
 from headrace.stages.trainer.impala.gradients import ImpalaByHand

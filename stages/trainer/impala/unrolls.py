@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.stages.policy.network.transfers import Inputs, to_device
+from headrace.stages.policy.network.layers import Inputs, to_device
 from headrace.stages.trainer.on_policy.minibatches import InputRows
 from headrace.stages.trainer.protocol import Part, Replicas
 

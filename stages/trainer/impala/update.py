@@ -19,9 +19,8 @@ from torch import Tensor
 from headrace.config import ImpalaHyperparameters
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
-from headrace.stages.policy.network.layers import split_gaussians
+from headrace.stages.policy.network.layers import Inputs, split_gaussians
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
-from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
 from headrace.stages.trainer.impala.gradients import ImpalaAutograd, ImpalaGradients
 from headrace.stages.trainer.impala.unrolls import Limits, Ratios, Unrolls, ratios_of

@@ -31,9 +31,8 @@ from torch import Tensor
 from headrace.config import RegularizationSettings
 from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.network.flat_parameters import write_named
-from headrace.stages.policy.network.layers import split_gaussians
+from headrace.stages.policy.network.layers import Inputs, host_copies, split_gaussians
 from headrace.stages.policy.network.protocol import Perceptrons, TrainedActor
-from headrace.stages.policy.network.transfers import Inputs, host_copies
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
 from headrace.stages.trainer.on_policy.by_hand import Numbers
 from headrace.stages.trainer.on_policy.minibatches import Minibatch, MinibatchArrays

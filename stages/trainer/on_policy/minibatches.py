@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.messages import Array
-from headrace.stages.policy.network.transfers import Inputs, gathered, to_device
+from headrace.stages.policy.network.layers import Inputs, gathered, to_device
 from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.policy.sampling import environment_actions
 from headrace.stages.trainer.agent_table import AgentTable, Chains, add_to_episodes

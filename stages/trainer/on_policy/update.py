@@ -28,9 +28,8 @@ from torch.nn.functional import mse_loss
 from headrace.config import OnPolicyHyperparameters
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
-from headrace.stages.policy.network.layers import categorical_log_probs, gaussian_scores
+from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_scores
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, TrainedActor
-from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate, not_finite
 from headrace.stages.trainer.gradients import Gradients
 from headrace.stages.trainer.on_policy.anchor import Anchor

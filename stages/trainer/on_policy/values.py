@@ -19,8 +19,8 @@ from torch import Tensor
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.network.kernels import compiled
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
-from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.agent_table import Chains
 from headrace.stages.trainer.on_policy.minibatches import InputRows
 from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts

@@ -20,9 +20,8 @@ from headrace.stages.policy.network.actor_critic import ActorTower, FlatActor, W
 from headrace.stages.policy.network.body import Encoders, Memory
 from headrace.stages.policy.network.custom import CustomNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
-from headrace.stages.policy.network.layers import ACTIVATIONS, attention_linear, linear
+from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs, attention_linear, linear
 from headrace.stages.policy.network.sets import HEADS, residual_attention
-from headrace.stages.policy.network.transfers import Inputs
 
 
 class Teams(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.stages.policy.network.transfers import Inputs, to_device
+from headrace.stages.policy.network.layers import Inputs, to_device
 from headrace.stages.trainer.on_policy.minibatches import InputRows, Minibatch, MinibatchSource, gather_others
 from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer
 from headrace.stages.trainer.poca.network import Teams

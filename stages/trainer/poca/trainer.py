@@ -20,8 +20,8 @@ from torch import Tensor
 
 from headrace.config import OnPolicyHyperparameters, POCAHyperparameters
 from headrace.queues.specs import ActionSpec
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.network.protocol import Perceptrons
-from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.gradients import say_uncaptured
 from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts

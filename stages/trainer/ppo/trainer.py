@@ -20,8 +20,8 @@ from headrace.config import OnPolicyHyperparameters, PPOHyperparameters
 from headrace.queues.messages import Array
 from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.network.actor_critic import make_actor_critic
+from headrace.stages.policy.network.layers import to_device
 from headrace.stages.policy.network.protocol import Perceptrons
-from headrace.stages.policy.network.transfers import to_device
 from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.gradients import CapturedStep, Graphs, copied, graphs_for, say_uncaptured
 from headrace.stages.trainer.on_policy.anchor import Anchor, DivergenceByHand

@@ -17,8 +17,7 @@ from headrace.config import CuriositySettings
 from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
-from headrace.stages.policy.network.layers import linear
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs, linear
 from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.rewards.signal import NetworkSignal, action_inputs
 

@@ -26,7 +26,7 @@ from headrace.stages.errors import LoadError, NotFiniteError, StageError, blamin
 from headrace.stages.loading import check_arguments, construct, find_class, load_attribute
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.flat_parameters import FlatParameters, Module, seeded
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import NORMALIZED_LIMIT, Normalizer, ObservationLayout
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.intake import Transitions

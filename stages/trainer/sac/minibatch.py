@@ -13,7 +13,7 @@ from torch import Tensor
 from headrace.queues.messages import Array
 from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.design import MASK_PENALTY
-from headrace.stages.policy.network.transfers import Inputs, to_device
+from headrace.stages.policy.network.layers import Inputs, to_device
 from headrace.stages.policy.sampling import action_features, environment_actions
 from headrace.stages.trainer.intake import Intake, Transitions, drawn_actions
 from headrace.stages.trainer.protocol import Part, Replicas

@@ -15,7 +15,7 @@ from headrace.queues.specs import ActionSpec
 from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.sac.perceptron import Perceptron
 
 Network = TypeVar("Network", bound=nn.Module)

@@ -20,7 +20,7 @@ from headrace.config import SACHyperparameters
 from headrace.queues.messages import PolicyUpdate, TrajectoryBatch
 from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy.design import policy_layout
-from headrace.stages.policy.network.transfers import to_device
+from headrace.stages.policy.network.layers import to_device
 from headrace.stages.trainer.adam import flushed_denormals, not_finite
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import Intake, Transitions, policy_design, with_group_rewards

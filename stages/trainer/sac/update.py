@@ -29,8 +29,7 @@ from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import FlatParameters, seeded
-from headrace.stages.policy.network.layers import squashed_sample
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs, squashed_sample
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.gradients import Gradients
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas

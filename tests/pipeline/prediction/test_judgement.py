@@ -11,7 +11,7 @@ from predicted import MEMORY, group_of, saved
 from headrace import PredictError, load_policy
 from headrace.config import BehaviorSettings
 from headrace.pipeline.policies.export import export_policy
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.protocol import TrainerContext
 

@@ -15,8 +15,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy import NumpyPolicy, PolicyDesign, Recall, policy_layout
 from headrace.stages.policy.memories import nothing_recalled
 from headrace.stages.policy.network.actor import ActorNetwork, TorchPolicy
-from headrace.stages.policy.network.layers import gaussian_scores
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs, gaussian_scores
 from headrace.stages.policy.sampling import sample_gaussian, sample_squashed
 from headrace.stages.policy.state_noise import StateNoise
 

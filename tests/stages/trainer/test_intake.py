@@ -5,7 +5,7 @@ from trainer_samples import experience
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import Normalizer
 from headrace.stages.trainer.intake import EXPORTED_STEPS, Intake
 

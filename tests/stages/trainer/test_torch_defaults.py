@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from headrace.stages.trainer.torch_defaults import torch_defaults
+from headrace.stages.trainer.protocol import torch_defaults
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic, make_actor_critic, orthogonalised
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 
 BOTH = ActionSpec(2, (3,))
 VECTOR, IMAGE = ObservationSpec("vector", (12,)), ObservationSpec("image", (3, 20, 24), "uint8")

@@ -18,7 +18,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.kernels import compiled
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.adam import GradientParts
 from headrace.stages.trainer.gradients import say_uncompiled
 from headrace.stages.trainer.on_policy.minibatches import Minibatch, PackedColumns

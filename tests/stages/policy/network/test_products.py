@@ -10,8 +10,8 @@ from headrace.stages.policy.design import BF16, TORCHS_OWN, PolicyDesign, Produc
 from headrace.stages.policy.network import products
 from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.flat_parameters import seeded
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.network.products import PROVIDERS, HiddenProducts, Provider, fast_bf16, fastest
-from headrace.stages.policy.network.transfers import Inputs
 from headrace.stages.trainer.sac.networks import QNetwork
 
 IMAGE, VECTOR = ObservationSpec("image", (3, 20, 24), "uint8"), ObservationSpec("vector", (5,))

@@ -7,10 +7,10 @@ import torch
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network import transfers
+from headrace.stages.policy.network import layers
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.flat_parameters import FlatParameters
-from headrace.stages.policy.network.transfers import Lane, fetched, gathered, host_copies, to_device
+from headrace.stages.policy.network.layers import Lane, fetched, gathered, host_copies, to_device
 
 
 def test_on_a_cpu_a_tensor_is_handed_on_as_it_is():
@@ -63,7 +63,7 @@ def gpu(monkeypatch):
         sent.append(pinned)
         return pinned
 
-    monkeypatch.setattr(transfers, "lane_to", lambda device: SimpleNamespace(send=send))
+    monkeypatch.setattr(layers, "lane_to", lambda device: SimpleNamespace(send=send))
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     plain = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **rest: plain(*shape, **rest))

@@ -11,7 +11,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy.design import design_of
 from headrace.stages.policy.network import ActorNetwork, FlatParameters, make_actor_critic, seeded
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import Intake
 from headrace.stages.trainer.protocol import TrainerContext, new_random

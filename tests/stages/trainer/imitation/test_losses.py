@@ -9,7 +9,7 @@ import torch
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.imitation.cloning import ImitationBatch, cloning_loss, log_likelihood
 
 

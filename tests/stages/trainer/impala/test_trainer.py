@@ -18,7 +18,7 @@ from trainer_samples import (
 )
 
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.impala.unrolls import Limits
 from headrace.stages.trainer.impala.update import vtrace
 

@@ -12,8 +12,7 @@ from headrace.config import NetworkSettings, POCAHyperparameters, PPOHyperparame
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import BF16, MASK_PENALTY, TORCHS_OWN, PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
-from headrace.stages.policy.network.layers import ACTIVATIONS
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs
 from headrace.stages.trainer.on_policy.anchor import Anchor
 from headrace.stages.trainer.on_policy.minibatches import Minibatch
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate

@@ -8,7 +8,7 @@ import torch
 
 from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import ObservationLayout
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations

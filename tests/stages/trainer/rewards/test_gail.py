@@ -9,7 +9,7 @@ import torch
 
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import StageError
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.rewards.gail import discrimination_loss, imitation_rewards
 

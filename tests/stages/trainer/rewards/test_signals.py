@@ -8,7 +8,7 @@ import torch
 
 from headrace.queues.specs import ActionSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError, StageError
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.rewards import make_signals
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from headrace.config import BehaviorSettings, NetworkSettings, SACHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import BF16, TORCHS_OWN, PolicyDesign
-from headrace.stages.policy.network.layers import ACTIVATIONS
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.sac.gradients import SACByHand

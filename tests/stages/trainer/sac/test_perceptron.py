@@ -7,8 +7,7 @@ from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
-from headrace.stages.policy.network.layers import ACTIVATIONS
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs
 from headrace.stages.trainer.sac.perceptron import Perceptron
 
 

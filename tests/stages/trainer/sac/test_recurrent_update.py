@@ -6,7 +6,7 @@ import torch
 from headrace.config import NetworkSettings, SACHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
-from headrace.stages.policy.network.transfers import Inputs
+from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.protocol import new_random
 from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
 from headrace.stages.trainer.sac.update import SACUpdate

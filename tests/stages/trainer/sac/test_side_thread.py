@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headrace.stages.trainer.adam import flushed_denormals
-from headrace.stages.trainer.sac.side_thread import SideThread
+from headrace.stages.trainer.sac.gradients import SideThread
 
 
 @pytest.fixture(autouse=True)
