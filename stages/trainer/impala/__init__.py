@@ -3,8 +3,8 @@
 One update, in order; `trainer.ImpalaTrainer.learn` walks it:
 
 1. `headrace.stages.trainer.on_policy.rollout_buffer`: fresh trajectories wait in columns, cut into unrolls.
-2. `replay`: past unrolls are drawn and appended to the fresh ones.
-3. `unrolls`: both, in the form that the network and the losses take.
+2. `trainer.UnrollReplay`: past unrolls are drawn and appended to the fresh ones.
+3. `gradients.Unrolls`: both, in the form that the network and the losses take.
 4. `update.vtrace`: value targets and advantages, corrected for the policies that acted.
 5. `update`: the losses, and one gradient step on all unrolls together.
 """

@@ -22,8 +22,7 @@ from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.network.layers import Inputs, split_gaussians
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
-from headrace.stages.trainer.impala.gradients import ImpalaAutograd, ImpalaGradients
-from headrace.stages.trainer.impala.unrolls import Limits, Ratios, Unrolls, ratios_of
+from headrace.stages.trainer.impala.gradients import ImpalaAutograd, ImpalaGradients, Limits, Ratios, Unrolls, ratios_of
 from headrace.stages.trainer.on_policy.update import Coefficients
 from headrace.stages.trainer.on_policy.values import accumulated, next_values, on_host
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas

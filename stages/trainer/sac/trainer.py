@@ -37,11 +37,11 @@ from headrace.stages.trainer.protocol import (
 )
 from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
 from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal, make_signals, reward_scale
-from headrace.stages.trainer.sac.episode_rewards import EpisodeRewards
 from headrace.stages.trainer.sac.gradients import make_update
 from headrace.stages.trainer.sac.hindsight import HindsightMemory
 from headrace.stages.trainer.sac.minibatch import (
     LOSSES,
+    EpisodeRewards,
     MinibatchMaker,
     UpdateMeasures,
     measures_of_all,

@@ -33,8 +33,13 @@ from headrace.stages.policy.network.layers import Inputs, squashed_sample
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.gradients import Gradients
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
-from headrace.stages.trainer.sac.losses import (
+from headrace.stages.trainer.sac.minibatch import ReplayMinibatch, UpdateMeasures
+from headrace.stages.trainer.sac.networks import (
+    Critics,
+    EntropyCoefficients,
+    ValueNetwork,
     coefficient_gradients,
+    drawn_for,
     expected_values,
     half_squared_error,
     policy_loss,
@@ -42,8 +47,6 @@ from headrace.stages.trainer.sac.losses import (
     soft_values,
     taken_values,
 )
-from headrace.stages.trainer.sac.minibatch import ReplayMinibatch, UpdateMeasures
-from headrace.stages.trainer.sac.networks import Critics, EntropyCoefficients, ValueNetwork, drawn_for
 from headrace.stages.trainer.sac.perceptron import Perceptron
 
 SACGradients = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor], UpdateMeasures]

@@ -12,8 +12,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network.actor_critic import ActorCritic
 from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs
-from headrace.stages.trainer.impala.gradients import ImpalaByHand
-from headrace.stages.trainer.impala.unrolls import Recorded, Unrolls
+from headrace.stages.trainer.impala.gradients import ImpalaByHand, Recorded, Unrolls
 from headrace.stages.trainer.impala.update import ImpalaUpdate
 from headrace.stages.trainer.on_policy.update import Coefficients
 from headrace.stages.trainer.protocol import Part

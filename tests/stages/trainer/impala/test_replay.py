@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from properties import examples
 
 from headrace.queues.columns import Column
-from headrace.stages.trainer.impala.replay import UnrollReplay
+from headrace.stages.trainer.impala.trainer import UnrollReplay
 from headrace.stages.trainer.replay_store import ReplayFileError, read_replay, write_replay
 
 T = 4

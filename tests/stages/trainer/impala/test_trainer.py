@@ -19,7 +19,7 @@ from trainer_samples import (
 
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.network.layers import Inputs
-from headrace.stages.trainer.impala.unrolls import Limits
+from headrace.stages.trainer.impala.gradients import Limits
 from headrace.stages.trainer.impala.update import vtrace
 
 SPEC = BehaviorSpec("Test", (VECTOR,), DISCRETE)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from headrace.stages.trainer.impala.unrolls import Limits
+from headrace.stages.trainer.impala.gradients import Limits
 from headrace.stages.trainer.impala.update import clipped_rewards, vtrace
 
 

@@ -5,7 +5,7 @@ from opened_trainers import opened_trainer_of
 from trainer_samples import CONTINUOUS, IMAGE, VECTOR, Reported, experience, trainer_of
 
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.trainer.sac import episode_rewards
+from headrace.stages.trainer.sac import minibatch
 
 SPEC = BehaviorSpec("Test", (VECTOR, IMAGE), CONTINUOUS)
 SIGNALS = {"extrinsic": {}, "rnd": {"strength": 0.5}}
@@ -29,7 +29,7 @@ def pieces_of_one_agent(lengths, ended):
 
 def reported(*, block=1024, resumed_before=None, monkeypatch=None):
     if monkeypatch is not None:
-        monkeypatch.setattr(episode_rewards, "BLOCK", block)
+        monkeypatch.setattr(minibatch, "BLOCK", block)
     statistics = Reported()
     trainer = made(statistics)
     for number, batch in enumerate(pieces_of_one_agent([5, 9, 4], [False, False, True])):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.stages.trainer.sac.losses import (
+from headrace.stages.trainer.sac.networks import (
     coefficient_gradients,
     expected_values,
     half_squared_error,
