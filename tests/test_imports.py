@@ -174,6 +174,7 @@ def test_neither_numpy_nor_torch_may_unpickle():
     assert not found, "torch.load wants weights_only=True, and NumPy must not be allowed to unpickle"
 
 
+@pytest.mark.lengthy
 def test_heavy_packages_are_imported_where_they_are_used():
     found = [
         f"{path}:{line}: {what}"

@@ -149,6 +149,7 @@ def trained_by(command: Sequence[object], example: Path, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.lengthy
 def test_a_missing_dependency_is_named_with_what_to_do(checkout, tmp_path):
     done = subprocess.run(
         [sys.executable, "-S", checkout / "bin" / "run-pipeline", "--help"],  # -S: no site-packages

@@ -80,6 +80,7 @@ def room_of(name: str, package: str) -> str | None:
     return max(rooms, key=len, default="")
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("package", ROOMS)
 def test_a_room_imports_only_the_rooms_listed_before_it(package):
     order = ROOMS[package]
@@ -105,6 +106,7 @@ def test_every_folder_is_a_room_or_lies_in_one(package):
     assert found == set(ROOMS[package])
 
 
+@pytest.mark.lengthy
 def test_there_is_no_cycle_of_imports_lazy_ones_included():
     known = {name_of(path) for path, _ in modules()}
     arrows = {
@@ -157,6 +159,7 @@ def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return node.end_lineno - node.lineno + 1
 
 
+@pytest.mark.lengthy
 def test_every_text_file_is_opened_with_its_encoding():
     """ruff sees it where it knows that something is a path, this where something is opened, read or written as one."""
     calls = ((path, node) for path, tree in modules() for node in ast.walk(tree) if isinstance(node, ast.Call))

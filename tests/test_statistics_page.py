@@ -107,11 +107,13 @@ def reported(tmp_path_factory) -> set[str]:
     )
 
 
+@pytest.mark.lengthy
 def test_each_statistic_that_a_trainer_reports_is_explained(reported):
     page = documented()
     assert {name for name in reported if not any(fits(name, other) for other in page)} == set()
 
 
+@pytest.mark.lengthy
 def test_each_statistic_that_stands_in_the_sources_is_explained():
     page = documented()
     assert {name for name in written_in_the_sources() if not any(fits(name, other) for other in page)} == set()

@@ -201,6 +201,7 @@ def test_a_cue_is_answered_at_the_end_and_guessing_is_worth_nothing(cues):
     assert [bool(rows.observations[0][:, -1].all()) for rows in seen[:11]] == [False] * 10 + [True]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_the_bright_square_is_where_the_answer_is(channels_last):
     group = PixelTask(20, "B", size=36, steps=5, channels_last=channels_last)

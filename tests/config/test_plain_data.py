@@ -141,6 +141,7 @@ def test_what_is_wrong_is_named_by_its_key(data, expected):
         load_config(data)
 
 
+@pytest.mark.lengthy
 def test_what_a_script_defines_below_its_guard_is_refused(tmp_path):
     script = tmp_path / "started.py"
     script.write_text(

@@ -80,6 +80,7 @@ print(STATUSES, flush=True)
 '''
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_child_ends_where_it_comes_back_to_us_and_runs_nothing_of_ours(tmp_path):
     script = tmp_path / "forking.py"

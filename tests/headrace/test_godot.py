@@ -188,6 +188,7 @@ def test_actions_that_do_not_fit_are_refused_before_the_game_sees_them(opened, a
     env.step([np.zeros((3, 1)), [0, 0, 0]])
 
 
+@pytest.mark.lengthy
 def test_without_a_speedup_the_scenes_own_counts(opened, capfd):
     opened()
     assert "--speedup" not in capfd.readouterr().out
@@ -330,6 +331,7 @@ def test_a_game_that_never_answers_is_ended_unasked(opened, capfd, monkeypatch):
 # What scripts and wrappers for Godot RL Agents' class touch.
 
 
+@pytest.mark.lengthy
 def test_actions_are_converted_as_wrappers_do_it(opened):
     env = opened(game="mixed", convert_action_space=True)
     assert env.action_space_processor.action_space == env.action_space

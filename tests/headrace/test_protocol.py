@@ -13,6 +13,7 @@ from headrace.protocol import main
 PROGRAM = [sys.executable, str(GAME)]
 
 
+@pytest.mark.lengthy
 def test_a_game_that_keeps_the_protocol_passes(capfd):
     assert main(["check", "--steps=200", *PROGRAM, "--game=switch"]) == 0
     said = capfd.readouterr().out
@@ -55,6 +56,7 @@ def test_it_plays_until_the_game_ends(capfd):
     assert "has ended: the player has left" in said
 
 
+@pytest.mark.lengthy
 def test_the_client_that_the_docs_show_keeps_the_protocol(tmp_path, capfd):
     page = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
     (tmp_path / "walker.py").write_text(page.partition("```python\n")[2].partition("```")[0], encoding="utf-8")

@@ -341,6 +341,7 @@ def test_a_reader_that_has_had_enough_is_no_failure(asked, good, tmp_path):
     assert "BrokenPipe" not in done.stderr
 
 
+@pytest.mark.lengthy
 def test_a_tournament_prints_a_rated_table_and_names_its_files(tmp_path, capsys):
     path = tmp_path / "volley.yaml"
     path.write_text("environment: {kind: builtin, id: Volley, options: {points_to_win: 1}}\nbehaviors: {Volley: {}}\n")

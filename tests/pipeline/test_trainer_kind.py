@@ -90,6 +90,7 @@ def wander(**hyperparameters: Any) -> dict[str, Any]:
     )
 
 
+@pytest.mark.lengthy
 def test_a_trainer_trains_by_its_entry_alone(tmp_path):
     result = run_here(wander(rows=600), tmp_path, "run").behaviors["CartPole"]
     assert result.step >= 3000
@@ -98,6 +99,7 @@ def test_a_trainer_trains_by_its_entry_alone(tmp_path):
     assert (state["version"], state["step"], state["with_heads"]) == (result.version, result.step, 0)
 
 
+@pytest.mark.lengthy
 def test_a_trainer_whose_settings_ask_for_a_column_of_the_policies_gets_it(tmp_path):
     result = run_here(wander(stride=4), tmp_path, "run").behaviors["CartPole"]
     state = read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"]

@@ -133,11 +133,13 @@ def assert_equal(got: Any, expected: Any) -> None:
         assert got == expected
 
 
+@pytest.mark.lengthy
 @given(message=messages)
 def test_every_message_comes_back_as_it_was(message: Message):
     assert_equal(there_and_back(message), message)
 
 
+@pytest.mark.lengthy
 @given(message=messages)
 def test_arrays_are_aligned_and_do_not_overlap(message: Message):
     header, arrays = codec.describe(message)

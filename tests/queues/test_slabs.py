@@ -48,6 +48,7 @@ def slab_bytes_of(batch: TrajectoryBatch) -> int:
     return codec.offsets(codec.describe(batch)[0])[1]
 
 
+@pytest.mark.lengthy
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=30),
     episodes=st.integers(0, 10),

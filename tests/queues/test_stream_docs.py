@@ -127,6 +127,7 @@ def test_the_example_uses_nothing_of_ours():
     assert tops - sys.stdlib_module_names == {"msgpack", "numpy", "zstandard"}
 
 
+@pytest.mark.lengthy
 def test_the_example_prints_a_line_for_each_frame(tmp_path):
     path = record(tmp_path / "a.stream", list(EVERY_KIND))
     done = subprocess.run([sys.executable, EXAMPLE, path], capture_output=True, encoding="utf-8", check=True)

@@ -175,6 +175,7 @@ def test_a_cut_at_any_byte_of_the_last_two_frames_replays_the_whole_frames_befor
         assert (f"{lost:,} bytes" in reader.damage) if lost else reader.damage is None
 
 
+@pytest.mark.lengthy
 def test_a_cut_at_any_byte_of_the_index_loses_no_message(recording, tmp_path):
     data, starts = recording.read_bytes(), boundaries(recording)
     for cut in range(starts[-1], len(data)):
@@ -187,6 +188,7 @@ def test_a_cut_at_any_byte_of_the_index_loses_no_message(recording, tmp_path):
         assert reader.lost_bytes == 0 or reader.damage
 
 
+@pytest.mark.lengthy
 def test_a_cut_at_any_byte_before_the_first_message_is_a_stream_error(recording, tmp_path):
     data, starts = recording.read_bytes(), boundaries(recording)
     path = tmp_path / "cut.stream"
@@ -212,6 +214,7 @@ def test_a_flipped_bit_in_any_byte_gives_a_clean_prefix_or_a_stream_error(tmp_pa
         data[at] ^= 1 << at % 8
 
 
+@pytest.mark.lengthy
 def test_a_flipped_byte_in_a_frame_replays_exactly_the_frames_before_it(recording, tmp_path):
     data, starts = bytearray(recording.read_bytes()), boundaries(recording)
     path = tmp_path / "flipped.stream"

@@ -225,6 +225,7 @@ async def produce(queue, items):
     queue.close()
 
 
+@pytest.mark.lengthy
 async def test_a_batch_is_let_go_before_the_next_one_is_waited_for():
     class Batch:
         pass

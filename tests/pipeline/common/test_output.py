@@ -228,6 +228,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.lengthy
 def test_a_command_writes_to_the_streams_that_it_began_with_were_they_replaced_removed_or_closed():
     command, environment = [sys.executable, "-c", CHANGED], {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)

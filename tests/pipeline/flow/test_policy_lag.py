@@ -90,6 +90,7 @@ def test_a_deterministic_run_measures_nothing(caplog):
     assert not caplog.records
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(("learning_s", "lag"), [(1.0, 1), (0.0, 0)])
 def test_the_window_is_opened_for_actors_that_may_run_ahead(learning_s, lag, caplog):
     caplog.set_level(logging.INFO)

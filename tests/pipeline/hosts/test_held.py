@@ -120,6 +120,7 @@ def test_a_game_in_a_session_of_its_own_ends_where_the_sweeper_is_killed_just_be
     until(lambda: gone(host) and gone(game), "the end of host and game")
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(sys.platform != "linux", reason="there is a sweeper on Linux alone")
 def test_a_sweeper_that_is_killed_is_started_again_at_once():
     new_mark("nobody")

@@ -23,6 +23,7 @@ async def until_updated(flow: Flow, updates: int = 3) -> None:
         await flow.learned.wait()
 
 
+@pytest.mark.lengthy
 def test_a_killed_actor_is_replaced_by_one_with_a_source_of_its_own(caplog):
     async def kill(flow: Flow) -> None:
         await until_updated(flow)
@@ -100,6 +101,7 @@ def test_a_learner_that_is_lost_before_the_first_checkpoint_begins_again(caplog)
     assert "continues from the start, as there is no checkpoint" in caplog.text
 
 
+@pytest.mark.lengthy
 def test_a_learner_that_is_lost_too_often_ends_the_run():
     async def kill(flow: Flow) -> None:
         for time in range(2):
@@ -125,6 +127,7 @@ def test_a_dead_learner_costs_the_others_their_checkpoint_but_not_their_policies
     assert not flow.network.killed
 
 
+@pytest.mark.lengthy
 def test_an_actor_that_fails_ends_the_run_which_saves_what_was_learned():
     scenario = Scenario(ENDLESS.trained, ENDLESS.casts, breaks_at=(90,), restarts=0)
     flow = run_flow(scenario, fails=True)
@@ -133,6 +136,7 @@ def test_an_actor_that_fails_ends_the_run_which_saves_what_was_learned():
     assert flow.coordinator.checkpointing.newest == 0
 
 
+@pytest.mark.lengthy
 def test_what_several_actors_warn_of_their_environment_is_said_once(caplog):
     environment, actor = "headrace.stages.environments.checks", "headrace.stages.actor"
 
@@ -210,6 +214,7 @@ def test_checkpoints_are_made_at_their_intervals(deterministic):
     assert flow.coordinator.checkpointing.newest >= 3
 
 
+@pytest.mark.lengthy
 def test_a_checkpoint_that_a_killed_actor_took_to_its_grave_is_asked_for_again(caplog):
     announced = asyncio.Event()
 

@@ -54,6 +54,7 @@ async def dies(flow: Flow) -> None:
     asyncio.get_running_loop().call_soon(flow.network.kill, "actor-0")
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_an_actor_that_hangs_is_left_behind_after_a_sixth_of_the_grace(deterministic, caplog):
     """In a deterministic run, where an actor follows commands only where it stands still, after all of it."""
@@ -70,6 +71,7 @@ def test_an_actor_that_hangs_is_left_behind_after_a_sixth_of_the_grace(determini
     assert "The checkpoint lacks emitted@actor-0: a resumed run starts these stages from scratch." in caplog.text
 
 
+@pytest.mark.lengthy
 def test_of_several_actors_only_the_one_that_hangs_is_left_behind(caplog):
     stopped = Stopped(hung)
     flow = run_flow(Scenario(WALKER, CAST, replicas=3, hangs_at=((1, 60),)), stopped, fails=True)
@@ -99,6 +101,7 @@ class StuckInMain(Scenario):
         return RunConfig.from_plain(plain)
 
 
+@pytest.mark.lengthy
 def test_a_stage_in_main_that_awaits_for_ever_costs_neither_the_checkpoint_nor_the_end(caplog):
     stopped = Stopped(hung)
     flow = run_flow(StuckInMain(WALKER, CAST), stopped, fails=True)

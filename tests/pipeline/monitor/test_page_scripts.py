@@ -65,6 +65,7 @@ def computed() -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.lengthy
 def test_seeds_are_drawn_as_their_mean_and_standard_deviation_where_all_have_points():
     """Of lines that are 2 apart: the mean in the middle, ± √2 by n - 1."""
     mean = computed()["mean"]

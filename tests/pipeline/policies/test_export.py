@@ -336,6 +336,7 @@ def test_whatever_bit_is_flipped_a_policy_is_the_one_that_was_written_or_is_refu
     assert refused > 5
 
 
+@pytest.mark.lengthy
 def test_an_archive_that_unpacks_to_more_than_the_file_is_refused(tmp_path):
     packed = tmp_path / "bomb.pt"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:

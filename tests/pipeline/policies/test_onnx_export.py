@@ -161,6 +161,7 @@ def test_a_folder_that_is_no_runs_is_refused(tmp_path, capsys):
         reexport(tmp_path / "nowhere")
 
 
+@pytest.mark.lengthy
 def test_networks_of_ones_own_are_found_beside_the_configuration(tmp_path):
     from headrace.stages.policy import design_of
 

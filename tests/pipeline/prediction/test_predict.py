@@ -89,6 +89,7 @@ def test_it_answers_as_inference_plays_one_by_one_and_in_a_batch(tmp_path, obser
     assert (states_of_batch is None) == (not network)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("suffix", [".pt", ".onnx"])
 def test_settings_of_observations_and_squashed_actions_are_part_of_the_file(tmp_path, suffix):
     observed = spaces.Dict(

@@ -55,6 +55,7 @@ def test_reward_and_rating_come_first_then_the_losses_and_nothing_of_the_pipelin
     assert pictures._panels([read_run(folder)]) == {"Ball": [REWARD, ELO, "Losses/Value Loss"]}
 
 
+@pytest.mark.lengthy
 def test_what_held_each_run_up_stands_below_by_the_means_of_its_statistics(tmp_path: Path):
     folder = run_folder(tmp_path, "a")
     writer = TensorboardWriter(folder, resume=True)
@@ -103,6 +104,7 @@ def test_more_panels_make_a_larger_picture(tmp_path: Path):
     assert size(five) > size(one)
 
 
+@pytest.mark.lengthy
 def test_a_run_that_ends_has_its_picture_in_its_folder(tmp_path: Path):
     folder = run_folder(tmp_path, "a")
     write_run_picture(folder)
@@ -116,6 +118,7 @@ def test_a_run_of_few_summaries_has_no_picture(tmp_path: Path, points: int):
     assert not (folder / "curves.png").exists()
 
 
+@pytest.mark.lengthy
 def test_a_picture_that_fails_costs_a_warning(tmp_path: Path, monkeypatch, caplog):
     folder = run_folder(tmp_path, "a")
 

@@ -31,6 +31,7 @@ def test_a_device_that_there_is_none_of_is_refused_with_those_that_there_are(dev
         choose_device(device)
 
 
+@pytest.mark.lengthy
 def test_a_run_says_where_its_trainers_compute(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         run_here(cartpole(torch_settings__device="cpu", behaviors__CartPole__max_steps=500, **INLINE), tmp_path, "run")
@@ -79,6 +80,7 @@ def test_who_multiplies_is_measured_but_where_a_run_must_give_the_same_again(cha
     assert choose_provider(RunConfig.from_plain(cartpole(**changes)), device) == provider
 
 
+@pytest.mark.lengthy
 def test_bf16_where_it_is_slow_is_computed_with_a_warning(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("headrace.stages.policy.network.products.fast_bf16", lambda device: None)
     config = cartpole(torch_settings__precision="bf16", behaviors__CartPole__max_steps=500, **INLINE)

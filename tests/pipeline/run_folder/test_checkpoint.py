@@ -213,6 +213,7 @@ STATES = st.recursive(
 )
 
 
+@pytest.mark.lengthy
 @given(STATES)
 def test_a_state_is_read_as_it_was_written(state):
     assert_same(unpack_state(pack_state(state)), state)

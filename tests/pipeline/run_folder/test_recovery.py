@@ -163,6 +163,7 @@ def test_when_all_are_damaged_each_is_named_and_nothing_is_changed(two):
     assert sorted(two.rglob("*")) == before
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("everywhere", "each"),
     [(True, 11), pytest.param(False, 1, marks=pytest.mark.slow), pytest.param(True, 1, marks=pytest.mark.slow)],

@@ -94,6 +94,7 @@ def talk(module, url):
     return said
 
 
+@pytest.mark.lengthy
 async def test_the_python_client_talks_with_a_server(tmp_path):
     async with models(tmp_path) as site:
         check(await asyncio.to_thread(talk, python_client(), site.url))

@@ -97,6 +97,7 @@ async def test_pictures_are_bytes_or_numbers(tmp_path):
         )
 
 
+@pytest.mark.lengthy
 async def test_a_session_remembers(tmp_path):
     write_model(tmp_path, memory=MEMORY)
     first = expected([[ROW]], memory=MEMORY)

@@ -200,6 +200,7 @@ async def test_pages_of_an_origin_that_is_allowed_may_call_it(tmp_path):
                 assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (status, ours)
 
 
+@pytest.mark.lengthy
 async def test_beyond_its_bound_it_refuses_with_503(tmp_path):
     write_model(tmp_path)
     async with called(tmp_path, batches=BatchLimits(waiting=4)) as (_, caller):

@@ -147,6 +147,7 @@ async def test_a_stop_comes_before_an_answer(deciding):
     assert versions(rig.take()) == ([] if deciding else [0, 0]), "a step is known once the next one is decided"
 
 
+@pytest.mark.lengthy
 async def test_a_checkpoint_comes_before_an_answer_and_the_same_is_asked_again():
     rig = await walking()
     rig.grant(Walker=6)

@@ -445,12 +445,14 @@ def play(world: World, operations: Iterable[tuple[Any, ...]]) -> None:
     world.check_counters()
 
 
+@pytest.mark.lengthy
 @examples(75)
 @given(operations=OPERATIONS, horizon=st.integers(1, 6), min_rows=st.sampled_from([1, 1, 4, 30]))
 def test_no_step_is_lost_doubled_or_changed(operations: list[tuple[Any, ...]], horizon: int, min_rows: int) -> None:
     play(World(horizon, min_rows), operations)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(("horizon", "min_rows"), [(3, 1), (5, 50), (200, 1)])
 def test_nor_in_a_long_run(horizon: int, min_rows: int) -> None:
     random = Random(horizon)

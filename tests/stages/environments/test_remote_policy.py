@@ -91,6 +91,7 @@ async def test_the_same_steps_come_of_decisions_that_are_asked_for(make):
     assert all(len(questions) <= 2 for questions in oracle.asked)
 
 
+@pytest.mark.lengthy
 async def test_each_game_is_decided_by_the_policies_that_it_began_with_and_old_ones_are_let_go():
     near, asking, oracle = await pair(Cast(HOME), Cast(AWAY), self_play=True, num_envs=3, game_length=6)
     learning, several = 0, 0

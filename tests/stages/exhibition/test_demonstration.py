@@ -65,6 +65,7 @@ def test_another_agents_steps_are_no_part_of_it(recorded):
     demonstration.close()
 
 
+@pytest.mark.lengthy
 def test_of_a_long_game_most_is_written_before_it_ends_and_it_is_one_episode(tmp_path):
     group = VolleyGroup(1, points_to_win=1000)
     demonstration = Demonstration(tmp_path / "a.stream", group.behavior_specs[LEFT], "run", {})

@@ -259,6 +259,7 @@ async def test_at_a_board_it_waits_for_the_persons_move():
         assert played.moves == [[[3]]] * 3
 
 
+@pytest.mark.lengthy
 @pytest.mark.virtual_time
 async def test_the_end_of_a_run_does_not_wait_for_a_point_to_be_looked_at():
     async with Played(options={"points_to_win": 1}) as played:

@@ -80,6 +80,7 @@ def test_each_episode_has_a_film_from_its_first_picture_to_its_last(films, tmp_p
     )
 
 
+@pytest.mark.lengthy
 def test_a_built_in_game_is_filmed_from_its_scenes(films, tmp_path):
     group = GameRecorder(
         request({"kind": "builtin", "id": "Volley", "options": {"points_to_win": 1}}), tmp_path, "run", None

@@ -78,6 +78,7 @@ def volley(**more):
     return Stand({"kind": "builtin", "id": "Volley", "num_envs": 50}, **more)
 
 
+@pytest.mark.lengthy
 async def test_a_game_is_shown_at_its_own_pace_and_decided_as_often_as_in_training():
     stand = await volley().run()
     running = [at for at, note, _ in stand.seen if not note]
@@ -129,6 +130,7 @@ async def test_points_and_games_are_counted_and_looked_at():
     assert all(about in (LEFT, RIGHT) for _, note, about in stand.seen if note == "point")
 
 
+@pytest.mark.lengthy
 async def test_who_takes_over_begins_a_new_game_from_nil():
     stand = volley(most=400)
 

@@ -44,6 +44,7 @@ def test_a_gif_has_the_first_seconds_and_is_no_wider_than_a_page_wants(tmp_path)
         assert frames_of(written) == GIF_S * GIF_FPS
 
 
+@pytest.mark.lengthy
 def test_an_mp4_has_every_picture_at_the_pace_that_was_stated(tmp_path):
     av = pytest.importorskip("av", reason="pip install 'headrace[video]'")
     film = Mp4File(tmp_path / "game", 29.5)

@@ -144,6 +144,7 @@ def game(sides, pair, lone, ticks, window, team_change):
     return balance
 
 
+@pytest.mark.lengthy
 @given(
     agents=st.tuples(st.integers(1, 40), st.integers(1, 40)),
     horizon=st.sampled_from([5, 64, 300]),

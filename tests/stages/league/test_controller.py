@@ -128,6 +128,7 @@ def test_a_learner_that_is_reset_to_another_descends_from_that(tmp_path):
     assert frozen(league) == [("main", 0, -1), ("other", 1000, -1), ("other", 2000, 0)]
 
 
+@pytest.mark.lengthy
 def test_a_league_exploiter_is_reset_in_a_quarter_of_the_cases(tmp_path):
     league = controller(tmp_path, {**ALPHASTAR, "iterations": 1})
     league.receive_policy("league_exploiter", policy("league_exploiter"))
@@ -323,6 +324,7 @@ def test_a_learner_that_is_new_in_a_resumed_run_begins(tmp_path):
     assert after.report()["payoffs"][2][3] == 0.5
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("solver", ["nash", "replicator"])
 def test_psro_finds_the_equilibrium_of_a_game_by_best_responses(tmp_path, solver):
     """A policy is an action of a matrix game, its weights hold the number; a learner finds the best one at once."""

@@ -51,6 +51,7 @@ def test_members_that_play_alike_share_what_is_theirs():
     assert found.max() == pytest.approx(1 / 3)
 
 
+@pytest.mark.lengthy
 @SCIPY
 @given(st.integers(1, 12), st.integers(0, 1000))
 @settings(max_examples=25, deadline=None)
@@ -111,6 +112,7 @@ def test_two_populations_have_mixtures_of_their_own_that_add_up_to_one(solver):
         assert (x, y) == (pytest.approx([1 / 3, 2 / 3], abs=0.02), pytest.approx([1 / 3, 2 / 3], abs=0.02))
 
 
+@pytest.mark.lengthy
 @SCIPY
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 10**6))
 @settings(max_examples=30, deadline=None)

@@ -141,6 +141,7 @@ def test_a_player_that_is_reset_is_unknown():
     assert (table.value(LEARNER, 0), table.value(0, LEARNER), table.value(OTHER, 0)) == (None, None, 1.0)
 
 
+@pytest.mark.lengthy
 @given(GAMES, st.sampled_from(["win_rate", "mean_return"]))
 def test_its_state_goes_through_msgpack_bit_for_bit(played, kind):
     table, loaded = PayoffTable(kind, 0.97), PayoffTable(kind, 0.97)

@@ -73,6 +73,7 @@ def test_what_was_forgotten_is_looked_for_among_the_former_selves_of_the_counter
     assert draw[OWN, 1] > draw[OWN, 3]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("solver", ["nash", "replicator"])
 def test_psro_finds_the_equilibrium_of_a_game_of_two_different_sides_by_best_responses(tmp_path, solver):
     """Matching pennies in which heads is worth three times as much: the mixtures of the sides, and the value, differ.

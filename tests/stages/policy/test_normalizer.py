@@ -18,6 +18,7 @@ def test_values_beyond_five_standard_deviations_are_clamped():
     np.testing.assert_array_equal(Normalizer(3).apply(rows), [[-5.0, 5.0, 5.0]])
 
 
+@pytest.mark.lengthy
 @given(
     sizes=st.lists(st.integers(0, 40), min_size=1, max_size=6),
     offset=st.sampled_from([0.0, 3.0, 1e4]),

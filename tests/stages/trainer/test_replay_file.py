@@ -73,6 +73,7 @@ def test_a_file_cut_anywhere_is_refused_and_the_memory_left_empty(memory, tmp_pa
         assert len(other) == len(other.observations) == 0
 
 
+@pytest.mark.lengthy
 def test_a_file_with_any_byte_changed_is_refused(memory, tmp_path):
     path = tmp_path / "replay.bin"
     write_replay(memory, path)

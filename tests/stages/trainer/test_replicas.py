@@ -241,6 +241,7 @@ def test_two_replicas_learn_from_the_shards_of_a_replay_buffer_what_a_single_tra
     assert np.array_equal(weights(first), weights(second))
 
 
+@pytest.mark.lengthy
 @pytest.mark.skipif(sys.platform == "win32", reason="under Wine gloo's threads of one process wait for each other")
 @pytest.mark.parametrize("kind", ["ppo", "poca"])
 def test_replicas_end_an_update_after_the_same_epoch(kind, double_precision):

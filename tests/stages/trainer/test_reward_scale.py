@@ -52,6 +52,7 @@ def see(scale, pieces, update):
     scale.see(np.concatenate(rewards).astype(np.float32), lengths, *columns, update)
 
 
+@pytest.mark.lengthy
 @given(seed=st.integers(0, 1000), envs=st.integers(1, 4), cut=st.integers(1, 9))
 def test_it_is_that_of_the_steps_one_by_one(seed, envs, cut):
     random = np.random.default_rng(seed)
@@ -87,6 +88,7 @@ def test_it_goes_on_from_its_state_in_the_middle_of_episodes():
     assert resumed.state_dict()["variance"] == whole.state_dict()["variance"]
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("trainer", ["ppo", "impala", "poca", "sac"])
 def test_a_trainer_learns_the_same_from_rewards_of_any_size(trainer):
     sizes = {"unroll_length": 5, "batch_size": 4} if trainer == "impala" else {"batch_size": 20, "buffer_size": 60}

@@ -98,6 +98,7 @@ def test_a_step_of_ppo_stays_on_its_device(actions, observed, hyper):
     assert calls > 30
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("actions", [CONTINUOUS, HYBRID], ids=["continuous", "hybrid"])
 @pytest.mark.parametrize("observed", [(VECTOR,), (VECTOR, IMAGE)], ids=["vectors", "images"])
 def test_a_step_of_sac_stays_on_its_device(actions, observed):

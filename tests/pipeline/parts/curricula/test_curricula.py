@@ -339,6 +339,7 @@ REPORTS = st.lists(
 )
 
 
+@pytest.mark.lengthy
 @given(REPORTS, st.integers(0, 25))
 def test_a_resumed_run_decides_as_one_that_went_on(reports, cut):
     plain = {

@@ -191,6 +191,7 @@ def test_atari_without_its_package_is_reported_with_what_to_install(monkeypatch)
         make_vector("ALE/Pong-v5", 1, {}, "Env")
 
 
+@pytest.mark.lengthy
 def test_atari_comes_as_stacked_grey_frames_by_its_own_vectorised_implementation():
     pytest.importorskip("ale_py")
 
@@ -201,6 +202,7 @@ def test_atari_comes_as_stacked_grey_frames_by_its_own_vectorised_implementation
     envs.close()
 
 
+@pytest.mark.lengthy
 def test_atari_comes_as_coloured_pictures_if_it_is_not_to_be_vectorised():
     pytest.importorskip("ale_py")
 

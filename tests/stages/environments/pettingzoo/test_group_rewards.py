@@ -166,6 +166,7 @@ def test_an_agent_that_joins_later_shares_from_the_first_reward_on():
 GIFT = st.dictionaries(st.sampled_from("abc"), st.integers(-3, 3).map(float), max_size=3)
 
 
+@pytest.mark.lengthy
 @examples(60)
 @given(st.fixed_dictionaries({agent: st.lists(GIFT, min_size=1, max_size=4) for agent in "abc"}))
 def test_a_life_receives_all_that_the_group_received_since_its_first_move(moves):

@@ -171,6 +171,7 @@ def test_an_environment_that_raises_is_reported():
         play(group_of(Failing(TWO)), 1)
 
 
+@pytest.mark.lengthy
 def test_an_observation_that_does_not_fit_its_space_is_reported():
     group = group_of(Crowd(TWO, observation_spaces=dict.fromkeys(TWO, spaces.Box(0, 1, (5,)))))
 

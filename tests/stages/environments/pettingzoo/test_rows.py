@@ -42,6 +42,7 @@ def choose(steps, spec, random):
     return ActionBatch(np.zeros((count, 0), np.float32), discrete[:, None].astype(np.int32))
 
 
+@pytest.mark.lengthy
 @examples(40)
 @given(crowds())
 def test_every_life_is_one_episode_with_all_its_rewards(scripts):

@@ -176,6 +176,7 @@ def test_an_environment_gets_composed_actions_in_the_structure_of_its_space():
     assert [part.tolist() for part in second["pedals"]] == [[5, 7.5], [0, 1]]
 
 
+@pytest.mark.lengthy
 @given(seed=st.integers(0, 500), n=st.integers(1, 4))
 def test_any_decision_is_an_action_of_the_composed_space(seed, n):
     space = spaces.Tuple([spaces.Discrete(3, start=2), CAR["pedals"], spaces.Dict(a=spaces.Box(-1, 3, (2, 2)))])

@@ -89,6 +89,7 @@ def test_a_message_of_endings_only_asks_for_no_decision():
     assert rows.action_masks.shape == (0, 2)
 
 
+@pytest.mark.lengthy
 @given(
     arrays.arrays(np.float32, arrays.array_shapes(min_dims=2, max_dims=2, max_side=40), elements=FLOATS),
     st.booleans(),

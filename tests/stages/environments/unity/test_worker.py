@@ -81,6 +81,7 @@ async def started(worker: UnityWorker) -> AsyncIterator[UnityWorker]:
     await worker.close()
 
 
+@pytest.mark.lengthy
 async def test_both_greet_each_other(make, tmp_path):
     async with started(make("--package-version", "2.3.0-exp.3", seed=4711, num_areas=6)) as worker:
         assert worker.greeting is not None
@@ -92,6 +93,7 @@ async def test_both_greet_each_other(make, tmp_path):
     assert (report["seed"], report["num_areas"]) == (4711, 6)
 
 
+@pytest.mark.lengthy
 async def test_the_connection_is_logged_in_the_words_that_others_look_for(make, caplog):
     caplog.set_level("INFO")
     async with started(make()):
@@ -144,6 +146,7 @@ async def test_a_message_may_hold_nothing_but_endings(make, tmp_path):
     assert reports(tmp_path)[0]["endings_only"] > 0
 
 
+@pytest.mark.lengthy
 async def test_reset_begins_anew_without_endings(make, tmp_path):
     async with started(make("--agents", "2")) as worker:
         await play(worker, steps=3)
@@ -214,6 +217,7 @@ async def test_the_stand_in_refuses_forbidden_choices(make):
         await worker.step({"Simple?team=0": ListAgentActionProto(value=[wrong])})
 
 
+@pytest.mark.lengthy
 async def test_the_stand_in_refuses_actions_in_another_order(make):
     worker = make("--scene", "many", "--agents", "2", "--echo")
     await worker.start()
@@ -241,6 +245,7 @@ async def test_the_stand_in_wants_one_action_for_each_agent_that_asked(make, act
         await worker.step(actions)
 
 
+@pytest.mark.lengthy
 async def test_a_unity_killed_mid_step_is_noticed_with_its_signal_and_its_log(make):
     worker = make("--misbehave", "die-mid-step")
     await worker.start()
@@ -250,6 +255,7 @@ async def test_a_unity_killed_mid_step_is_noticed_with_its_signal_and_its_log(ma
     assert "The stand-in Unity plays the scene simple" in str(caught.value), "the end of Player-0.log"
 
 
+@pytest.mark.lengthy
 async def test_a_crash_is_noticed_with_its_return_code(make):
     worker = make("--misbehave", "exit-mid-step")
     await worker.start()
@@ -257,6 +263,7 @@ async def test_a_crash_is_noticed_with_its_return_code(make):
         await play(worker, steps=10)
 
 
+@pytest.mark.lengthy
 async def test_a_unity_that_dies_while_it_waits_for_us_is_noticed_at_the_next_step(make):
     worker = make()
     await worker.start()
@@ -303,6 +310,7 @@ async def test_a_unity_that_never_connects_has_a_message_of_its_own_and_is_kille
     assert not alive(worker.pid)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("version", ["2.0.0", "0.15.0", "API-13"])
 async def test_another_version_is_refused_and_the_executable_killed(make, version):
     worker = make("--misbehave", "wrong-version", "--communication-version", version)
@@ -318,6 +326,7 @@ async def test_a_missing_base_capability_is_warned_of(make, caplog):
     assert "doesn't declare baseRLCapabilities" in caplog.text
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
@@ -340,6 +349,7 @@ async def test_large_messages_are_taken(make, tmp_path):
     assert reports(tmp_path)[0]["returncode"] == 0
 
 
+@pytest.mark.lengthy
 async def test_a_limit_of_messages_is_kept_and_named(make):
     worker = make("--misbehave", "huge-message", "--huge-mib", "1", max_message_mib=1)
     await worker.start()
@@ -347,6 +357,7 @@ async def test_a_limit_of_messages_is_kept_and_named(make):
         await play(worker, steps=10)
 
 
+@pytest.mark.lengthy
 async def test_the_limit_holds_for_orders_too(make):
     class Talker(NoChannels):
         def outgoing(self) -> bytes:
@@ -444,6 +455,7 @@ async def test_strangers_who_were_there_first_and_hang_do_not_keep_the_build_out
     assert reports(tmp_path)[0]["agent_steps"] == 10
 
 
+@pytest.mark.lengthy
 async def test_a_build_whose_place_another_one_has_taken_ends_with_both_named(make, free_port, tmp_path):
     worker = make(executable=build_that_waits(tmp_path), port=free_port)
     async with (
@@ -513,6 +525,7 @@ async def test_a_cancelled_start_leaves_no_process_and_no_port(make):
         pass
 
 
+@pytest.mark.lengthy
 async def test_close_lets_unity_end_by_itself(make, tmp_path):
     worker = make()
     await worker.start()
@@ -523,6 +536,7 @@ async def test_close_lets_unity_end_by_itself(make, tmp_path):
     assert not alive(worker.pid)
 
 
+@pytest.mark.lengthy
 async def test_a_unity_that_is_left_in_a_step_hears_of_the_end_when_it_has_answered(make, tmp_path):
     worker = make()
     await worker.start()
@@ -536,6 +550,7 @@ async def test_a_unity_that_is_left_in_a_step_hears_of_the_end_when_it_has_answe
     assert reports(tmp_path)[0]["reason"] == "the trainer has closed the connection"
 
 
+@pytest.mark.lengthy
 async def test_a_unity_that_closes_the_connection_is_left_to_end_by_itself(make, tmp_path):
     worker = make("--misbehave", "stop")
     await worker.start()
@@ -546,6 +561,7 @@ async def test_a_unity_that_closes_the_connection_is_left_to_end_by_itself(make,
     assert reports(tmp_path)[0]["reason"] == "Unity has closed the connection"
 
 
+@pytest.mark.lengthy
 async def test_a_unity_that_quits_between_two_calls_without_a_goodbye_has_closed_in_order(make):
     worker = make("--misbehave", "quit-in-step")
     await worker.start()
@@ -583,6 +599,7 @@ async def test_close_kills_what_does_not_end(make, caplog):
     assert "didn't end within 0.2 s after the request, and is killed" in caplog.text
 
 
+@pytest.mark.lengthy
 async def test_a_worker_that_has_failed_says_so_when_asked_again(make):
     worker = make("--misbehave", "exit-mid-step")
     await worker.start()

@@ -174,6 +174,7 @@ def test_an_opening_that_would_end_the_game_is_left_out():
     drop(group, *rules.free(group.heights).argmax(axis=1))
 
 
+@pytest.mark.lengthy
 def test_the_seed_decides_the_openings_of_all_games():
     def heights(seed):
         group, _ = opened(boards=8, seed=seed)
@@ -185,6 +186,7 @@ def test_the_seed_decides_the_openings_of_all_games():
     assert (heights(3) != heights(4)).any()
 
 
+@pytest.mark.lengthy
 def test_games_that_follow_have_openings_of_their_own():
     group, _ = opened(boards=1, most=20)
     first = group.heights.copy()

@@ -43,10 +43,12 @@ def test_scripted_pursuers_catch_random_evaders():
     assert play_pursuit(ScriptedPursuer(), RandomPlayer(ACTIONS, 0), GAMES, seed=1).win_rate > 0.95
 
 
+@pytest.mark.lengthy
 def test_the_scripted_evader_escapes_random_pursuers():
     assert play_pursuit(RandomPlayer(ACTIONS, 0), ScriptedEvader(), GAMES, seed=1).win_rate < 0.05
 
 
+@pytest.mark.lengthy
 def test_scripted_players_are_about_equal():
     assert 0.3 < play_pursuit(ScriptedPursuer(), ScriptedEvader(), GAMES, seed=1).win_rate < 0.7
 

@@ -71,6 +71,7 @@ def test_the_same_seed_and_actions_give_the_same_games():
     assert (seen(runs[0]) != seen(runs[2])).any()
 
 
+@pytest.mark.lengthy
 def test_a_reset_with_a_seed_forgets_what_was_played():
     group = VolleyGroup(8)
     first = list(random_game(group, 3, 100))
@@ -120,6 +121,7 @@ def test_rows_are_endings_first_then_one_decision_per_court():
     assert endings > 2 * n
 
 
+@pytest.mark.lengthy
 def test_results_agree_with_the_sign_of_the_final_rewards():
     matches = 0
     for result in random_game(VolleyGroup(32, points_to_win=3, time_limit_s=4.0), 2, 200):

@@ -83,6 +83,7 @@ def test_a_mirrored_court_stays_the_mirror_image_to_the_last_bit(situation):
         np.testing.assert_array_equal(mirror_landed, -landed)
 
 
+@pytest.mark.lengthy
 @examples(30)
 @given(situations())
 def test_both_sides_of_a_mirrored_court_see_what_the_other_saw(situation):

@@ -21,6 +21,7 @@ def group():
     return group
 
 
+@pytest.mark.lengthy
 def test_a_picture_is_rgb_and_twice_as_wide_as_high(group):
     picture = group.render(1)
 
@@ -55,6 +56,7 @@ def test_pictures_come_in_the_width_asked_for(group):
     assert SceneImages(group.display, width=200).image(group.shapes_with_score(0)).shape == (100, 200, 3)
 
 
+@pytest.mark.lengthy
 def test_a_clip_is_a_small_looping_gif_of_the_game(tmp_path, group):
     path = tmp_path / "game.gif"
 
@@ -86,6 +88,7 @@ def test_filming_changes_nothing_in_the_game(tmp_path):
     assert filmed.courts.ball[VX, 0] != 0
 
 
+@pytest.mark.lengthy
 def test_a_filmed_policy_remembers_within_a_match_and_no_longer(tmp_path):
     class Counting(FakePolicy):
         """Stands still and remembers for how many decisions."""

@@ -43,6 +43,7 @@ def test_the_scripted_player_is_its_own_equal():
     assert tally.draws < 0.1 * GAMES
 
 
+@pytest.mark.lengthy
 def test_results_are_reported_from_the_first_players_side():
     stronger_second = play_volley(RandomPlayer(ACTIONS, 1), ScriptedPlayer(), 101, seed=5)
 
@@ -50,6 +51,7 @@ def test_results_are_reported_from_the_first_players_side():
     assert stronger_second.losses > 90
 
 
+@pytest.mark.lengthy
 def test_the_same_seed_gives_the_same_tally():
     assert play_volley(ScriptedPlayer(), RandomPlayer(ACTIONS, 1), 50, seed=6, points_to_win=1) == play_volley(
         ScriptedPlayer(), RandomPlayer(ACTIONS, 1), 50, seed=6, points_to_win=1

@@ -43,6 +43,7 @@ def test_it_is_part_of_the_model(design, rows):
     assert np.ptp(found) > 0.01
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("rows", [1, 5])
 def test_one_that_looks_things_up_is_part_of_the_model(rows):
     board = ObservationSpec("board", (84,), "int8")
@@ -73,6 +74,7 @@ def test_what_the_usual_operator_set_lacks_is_written_for_a_later_one():
     )
 
 
+@pytest.mark.lengthy
 def test_every_kind_of_network_of_ours_can_be_written_for_the_later_set_too(monkeypatch):
     """So a network of one's own may stand beside any of it."""
     monkeypatch.setattr("headrace.stages.policy.onnx.model.OPSET", 15)

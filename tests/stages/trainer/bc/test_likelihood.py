@@ -93,6 +93,7 @@ def test_many_steps_are_judged_in_blocks_of_which_the_last_counts_by_its_rows(mo
     assert likelihood.evaluate(some, None).log_likelihood == pytest.approx(whole.log_likelihood)
 
 
+@pytest.mark.lengthy
 def test_learning_finds_the_experts_mean_and_spread():
     design, actor, likelihood = pupil(ActionSpec(1))
     drawn = np.random.default_rng(1).normal(1.2, 0.3, (512, 1))
@@ -102,6 +103,7 @@ def test_learning_finds_the_experts_mean_and_spread():
         assert actor.module.log_sigma.exp().item() == pytest.approx(0.3, rel=0.1)
 
 
+@pytest.mark.lengthy
 def test_the_spread_never_falls_below_its_floor():
     design, actor, likelihood = pupil(ActionSpec(1))
     fixed(actor, [0.5], [LOG_SIGMA_FLOOR + 0.01])

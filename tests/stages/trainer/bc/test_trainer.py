@@ -96,6 +96,7 @@ def test_what_is_held_out_changes_nothing_that_is_learned(make_trainer, make_bat
     np.testing.assert_array_equal(weights[0], weights[2])
 
 
+@pytest.mark.lengthy
 def test_an_episode_is_held_out_in_all_its_pieces_and_each_time(make_trainer, make_batch, statistics):
     trainer = make_trainer(DISCRETE, hyperparameters={"held_out": 0.5, "buffer_size": 16})
     # Episodes that are held out have choice 2 everywhere, the others choice 0: one that strayed would show.
@@ -219,6 +220,7 @@ def test_with_memory_it_takes_the_action_before_from_the_trajectory_or_from_befo
     assert columns["continuous"].tolist() == [[1.5], [-3], [0]]  # -6 was -3 to the environment
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("actions", [ActionSpec(2), ActionSpec(1, (3, 2), masked=True)])
 @pytest.mark.parametrize("network", [{}, MEMORY, {"normalize": True}])
 @pytest.mark.parametrize("observations", [(ObservationSpec("vector", (3,)),), (IMAGE, ObservationSpec("vector", (3,)))])

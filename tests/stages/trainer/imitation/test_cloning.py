@@ -91,6 +91,7 @@ def test_it_drives_the_policy_to_the_experts_actions(taught, kind):
     assert (heads[:, -3:].argmax(axis=1) == choices).mean() > 0.9
 
 
+@pytest.mark.lengthy
 def test_it_learns_nothing_of_an_expert_whose_actions_have_nothing_to_do_with_what_it_sees(record, expert):
     spec = BehaviorSpec("Test", (VECTOR,), ActionSpec(0, (3,)))
     pupil = Pupil("ppo", spec.actions, record([expert([100, 100], spec)], spec=spec))
@@ -112,6 +113,7 @@ def test_it_changes_the_actors_weights_and_nothing_else(taught):
     assert not pupil.network.gradients.any()
 
 
+@pytest.mark.lengthy
 def test_it_sees_observations_as_the_trainer_normalises_them(taught):
     pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)), normalize=True)
     pupil.intake.normalizer.update(np.random.default_rng(0).normal(3, 2, (500, 3)).astype(np.float32))

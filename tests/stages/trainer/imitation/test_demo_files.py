@@ -182,6 +182,7 @@ SEEN = (
 )
 
 
+@pytest.mark.lengthy
 @examples(30)
 @given(
     observations=st.lists(st.sampled_from(SEEN), min_size=1, max_size=3).map(tuple),

@@ -62,6 +62,7 @@ def kept(replay, random=None):
     return {int(one[0]) // T: ends[(ends > one[0]) & (ends <= one[0] + T)].tolist() for one in whole}
 
 
+@pytest.mark.lengthy
 @given(
     counts=st.lists(st.integers(1, 6), min_size=1, max_size=12),
     capacity=st.integers(1, 5),

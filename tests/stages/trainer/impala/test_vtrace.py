@@ -36,6 +36,7 @@ def by_definition(log_ratios, rewards, values, final, lengths, valueless, gammas
     return targets, advantages
 
 
+@pytest.mark.lengthy
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
     signals=st.integers(1, 3),

@@ -47,6 +47,7 @@ def joined(batch, parts):
     )
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("kind", "spec", "lengths", "kept"),
     [
@@ -89,6 +90,7 @@ def test_a_batch_may_bring_the_rows_of_several_updates():
     assert trainer.ready()
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize(("kind", "spec"), [("ppo", SPEC), ("poca", GROUPED)])
 def test_rows_that_were_left_over_are_in_the_state(kind, spec, memory):

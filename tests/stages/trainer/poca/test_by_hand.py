@@ -59,6 +59,7 @@ def test_both_ways_end_in_the_same_weights_and_report_the_same(actions, hyperpar
         np.testing.assert_allclose(values, by_autograd.values[name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("autograd", [False, True])
 def test_each_way_repeats_itself_exactly_and_goes_on_from_its_state(autograd):
     whole, again, resumed = (poca(autograd) for _ in range(3))
@@ -67,6 +68,7 @@ def test_each_way_repeats_itself_exactly_and_goes_on_from_its_state(autograd):
     np.testing.assert_array_equal(learned(whole), learned(resumed))
 
 
+@pytest.mark.lengthy
 def test_a_state_of_one_way_goes_on_in_the_other():
     saved, resumed = poca(True), poca(False)
     learned(saved, 2)

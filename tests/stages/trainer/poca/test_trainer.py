@@ -23,6 +23,7 @@ def learn(trainer, seeds, memory_size=0):
             trainer.learn()
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("memory", [None, MEMORY])
 def test_a_resumed_trainer_is_bit_for_bit_the_one_that_was_never_interrupted(memory):
     size = memory["memory_size"] if memory else 0

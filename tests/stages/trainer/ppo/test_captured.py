@@ -102,6 +102,7 @@ def test_no_scheduled_number_is_frozen_in_a_graph(name):
     assert_same(ends[1], eager)
 
 
+@pytest.mark.lengthy
 def test_an_entropy_bonus_that_ends_is_another_graph():
     graphs = RecordedGraphs()
     coefficients = [Coefficients(1e-2, beta, 0.2) for beta in (0.1, 0.1, 0.0, 0.0, 0.1)]
@@ -140,6 +141,7 @@ def test_a_captured_update_goes_on_from_a_saved_state_of_either_kind_in_place():
     assert captured.state_dict()["steps"] == eager.state_dict()["steps"] == 4 * 2 * (ROWS // BATCH)
 
 
+@pytest.mark.lengthy
 def test_a_loss_that_is_not_finite_undoes_replayed_steps():
     update = made(RecordedGraphs())
     learn(update, FALLING[:2])
@@ -157,6 +159,7 @@ def test_a_loss_that_is_not_finite_undoes_replayed_steps():
     assert_same(update, eager)
 
 
+@pytest.mark.lengthy
 def test_where_capturing_fails_the_same_is_learned_without_graphs_and_the_reason_is_told():
     told = []
     eager, refused = made(), made(RecordedGraphs(fails="operation not permitted\nbehind it much else"), told)
@@ -166,6 +169,7 @@ def test_where_capturing_fails_the_same_is_learned_without_graphs_and_the_reason
     assert_same(refused, eager)
 
 
+@pytest.mark.lengthy
 def test_a_step_that_reads_a_value_can_t_be_captured():
     class Reading(PPOUpdate):
         def losses(self, batch, coefficients):

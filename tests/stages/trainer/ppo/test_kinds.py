@@ -100,6 +100,7 @@ def test_it_learns_and_what_it_learned_can_act(make, folder, shared):
     assert np.isfinite(decision.columns["log_probs"]).all()
 
 
+@pytest.mark.lengthy
 def test_it_goes_on_from_its_state_bit_by_bit(make):
     original = fed(make(1), range(3))
     resumed = make(2)

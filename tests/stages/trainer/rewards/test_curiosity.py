@@ -108,6 +108,7 @@ def test_a_minibatch_of_endings_alone_changes_no_weights(make_spec, make_signal,
     assert same(signal.state_dict()["network"]["weights"], before)
 
 
+@pytest.mark.lengthy
 def test_what_was_often_seen_is_rewarded_less_than_what_is_new(make_spec, make_signal, make_transitions):
     spec = make_spec(actions=ActionSpec(0, (3,)))
     signal = make_signal("curiosity", spec, strength=1e-3)
@@ -120,6 +121,7 @@ def test_what_was_often_seen_is_rewarded_less_than_what_is_new(make_spec, make_s
     assert signal.rewards(new).mean() > 5 * signal.rewards(known).mean()
 
 
+@pytest.mark.lengthy
 def test_the_inverse_model_learns_to_tell_actions(make_spec, make_signal, make_transitions):
     spec = make_spec(actions=ActionSpec(0, (3,)))
     signal, transitions = make_signal("curiosity", spec), make_transitions(spec, 64)

@@ -40,6 +40,7 @@ def test_the_target_never_changes(make_spec, make_signal, make_transitions, same
     assert not np.array_equal(signal.state_dict()["network"]["weights"]["layers.0.weight"], target["layers.0.weight"])
 
 
+@pytest.mark.lengthy
 def test_what_was_often_seen_is_rewarded_less_than_what_is_new(make_spec, make_signal, make_transitions):
     spec = make_spec()
     signal = make_signal("rnd", spec, network_settings={"hidden_units": 32, "num_layers": 2})

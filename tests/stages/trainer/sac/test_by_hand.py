@@ -119,6 +119,7 @@ def test_in_bfloat16_they_agree_within_its_rounding(case):
     assert float((by_hand - by_autograd).norm()) <= 0.05 * float(by_autograd.norm())
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("activation", ["relu", "swish"])
 def test_two_threads_give_the_same_bits_as_one(activation):
     case = {"actions": 2, "activation": activation, "hidden_units": 40, "num_layers": 2, "vector": 3, "signals": 2}

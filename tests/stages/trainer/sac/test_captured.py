@@ -87,6 +87,7 @@ def test_a_captured_update_goes_on_from_a_state_of_either_kind_in_place(monkeypa
     assert_same(captured, eager)
 
 
+@pytest.mark.lengthy
 def test_measures_of_several_steps_are_kept_apart(monkeypatch):
     """A graph writes its results where those of the step before were."""
     eager, captured = (made(each, monkeypatch) for each in (None, RecordedGraphs()))

@@ -202,6 +202,7 @@ def test_samples_follow_the_seed():
 NUMBERS = st.sets(st.integers(0, 3), max_size=4)
 
 
+@pytest.mark.lengthy
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=12))
 @examples(60)
 def test_each_life_gets_what_it_earned_and_ends_once(script):

@@ -37,6 +37,7 @@ def test_each_kind_of_actions_has_its_space(spec, flatten, space):
     assert ActionMap(spec, "Walker", flatten).space == space
 
 
+@pytest.mark.lengthy
 @given(st.lists(st.integers(1, 4), max_size=3), st.integers(0, 3), st.booleans(), st.integers(0, 2**16))
 @examples(60)
 def test_what_is_sampled_under_a_mask_is_allowed_and_arrives(branches, width, flatten, seed):
