@@ -14,55 +14,13 @@ from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, mode
 from headrace.config.brains import MemberSettings, as_brains
 from headrace.config.errors import Finding, suggest
 from headrace.config.fields import Flag, Float, Int, Names, PlainMap, Settings, Text, as_tuple, report
+from headrace.config.league_presets import PRESETS
 
 UNKNOWN: Mapping[str, Any] = {"": {"learners": {}, "members": ()}}
 """In place of `rivals` as long as the other leagues of a file are not read."""
 START = "start"
 """The target of a reset to the first weights."""
 _LEARNER = re.compile(r"[A-Za-z0-9_-]+")
-
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "alphastar": {
-        "learners": {
-            "main": {
-                "matches": [
-                    {"match": "pfsp", "weight": 0.5, "weighting": "squared"},
-                    {"match": "verify", "weight": 0.15, "against": ["main_exploiter"]},
-                    {"match": "self", "weight": 0.35},
-                ],
-            },
-            "main_exploiter": {
-                "matches": [{"match": "newest", "against": ["main"]}],
-                "freeze": {"first": False},
-                "reset": {"probability": 1.0},
-            },
-            "league_exploiter": {
-                "matches": [{"match": "pfsp", "weighting": "linear_capped"}],
-                "freeze": {"first": False},
-                "reset": {"probability": 0.25},
-            },
-        },
-    },
-    "five": {
-        "iterations": 100,
-        "learners": {
-            "main": {
-                "matches": [
-                    {"match": "self", "weight": 0.8},
-                    {"match": "pfsp", "weight": 0.2, "weighting": "five"},
-                ],
-                "freeze": {"win_rate": None},
-            },
-        },
-    },
-    "psro": {
-        "payoff": "mean_return",
-        "meta_solver": "replicator",
-        "rating": 0.1,
-        "learners": {"main": {"matches": [{"match": "meta"}], "freeze": {"win_rate": None}}},
-    },
-}
-"""Presets by name: keys of `league`, which the file's own override."""
 
 _KINDS = {
     "pfsp": "members of the pool, frozen by the learners `against` or named there, by `weighting`",
@@ -222,6 +180,17 @@ class LeagueSettings(Settings):
         description="Share of the games in which members play each other: those pairs whose next game says most about "
         "what the mixture is worth.",
     )
+    learning: Literal["all", "turns"] = Field(
+        "all",
+        description="`all`: all learners learn at once. `turns`: one learner learns, while the policies of the others "
+        "stand still and are only opponents, until it is the next one's turn; their actors wait.",
+    )
+    turn_steps: Int | None = Field(
+        None,
+        gt=0,
+        description="With `learning: turns`: steps of the learner's trainer before it is the next one's turn.",
+        json_schema_extra={"default_text": "the learner's `freeze.at_most`"},
+    )
     iterations: Int = Field(
         20, gt=0, le=10**6, description="How often each learner is frozen, where `freeze` has no steps."
     )
@@ -304,7 +273,16 @@ class LeagueSettings(Settings):
             learners[name] = learner.model_copy(update={"freeze": freeze})
         return self.model_copy(update={"learners": learners})
 
+    def turns(self) -> dict[str, int]:
+        """The steps of each learner's turn, by learner, where `freeze` gives its steps; empty if all learn at once."""
+        if self.learning == "all":
+            return {}
+        return {name: self.turn_steps or each.freeze.at_most or 1 for name, each in self.learners.items()}
+
     def _mistakes(self) -> Iterator[Finding]:
+        if self.learning == "all" and self.turn_steps is not None:
+            message = "has no effect where all learners learn at once; leave it out, or add 'learning: turns'"
+            yield Finding(("turn_steps",), message, (("learning",),))
         yield from self._about_names()
         mine = {name: each for name, each in self.learners.items() if self.learner in ("", name)}
         for name, learner in ({} if self.rivals == UNKNOWN else mine).items():

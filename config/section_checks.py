@@ -91,11 +91,14 @@ def _about_common_keys(learners: Mapping[str, LeagueSettings]) -> Iterator[Findi
     """Find keys that differ between the leagues of a game's behaviours, which share one table of payoffs."""
     (name, first), *others = learners.items()
     for other, league in others:
-        for key in ("payoff", "decay", "meta_solver", "rating", "quality_rate"):
+        for key in ("payoff", "decay", "meta_solver", "rating", "learning", "turn_steps", "quality_rate"):
             mine, theirs = getattr(league, key), getattr(first, key)
             if mine != theirs:
                 message = f"{mine!r}, and {theirs!r} in the league of {first.of}; the leagues of a game share it"
                 yield Finding((*_BEHAVIORS, other, "league", key), message)
+    if not others and first.learning == "turns":
+        message = f"'turns' is for several learners, and {name} is the only one; leave it out"
+        yield Finding((*_BEHAVIORS, name, "league", "learning"), message)
     if len(first.rivals) > 1 and first.meta_solver is not None:
         message = (
             f"'{first.meta_solver}' is for games of one behaviour or two, and {1 + len(first.rivals)} have leagues"

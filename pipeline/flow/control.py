@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -89,6 +89,10 @@ class FlowControl:
     def resume(self, why: str = "") -> None:
         """Grant again, unless there is another reason not to."""
         self._grant(self.ledger.resume(why))
+
+    def hold(self, behaviors: Collection[str]) -> None:
+        """Grant nothing for these behaviours, and nothing for any other until their trainers are at rest."""
+        self.ledger.hold(behaviors)
 
     def _grant(self, grants: list[Grant]) -> None:
         if grants and self._config.pipeline.deterministic:

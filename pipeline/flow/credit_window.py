@@ -107,6 +107,11 @@ class CreditWindow:
         """Maximum number of outstanding credits."""
         return FREE if self.rows == FREE else (self.lag + 1) * self.rows
 
+    @property
+    def at_rest(self) -> bool:
+        """True if no steps are in flight, and the trainer holds too few for an update."""
+        return self.rows == FREE or self.out == self.held < self.rows
+
     def free(self, source: int) -> int:
         """Return the credits that may be granted to a source now."""
         free = self.size - self.out

@@ -23,7 +23,7 @@ it names and the grants that it leads to; neither the number of actors nor that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from headrace.pipeline.control.messages import CreditRequest, Grant
@@ -59,6 +59,7 @@ class CreditLedger:
         self._wanted: Counter[tuple[str, ...]] = Counter()
         """Number of waiting requests for the same behaviours."""
         self._paused: set[str] = set()
+        self._held: frozenset[str] = frozenset()
 
     def open_window(self, behavior: str, rows_per_update: int, max_policy_lag: int, restored_rows: int = 0) -> None:
         """Open the account of a behaviour whose trainer learns at `rows_per_update` rows.
@@ -193,6 +194,10 @@ class CreditLedger:
         self._paused.discard(why)
         return self._serve()
 
+    def hold(self, behaviors: Collection[str]) -> None:
+        """Grant nothing for these behaviours from now on, and nothing for any other until these are at rest."""
+        self._held = frozenset(behaviors)
+
     def outstanding(self, behavior: str) -> int:
         """Return the credits that are not in the ledger: held by actors, in transit, or in the trainer's buffer."""
         return self._windows[behavior].out
@@ -227,7 +232,10 @@ class CreditLedger:
     def _serve(self) -> list[Grant]:
         """Answer waiting requests in order; each gets some credits for all that it wants, or keeps waiting."""
         grants: list[Grant] = []
-        if self._paused or (self._at_rest and not self._all_can_go_on()):
+        held = (self._windows[name] for name in self._held if name in self._windows)
+        if self._paused or not all(window.at_rest for window in held):
+            return grants
+        if self._at_rest and not self._all_can_go_on():
             return grants
         closed: dict[tuple[str, ...], None] = {}
         for request in self._requests.values():
@@ -264,8 +272,8 @@ class CreditLedger:
 
     def _grant(self, request: CreditRequest) -> Grant | None:
         wanted = {name: self._windows[name] for name in request.wants if name in self._windows}
-        if len(wanted) < len(request.wants):
-            return None  # its trainer is not ready yet
+        if len(wanted) < len(request.wants) or not self._held.isdisjoint(wanted):
+            return None  # its trainer is not ready yet, or has to wait
         bounded = {name: window for name, window in wanted.items() if window.rows != FREE}
         free = {name: window.free(request.source) for name, window in bounded.items()}
         if any(amount < 1 for amount in free.values()):

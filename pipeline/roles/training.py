@@ -88,6 +88,7 @@ class TrainerHost(Host):
         """Create the stage with its trainer, before it is restored."""
         behavior, settings = self.plan.behavior, self._settings
         extrinsic = settings.reward_signals.extrinsic
+        in_turns = settings.league is not None and settings.league.learning == "turns"
         trainer = self._make_trainer(replicas, device, statistics)
         return _stage_class(bool(shard_names(self.config, behavior)))(
             trainer,
@@ -95,7 +96,7 @@ class TrainerHost(Host):
             settings.max_steps,
             extrinsic.strength if extrinsic is not None else 0.0,
             port,
-            reports_each=self.config.pipeline.deterministic,
+            reports_each=self.config.pipeline.deterministic or in_turns,
             kept_returns=kept_returns(self.config.environment_parameters, behavior),
             clock=asyncio.get_running_loop().time,
             columns=self._design().asked_columns,

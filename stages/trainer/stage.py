@@ -44,7 +44,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         max_steps: agent steps after which it stops learning.
         strength: strength of the extrinsic reward, for its statistic; 0 if the trainer does not learn from it.
         port: the connection to its host.
-        reports_each: report after each batch, however small, for a main process that waits until all stages are idle.
+        reports_each: report after each batch, however small, for a main process that waits until stages are idle.
         kept_returns: the largest number of episodes' returns in a report.
         clock: seconds, for durations of updates.
         columns: the columns that the trainer requires from the policies, which all rows must have.

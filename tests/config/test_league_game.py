@@ -75,6 +75,7 @@ def test_the_league_of_one_behaviour_alone_keeps_its_names(tmp_path):
         ("against: second", "against: spoiler", "0.against.0: 'spoiler' is nobody to meet here; expected 'main', 'second'"),
         ("[spoiler, random]", "second", "1.against.0: 'second' is nobody to meet here; expected 'main', 'spoiler', 'random'"),
         ("iterations: 4", "payoff: mean_return", "behaviors.Defence.main.league.payoff: 'win_rate', and 'mean_return' in"),
+        ("iterations: 4", "iterations: 4\n      learning: turns", "league.learning: 'all', and 'turns' in the league of Att"),
         ("Third", "", "behaviors.Third: is beside the league of Attack, and where there are leagues each behaviour has one"),
         (
             "max_steps: 4500",

@@ -58,6 +58,16 @@ def refused(tmp_path, text):
             ["league.yaml:2: pipeline.hosts.actors.replicas: 2, and the learners of RPS have 3 actors"],
         ),
         (
+            "learners:",
+            "turn_steps: 9\n      learners:",
+            ["league.yaml:7: behaviors.RPS.league.turn_steps: has no eff"],
+        ),
+        (
+            FILE[FILE.index("    league:") :],
+            "    league: {preset: five, learning: turns}\n",
+            ["league.yaml:6: behaviors.RPS.main.league.learning: 'turns' is for several learners, and RPS.main is the"],
+        ),
+        (
             FILE[FILE.index("    league:") :],
             "    league: prso\n",
             ["league.yaml:6: behaviors.RPS.league: 'prso' is no"],

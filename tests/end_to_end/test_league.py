@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,42 @@ def test_a_league_goes_on_where_it_was(folder):
     assert after["members"][: len(before["members"])] == before["members"]
     assert len(after["members"]) > len(before["members"])
     assert after["learners"][0]["step"] > before["learners"][0]["step"]
+
+
+NOTES = """
+from pathlib import Path
+
+from headrace import Stage, TrajectoryBatch
+
+
+class Notes(Stage[TrajectoryBatch, TrajectoryBatch]):
+    def __init__(self, file):
+        self._file = Path(file)
+
+    def process(self, batch):
+        with self._file.open("a") as file:
+            file.write(f"{batch.behavior_id} {batch.lengths.sum()}\\n")
+        yield batch
+"""
+
+
+@pytest.mark.lengthy
+def test_learners_take_turns(tmp_path, monkeypatch):
+    (tmp_path / "turn_notes.py").write_text(NOTES)
+    monkeypatch.syspath_prepend(tmp_path)
+    league = LEAGUE["behaviors"]["RPS"]["league"] | {"learning": "turns"}
+    settings = {**LEAGUE["behaviors"]["RPS"], "league": league}
+    stages = [{"use": "turn_notes:Notes", "with": {"file": str(tmp_path / "notes")}}]
+    config = {**LEAGUE, "behaviors": {"RPS": settings}, "pipeline": {"deterministic": True, "stages": stages}}
+    folder = run_here(config, tmp_path, "run").folder
+    lines = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
+    turns = [
+        (learner.partition("?")[0], sum(int(rows) for _, rows in group))
+        for learner, group in groupby(lines, lambda line: line[0].partition("?")[0])
+    ]
+    assert [learner for learner, _ in turns[:6]] == ["RPS.main", "RPS.exploiter"] * 3
+    assert all(rows >= 150 for _, rows in turns[:6]), "a turn is shorter only by what came late in the one before"
+    assert report_in(folder)["turn"] in {"main", "exploiter"}
 
 
 @pytest.mark.lengthy

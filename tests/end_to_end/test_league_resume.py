@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace import run
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "environment": {"kind": "builtin", "id": "RockPaperScissors", "num_envs": 16},
     "env_settings": {"seed": 5},
     "behaviors": {
@@ -46,10 +48,11 @@ CONFIG = {
 LEARNERS = ("RockPaperScissors.main", "RockPaperScissors.exploiter")
 
 
-def started(results: Path, run_id: str, resume: bool = False) -> Path:
+def started(results: Path, run_id: str, learning: str, resume: bool = False) -> Path:
     """The folder of a run that has ended."""
-    settings = {"run_id": run_id, "results_dir": str(results), "resume": resume}
-    run({**CONFIG, "checkpoint_settings": settings})
+    plain = deepcopy(CONFIG)
+    plain["behaviors"]["RockPaperScissors"]["league"]["learning"] = learning
+    run({**plain, "checkpoint_settings": {"run_id": run_id, "results_dir": str(results), "resume": resume}})
     return results / run_id
 
 
@@ -61,9 +64,12 @@ def result(folder: Path) -> list[bytes]:
 
 
 @pytest.mark.slow
-def test_a_deterministic_league_is_the_same_each_time_and_when_it_is_resumed_from_the_checkpoint_before(tmp_path):
-    first, second = (started(tmp_path, run_id) for run_id in ("first", "second"))
+@pytest.mark.parametrize("learning", ["all", "turns"])
+def test_a_deterministic_league_is_the_same_each_time_and_when_it_is_resumed_from_the_checkpoint_before(
+    tmp_path, learning
+):
+    first, second = (started(tmp_path, run_id, learning) for run_id in ("first", "second"))
     assert result(first) == result(second)
     newest = max((second / "checkpoints").glob("0*"))
     shutil.rmtree(newest)
-    assert result(started(tmp_path, "second", resume=True)) == result(first)
+    assert result(started(tmp_path, "second", learning, resume=True)) == result(first)

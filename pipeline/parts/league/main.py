@@ -24,6 +24,7 @@ from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import Columns, Matches, PolicyUpdate, TrajectoryBatch
 from headrace.stages.league.controller import LeagueController, MatchTable
 from headrace.stages.league.pool import FOLDER, Pool
+from headrace.stages.league.turns import Turns
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.report import TrainerReport
 
@@ -53,6 +54,8 @@ class LeaguePart(RunPart):
         """By learner: a reset of which no policy has come yet, as the fields of `BeginAnew`."""
         self._restored: dict[str, int] = {}
         """By learner: the version of the policy that the checkpoint knows."""
+        self._turns: Turns | None = None
+        """Whose turn it is to learn; None where all learn at once."""
         self._waiting: dict[str, tuple[list[Columns], list[PolicyUpdate]]] = {}
         """By learner: what a deterministic run looks at when all stand still."""
 
@@ -73,10 +76,19 @@ class LeaguePart(RunPart):
         self._league = controller = LeagueController(game.home, game.settings, pool, random, game.sides)
         saved = self.run.stages.saved_state(LEAGUE) or {}
         self._resets = dict(saved.get("resets", {}))
+        if lengths := game.settings.turns():
+            self._turns = Turns(lengths)
+            self._turns.load_state_dict(saved.get("turns", self._turns.state_dict()))
+            self._hold(self._turns)
         if game.home in saved:
             controller.load_state_dict(saved[game.home])
             versions = {name: each["version"] for name, each in saved[game.home]["progress"].items()}
             self._restored |= {game.learner_name(key): version for key, version in versions.items()}
+
+    def _hold(self, turns: Turns) -> None:
+        """Let the actors of all learners wait whose turn it is not."""
+        assert self._game is not None, "it has turns"
+        self.run.flow.hold([self._game.learners[key] for key in turns.waiting])
 
     @property
     def league(self) -> LeagueController:
@@ -138,7 +150,10 @@ class LeaguePart(RunPart):
             self.at_rest()  # actors stand still until they know who plays
 
     def reported(self, report: TrainerReport) -> None:
-        """In a deterministic run nobody goes on before a policy that a learner has made is here."""
+        """Pass the turn on; in a deterministic run nobody goes on before a policy that a learner has made is here."""
+        key = self._learners.get(report.behavior)
+        if self._turns is not None and key is not None and self._turns.reported(key, report.step, report.done):
+            self._hold(self._turns)
         updates = self._waiting.get(report.behavior, ([], []))[1]
         newest = updates[-1] if updates else self._newest.get(report.behavior)
         if self._deterministic and newest is not None and newest.version < report.version:
@@ -225,11 +240,15 @@ class LeaguePart(RunPart):
     def _state(self) -> dict[str, Any]:
         self._look()
         resets = {"resets": dict(self._resets)} if self._resets else {}
-        return {self.league.behavior: self.league.state_dict()} | resets
+        turns = {"turns": self._turns.state_dict()} if self._turns is not None else {}
+        return {self.league.behavior: self.league.state_dict()} | resets | turns
 
     def league_reports(self) -> Mapping[str, dict[str, Any]]:
         """Return the league's report; none before there is one."""
-        return {} if self._league is None else {self._league.behavior: self._league.report()}
+        if self._league is None:
+            return {}
+        turn = {"turn": self._turns.learner} if self._turns is not None else {}
+        return {self._league.behavior: self._league.report() | turn}
 
 
 def _matches(table: MatchTable) -> Matches:

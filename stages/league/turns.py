@@ -1,0 +1,58 @@
+"""Whose turn it is to learn, where the learners of a league learn one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Turns:
+    """The turns of all learners of a league, in their order.
+
+    A learner's turn ends at the next multiple of its number of steps. So a turn that ends late, because the trainer's
+    updates are large, is followed by a shorter one, and all learners get the same number of turns.
+
+    Args:
+        steps: by learner: the steps of its trainer in a turn.
+    """
+
+    def __init__(self, steps: Mapping[str, int]) -> None:
+        self._length = dict(steps)
+        self._steps = dict.fromkeys(steps, 0)
+        self._done: set[str] = set()
+        self.learner = next(iter(steps))
+        """Whose turn it is."""
+        self._end = self._next_end()
+
+    @property
+    def waiting(self) -> list[str]:
+        """The other learners."""
+        return [name for name in self._length if name != self.learner]
+
+    def reported(self, learner: str, step: int, done: bool) -> bool:
+        """Take note of a trainer's step, and whether it has reached its end; return True if a new turn begins."""
+        self._steps[learner] = step
+        if done:
+            self._done.add(learner)
+        if self.learner not in self._done and self._steps[self.learner] < self._end:
+            return False
+        names, place = list(self._length), list(self._length).index(self.learner)
+        order = [*names[place + 1 :], *names[: place + 1]]
+        before, self.learner = self.learner, next((name for name in order if name not in self._done), self.learner)
+        self._end = self._next_end()
+        return self.learner != before
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it as plain data, but for who is done: a trainer reports that again."""
+        return {"learner": self.learner, "end": self._end, "steps": dict(self._steps)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`; a learner that is gone leaves the turn to the first one."""
+        self._steps |= {name: int(step) for name, step in state["steps"].items() if name in self._steps}
+        there = state["learner"] in self._length
+        self.learner = str(state["learner"]) if there else next(iter(self._length))
+        self._end = int(state["end"]) if there else self._next_end()
+
+    def _next_end(self) -> int:
+        length = self._length[self.learner]
+        return (self._steps[self.learner] // length + 1) * length
