@@ -39,10 +39,14 @@ class StopWhenSettings(Settings):
     """When a behaviour stops learning before `max_steps`: as soon as one of these is so."""
 
     mean_reward: Float | None = Field(
-        None, description="Its last `over` training episodes have returned at least this on average."
+        None, description="Stop when the mean return of the last `over` training episodes is at least this."
     )
-    over: Int = Field(100, gt=0, le=100_000, description="Episodes of which `mean_reward` and `plateau` are the mean.")
-    elo: Float | None = Field(None, description="With self-play: the rating of its newest policy is at least this.")
+    over: Int = Field(
+        100, gt=0, le=100_000, description="Number of episodes over which `mean_reward` and `plateau` take the mean."
+    )
+    elo: Float | None = Field(
+        None, description="With self-play: stop when the rating of its newest policy is at least this."
+    )
     plateau: Int | None = Field(
         None,
         gt=0,
@@ -121,7 +125,7 @@ class BehaviorSettings(Settings):
     network_settings: NetworkSettings = Field(default_factory=NetworkSettings, description="The network.")
     reward_signals: RewardSignals = Field(
         default_factory=lambda: RewardSignals(extrinsic=ExtrinsicSettings()),
-        description="Sources of its reward, by name.",
+        description="The behaviour's sources of reward, by name.",
         json_schema_extra={"default_text": "`extrinsic` alone"},
     )
     checkpoint_interval: Int = Field(
@@ -129,10 +133,13 @@ class BehaviorSettings(Settings):
         gt=0,
         description="Steps between checkpoints, each with an exported policy; one more is made at the end.",
     )
-    keep_checkpoints: Int = Field(5, description="Newest exported policies to keep; 0 or less: all.")
+    keep_checkpoints: Int = Field(
+        5, description="Number of exported policies to keep, newest first; 0 or less keeps all."
+    )
     even_checkpoints: Flag = Field(
         False,
-        description="Set `checkpoint_interval` to `max_steps` / `keep_checkpoints` (rounded down), whatever its value.",
+        description="Set `checkpoint_interval` to `max_steps` / `keep_checkpoints` (rounded down), overriding its "
+        "value.",
     )
     max_steps: Int = Field(500000, gt=0, description="Steps after which training ends.")
     stop_when: StopWhenSettings | None = Field(
@@ -142,7 +149,7 @@ class BehaviorSettings(Settings):
         64,
         gt=0,
         le=10**7,
-        description="Longest piece of one agent's trajectory, in steps, before it goes to the trainer.",
+        description="Maximum length, in steps, of a piece of one agent's trajectory that is sent to the trainer.",
     )
     summary_freq: Int = Field(
         50000,
@@ -157,13 +164,13 @@ class BehaviorSettings(Settings):
     init_path: Annotated[PathText | None, BeforeValidator(_policy_file)] = Field(
         None,
         description="Weights to start from, a `.pt` file: a path, or a file name under "
-        "`<results_dir>/<initialize_from>/<behaviour>/`. With `inference`, an `.onnx` model that plays.",
+        "`<results_dir>/<initialize_from>/<behaviour>/`. With `inference`, an `.onnx` model to play with.",
     )
-    self_play: SelfPlaySettings | None = Field(None, description="Presence turns self-play on.")
+    self_play: SelfPlaySettings | None = Field(None, description="If present, turns on self-play.")
     league: LeagueSettings | None = Field(
         None,
-        description="Presence gives it several learners, which play each other and a pool of frozen players. The name "
-        "of a preset, or a map. Not in ML-Agents.",
+        description="If present, trains several learners for this behaviour, which play each other and a pool of "
+        "frozen players. The name of a preset, or a map. Not in ML-Agents.",
     )
     behavioral_cloning: BehavioralCloningSettings | None = Field(
         None, description="Presence adds imitation of demonstrations to the trainer's own learning."
@@ -181,7 +188,9 @@ class BehaviorSettings(Settings):
         description="True: the steps of a `brain` that does not learn go to stages of your own, recordings and "
         "students (`hyperparameters.teacher`), too. Not in ML-Agents' files of today.",
     )
-    framework: Text | None = Field(None, description="Accepted for ML-Agents' sake, without effect, with a warning.")
+    framework: Text | None = Field(
+        None, description="Accepted for compatibility with ML-Agents, but has no effect and logs a warning."
+    )
 
     @property
     def learns(self) -> bool:

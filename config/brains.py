@@ -159,11 +159,11 @@ class MemberSettings(Settings):
     use: Annotated[Text, BeforeValidator(lambda value: check_use(value) if isinstance(value, str) else value)] = Field(
         description=f"{meanings(LEARNING, PLAYER)}."
     )
-    with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for it.")
+    with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for the brain.")
     name: Text = Field(
         "",
         min_length=1,
-        description="What it is called in ratings and logs; different from the others'.",
+        description="The brain's name in ratings and logs; must be unique.",
         json_schema_extra={"default_text": "`use`"},
     )
 
@@ -179,7 +179,7 @@ class BrainSettings(MemberSettings):
     """A brain that does not learn, and its share of the games."""
 
     weight: Float = Field(
-        1.0, gt=0, le=1, description="Its share of the games: 0.2 for a fifth of them, drawn for each game."
+        1.0, gt=0, le=1, description="The brain's share of the games, drawn for each game: 0.2 is a fifth of them."
     )
 
 
@@ -190,7 +190,7 @@ class OwnBrainSettings(BrainSettings):
         Text, BeforeValidator(lambda value: check_use(value, persons=True) if isinstance(value, str) else value)
     ] = Field(description=f"{meanings(LEARNING)}.")
     teams: Annotated[tuple[Int, ...] | None, BeforeValidator(as_tuple)] = Field(
-        None, min_length=1, description="Ids of the teams that it decides for; null: all of them."
+        None, min_length=1, description="Ids of the teams that the brain controls; null: all teams."
     )
 
 

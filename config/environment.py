@@ -57,7 +57,7 @@ class KeyMapSettings(Settings):
     rest: Annotated[tuple[Int, ...], BeforeValidator(as_tuple)] = Field(
         (), description="Choice of each discrete branch while none of its keys is pressed; empty: 0."
     )
-    wait: Flag = Field(False, description="The game waits until a key is pressed, as at a board.")
+    wait: Flag = Field(False, description="The game waits until a key is pressed, as in a board game.")
 
 
 # The section itself.
@@ -99,14 +99,17 @@ class ObservationSettings(Settings):
     )
     goal: Flag = Field(
         False,
-        description="The observation holds the agent's goal (see `goal_conditioning_type`). Where this key is not "
-        "given, it is true for a vector `desired_goal`.",
+        description="The observation holds the agent's goal (see `goal_conditioning_type`). If this key is missing, "
+        "the default is true for a vector `desired_goal`.",
     )
     channels: Literal["first", "last"] | None = Field(
         None, description="Place of an image's channels; null: next to two equal dimensions, else the smallest."
     )
     max_entities: Int | None = Field(
-        None, gt=0, le=100_000, description="Most things in a set of no fixed size (a `Sequence` space); null: 32."
+        None,
+        gt=0,
+        le=100_000,
+        description="Maximum number of elements in a set of variable size (a `Sequence` space); null: 32.",
     )
 
 
@@ -117,7 +120,7 @@ class WrapperSettings(Settings):
         description="`module:callable` that takes an environment first, such as "
         "`gymnasium.wrappers:TimeAwareObservation`; modules next to the YAML and in the working directory are found."
     )
-    with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for it.")
+    with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for the wrapper.")
 
     @model_validator(mode="before")
     @classmethod
@@ -131,7 +134,7 @@ class RoleSettings(Settings):
     behavior: Text | None = Field(
         None,
         min_length=1,
-        description="Their behaviour name: a key of `behaviors`.",
+        description="The agents' behaviour name: a key of `behaviors`.",
         json_schema_extra={"default_text": "`environment.behavior`"},
     )
     team: Annotated[int | Literal["each"] | None, BeforeValidator(_team)] = Field(
@@ -141,7 +144,8 @@ class RoleSettings(Settings):
         "behaviour and are not a group, and so are all players of an OpenSpiel game with individual rewards.",
     )
     group: Flag = Field(
-        False, description="Agents of one team act as a group for the sum of their rewards, as `poca` learns it."
+        False,
+        description="The agents of one team form a group that shares the sum of their rewards, as `poca` expects.",
     )
 
 
@@ -153,7 +157,9 @@ def _repeat_in_short(value: Any) -> Any:
 class ActionRepeatSettings(Settings):
     """How long actions are held. Short: only the number of steps, for a fixed repeat."""
 
-    steps: Int | None = Field(None, gt=0, le=1000, description="Environment steps that each action is held for.")
+    steps: Int | None = Field(
+        None, gt=0, le=1000, description="Number of environment steps for which each action is repeated."
+    )
     max: Int | None = Field(
         None,
         gt=1,
@@ -166,7 +172,7 @@ class ActionRepeatSettings(Settings):
         gt=0,
         le=1,
         description="Factor for each environment step by which the rewards of a held action are discounted when they "
-        "are added up; `gamma` of a reward signal discounts by decisions.",
+        "are added up; the `gamma` of a reward signal discounts per decision.",
     )
 
     def _mistakes(self) -> Iterator[Finding]:
@@ -223,7 +229,7 @@ class EnvironmentSettings(ChoosingSettings):
         description="Keyword arguments for the environment; the parameters of a game of OpenSpiel.",
     )
     wrappers: Annotated[tuple[WrapperSettings, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="Wrappers round each single environment, the innermost first."
+        (), description="Wrappers around each single environment, innermost first."
     )
     action_bounds: Literal["scale", "clip"] = Field(
         "scale",
@@ -270,7 +276,7 @@ class EnvironmentSettings(ChoosingSettings):
     rotate_sides: Flag | None = Field(
         None,
         description="Teams of a game of PettingZoo's or OpenSpiel's change sides with every episode, so that each "
-        "learns all of them; null: where the sides have the same behaviours.",
+        "learns all of them; null: if the sides have the same behaviours.",
     )
 
     info_keys: Annotated[tuple[Text, ...], BeforeValidator(as_tuple)] = Field(
@@ -282,8 +288,8 @@ class EnvironmentSettings(ChoosingSettings):
     )
     keys: dict[Text, KeyMapSettings] = Field(
         default_factory=dict,
-        description="Keys of a person who plays on the live page, by behaviour name, or id (`Volley?team=1`): "
-        "[play](play.md#keys). Behaviours that are left out have the game's keys, or numbers and arrows.",
+        description="Keys for a person who plays on the live page, by behaviour name, or id (`Volley?team=1`): "
+        "[play](play.md#keys). Behaviours that are left out use the game's own keys, or numbers and arrows.",
     )
     sides: dict[Text, Text] = Field(
         default_factory=dict,
@@ -334,7 +340,7 @@ class GodotSettings(EnvironmentSettings):
     pictures: Literal["auto", "interleaved", "planar"] = Field(
         "auto",
         description="Order of pictures' bytes: pixel by pixel (`interleaved`, as the addon's cameras send them) or "
-        "channel by channel (`planar`); `auto`: interleaved where three or four channels are announced.",
+        "channel by channel (`planar`); `auto`: interleaved if the game announces three or four channels.",
     )
     calls: dict[Text, Text] = Field(
         default_factory=dict,
@@ -369,5 +375,5 @@ class OpenProtocolSettings(EnvironmentSettings):
 
     kind: Literal["open_protocol"]
     transport: Literal["tcp", "websocket"] = Field(
-        "tcp", description="How games call: plain TCP, or WebSockets, as pages in a browser do."
+        "tcp", description="How games connect: plain TCP, or WebSockets, as browser pages use."
     )

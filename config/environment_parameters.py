@@ -29,7 +29,7 @@ class UniformParameters(Settings):
     """`sampler_parameters` of a `uniform` sampler."""
 
     min_value: Float = Field(0.0, description="Least value.")
-    max_value: Float = Field(1.0, description="Greatest value; at least `min_value`.")
+    max_value: Float = Field(1.0, description="Maximum value; at least `min_value`.")
     seed: Int = Field(-1, ge=-1, description=_SEED)
 
     def _mistakes(self) -> Iterator[Finding]:
@@ -65,7 +65,7 @@ class MultiRangeParameters(Settings):
     intervals: Annotated[
         tuple[Annotated[tuple[Float, Float], BeforeValidator(_interval), AfterValidator(_in_order)], ...],
         BeforeValidator(as_tuple),
-    ] = Field(((0.0, 1.0),), min_length=1, description="Pairs [least, greatest] that values come from.")
+    ] = Field(((0.0, 1.0),), min_length=1, description="Intervals [min, max] to draw values from.")
     seed: Int = Field(-1, ge=-1, description=_SEED)
 
 
@@ -110,7 +110,7 @@ def _measure(value: object) -> object:
 class CompletionCriteria(Settings):
     """The condition under which a lesson ends."""
 
-    behavior: Text = Field(description="Name of the behaviour that is measured.")
+    behavior: Text = Field(description="Name of the behaviour to measure.")
     measure: Annotated[Literal["reward", "progress", "Elo"], BeforeValidator(_measure)] = Field(
         "reward",
         description="`reward`: mean return of the lesson's newest episodes; `progress`: its step / `max_steps`; "
@@ -123,13 +123,15 @@ class CompletionCriteria(Settings):
         "least 1); where several criteria name the behaviour, the greatest counts.",
     )
     signal_smoothing: Flag = Field(
-        True, description="Smooth the mean return by a quarter of its last value in the lesson; for `reward`."
+        True,
+        description="For `reward`: smooth the mean return, giving its previous value in the lesson a weight of one "
+        "quarter.",
     )
     threshold: Float = Field(0.0, description="Value to exceed, which may be negative; from 0 to 1 for `progress`.")
     require_reset: Flag = Field(
         False,
-        description="Reset all environments when the lesson changes; else each takes the new value with its next "
-        "episode.",
+        description="Reset all environments when the lesson changes; otherwise each one uses the new value from its "
+        "next episode.",
     )
 
     def _mistakes(self) -> Iterator[Finding]:
@@ -152,7 +154,7 @@ ParameterValue: TypeAlias = Annotated[
 class Lesson(Settings):
     """One lesson of a curriculum."""
 
-    name: Text = Field(min_length=1, description="Its name in the console.")
+    name: Text = Field(min_length=1, description="The lesson's name in the console.")
     value: ParameterValue = Field(description="The parameter's value during the lesson: a number or a sampler.")
     completion_criteria: CompletionCriteria | None = Field(
         None, description="When to go on to the next lesson; required in all but the last."

@@ -14,7 +14,7 @@ class HindsightSettings(Settings):
 
     goals: Literal["future", "final", "episode"] = Field(
         "future",
-        description="The goal of a relabelled step is one that its episode achieved: at that step or later "
+        description="The new goal of a relabelled step is a goal that the same episode achieved: at that step or later "
         "(`future`), at the end (`final`), or at any step (`episode`).",
     )
     per_transition: Int = Field(

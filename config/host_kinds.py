@@ -60,7 +60,7 @@ class HostResources(Settings):
         None, ge=0, le=10_000, description="CPUs.", json_schema_extra={"default_text": "1; 0 in a Ray of the run's own"}
     )
     gpus: Float = Field(0.0, ge=0, le=1000, description="GPUs; a fraction shares one.")
-    memory: Int | None = Field(None, gt=0, le=2**50, description="Bytes of memory; null: not reckoned with.")
+    memory: Int | None = Field(None, gt=0, le=2**50, description="Bytes of memory; null: not considered.")
     custom: PlainMap = Field(
         default_factory=dict, description="Amounts of resources of your own, by the names that nodes offer them under."
     )
@@ -84,7 +84,7 @@ class RaySettings(Settings):
         None,
         min_length=1,
         description="Cluster to join, as `ray start --head` prints it (`host:6379`), or `auto` for the one that this "
-        "machine belongs to; null: Ray is started on this machine, listens on 127.0.0.1 alone, and ends with the run.",
+        "machine belongs to; null: Ray is started on this machine, listens on 127.0.0.1 only, and ends with the run.",
     )
     runtime_env: PlainMap = Field(
         default_factory=dict,
@@ -181,7 +181,7 @@ class ReplayHosts(_Hosts):
     kind: HostKindName | None = Field(
         None, description=_KINDS, json_schema_extra={"default_text": "inside the learner"}
     )  # type: ignore[assignment]
-    replicas: Int = Field(1, gt=0, le=256, description="Shards of each buffer, of which each has a host.")
+    replicas: Int = Field(1, gt=0, le=256, description="Shards of each buffer; each shard has its own host.")
 
 
 class InferenceHosts(_Hosts):
@@ -196,7 +196,7 @@ class HostsSettings(Settings):
     evaluation: EvaluationHosts = Field(default_factory=EvaluationHosts, description="Evaluation's environments.")
     replay: ReplayHosts = Field(default_factory=ReplayHosts, description="Replay buffers of `sac`.")
     inference: InferenceHosts = Field(
-        default_factory=InferenceHosts, description="Policies, with `inference: central` only."
+        default_factory=InferenceHosts, description="Policies; only with `inference: central`."
     )
 
     def _derive(self) -> None:

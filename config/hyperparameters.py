@@ -97,7 +97,7 @@ def reward_normalization_field(default: bool = False) -> Any:
     return Field(
         default,
         description="Learn from the environment's rewards divided by the running standard deviation of their "
-        "discounted returns, cut at ±10, as Stable-Baselines3's `VecNormalize` does; scores and statistics stay in "
+        "discounted returns, clipped at ±10, as Stable-Baselines3's `VecNormalize` does; scores and statistics stay in "
         "the environment's own. Not in ML-Agents.",
     )
 
@@ -106,7 +106,7 @@ class OnPolicyHyperparameters(Hyperparameters):
     """Hyperparameters that `ppo` and `poca` share."""
 
     batch_size: Int = Field(
-        1024, gt=0, le=10**9, description="Agent steps in one gradient step; at most the whole buffer."
+        1024, gt=0, le=10**9, description="Agent steps per gradient step (the minibatch); at most the whole buffer."
     )
     buffer_size: Int = Field(10240, gt=0, le=10**9, description="Agent steps collected before each update.")
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
@@ -125,7 +125,7 @@ class OnPolicyHyperparameters(Hyperparameters):
     max_grad_norm: Float | None = Field(
         None,
         gt=0,
-        description="Gradients are scaled down to this norm, the actor's and the critic's apart unless they share "
+        description="Gradients are scaled down to this norm, separately for the actor and the critic unless they share "
         "a body; null: never. Not in ML-Agents.",
     )
     shared_grad_norm: Flag = shared_grad_norm_field()
@@ -142,8 +142,8 @@ class OnPolicyHyperparameters(Hyperparameters):
     )
     decoupled: Flag = Field(
         True,
-        description="Clip around the policy before the update, and learn less from actions that it would hardly take "
-        "any more; `false`: around the policy that acted, as ML-Agents does. Not in ML-Agents.",
+        description="Clip relative to the policy before the update, and learn less from actions that this policy is "
+        "now unlikely to take; `false`: relative to the policy that acted, as ML-Agents does. Not in ML-Agents.",
     )
 
     value_coefficient: Float = Field(
@@ -152,8 +152,8 @@ class OnPolicyHyperparameters(Hyperparameters):
     reward_normalization: Flag = reward_normalization_field()
     advantage_normalization: Literal["buffer", "minibatch", "none"] = Field(
         "buffer",
-        description="What advantages are normalised over: the whole buffer, or each minibatch, as most implementations "
-        "do, but not with a memory. Not in ML-Agents (which has the buffer).",
+        description="Set over which advantages are normalised: the whole buffer, or each minibatch, as most "
+        "implementations do, but not with a memory. Not in ML-Agents (which has the buffer).",
     )
 
     @property
@@ -212,8 +212,8 @@ class PPOHyperparameters(OnPolicyHyperparameters):
     shared_critic: Flag = Field(False, description="Actor and critic share the network's body.")
     regularization: RegularizationSettings | None = Field(
         None,
-        description="Presence holds the policy near an anchor, which follows it slowly: self-play goes less in circles."
-        " Not in ML-Agents.",
+        description="If present, keeps the policy near an anchor that follows it slowly, so self-play cycles less. Not "
+        "in ML-Agents.",
     )
 
 
@@ -234,19 +234,19 @@ class POCAHyperparameters(OnPolicyHyperparameters):
 class BCHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `bc`: it imitates, and needs no reward."""
 
-    demo_path: PathText | None = Field(None, min_length=1, description=f"{DEMONSTRATIONS} Or else `teacher`.")
+    demo_path: PathText | None = Field(None, min_length=1, description=f"{DEMONSTRATIONS} An alternative to `teacher`.")
     teacher: Text | None = Field(
         None,
         min_length=1,
-        description="Another behaviour of this run, whose trajectories are imitated; or else `demo_path`.",
+        description="Another behaviour of this run to imitate; an alternative to `demo_path`.",
     )
-    batch_size: Int = Field(256, gt=0, le=10**9, description="Steps in one gradient step.")
+    batch_size: Int = Field(256, gt=0, le=10**9, description="Steps per gradient step.")
     buffer_size: Int = Field(
-        4096, gt=0, le=10**9, description="Steps gathered before each update; at least `batch_size`."
+        4096, gt=0, le=10**9, description="Steps collected before each update; at least `batch_size`."
     )
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
     learning_rate_schedule: Schedule = schedule_field("constant")
-    num_epoch: Int = Field(1, gt=0, description="Passes over the gathered steps in each update.")
+    num_epoch: Int = Field(1, gt=0, description="Passes over the collected steps in each update.")
     held_out: Float = Field(
         0.1,
         ge=0,

@@ -23,7 +23,9 @@ class ImpalaHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `impala`; sizes are in unrolls."""
 
     unroll_length: Int = Field(20, gt=0, le=10**7, description="Steps of an unroll.")
-    batch_size: Int = Field(12, gt=0, le=10**7, description="Unrolls in one gradient step, which is one update.")
+    batch_size: Int = Field(
+        12, gt=0, le=10**7, description="Unrolls per gradient step; each update is one gradient step."
+    )
     batch_size_from_replay: Int = Field(
         8,
         ge=0,
@@ -34,17 +36,20 @@ class ImpalaHyperparameters(Hyperparameters):
         200,
         gt=0,
         le=10**9,
-        description="Unrolls that the replay keeps.",
+        description="Number of unrolls that the replay buffer keeps.",
         json_schema_extra={"default_text": "25 times `batch_size_from_replay`"},
     )
     replay_sampling: Literal["reservoir", "fifo"] = Field(
         "fifo",
-        description="`reservoir`: the replay is a uniform sample of the whole run; `fifo`: its newest unrolls.",
+        description="`reservoir`: the buffer is a uniform sample of the whole run; `fifo`: the newest unrolls.",
     )
     learning_rate: Float = Field(1e-3, gt=0, description="Adam's step size at the start of the run.")
     learning_rate_schedule: Schedule = schedule_field("linear")
     adam_beta1: Float = Field(
-        0.0, ge=0, lt=1, description="Decay of Adam's mean of gradients; 0: none, which late steps would mislead."
+        0.0,
+        ge=0,
+        lt=1,
+        description="Decay of Adam's mean of gradients; 0: no momentum, which would mislead steps late in the run.",
     )
     adam_beta2: Float = Field(0.99, ge=0, lt=1, description="Decay of Adam's mean of squared gradients.")
     adam_epsilon: Float = Field(
@@ -56,7 +61,7 @@ class ImpalaHyperparameters(Hyperparameters):
     max_grad_norm: Float | None = Field(
         40.0,
         gt=0,
-        description="Gradients are scaled down to this norm, the actor's and the critic's apart unless they share "
+        description="Gradients are scaled down to this norm, separately for the actor and the critic unless they share "
         "a body; null: never.",
     )
     shared_grad_norm: Flag = shared_grad_norm_field()
@@ -64,26 +69,26 @@ class ImpalaHyperparameters(Hyperparameters):
         "sum", description="Losses are summed over the steps of a batch, or averaged."
     )
     beta: Float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
-    beta_schedule: Schedule = Field("constant", description="Change of `beta` up to `max_steps`.")
+    beta_schedule: Schedule = Field("constant", description="Schedule of `beta` up to `max_steps`.")
     baseline_cost: Float = Field(0.5, ge=0, description="Weight of the value loss, half the squared error.")
     policy_cloning_cost: Float = Field(
-        0.0, ge=0, description="Weight of the divergence from the policy that acted, of replayed steps."
+        0.0, ge=0, description="Weight of the divergence from the policy that acted, for replayed steps."
     )
     value_cloning_cost: Float = Field(
-        0.0, ge=0, description="Weight of the squared difference from the value recorded, of replayed steps."
+        0.0, ge=0, description="Weight of the squared difference from the recorded value, for replayed steps."
     )
     rho_bar: Float = Field(1.0, gt=0, description="Limit of the importance ratios of V-trace's steps.")
     c_bar: Float = Field(1.0, gt=0, description="Limit of the importance ratios by which V-trace looks ahead.")
     lambd: Float = Field(1.0, ge=0, le=1, description="λ of V-trace's targets.")
     reward_clipping: Literal["none", "abs_one", "soft_asymmetric"] = Field(
         "none",
-        description="Of rewards times `strength`. `abs_one`: to [-1, 1]; `soft_asymmetric`: 5·tanh(r/5), of which "
-        "losses count 0.3 times.",
+        description="Clipping of rewards, after multiplication by `strength`. `abs_one`: to [-1, 1]; "
+        "`soft_asymmetric`: 5·tanh(r/5), of which losses count 0.3 times.",
     )
     clip_advantage: Flag | Annotated[Float, Field(gt=0)] | None = Field(
         None,
-        description="A number: advantages are cut off at plus and minus this. `true`: those below 0 become 0, as in "
-        "the original learner. `false` or null: neither.",
+        description="A number: advantages are clipped to plus or minus this. `true`: those below 0 become 0, as in the "
+        "original learner. `false` or null: neither.",
     )
     shared_critic: Flag = Field(
         False,
@@ -92,7 +97,7 @@ class ImpalaHyperparameters(Hyperparameters):
     )
     reward_normalization: Flag = reward_normalization_field(True)
     critic_pretrain_steps: Int = Field(
-        0, ge=0, description="Steps at the start of the run in which only the critic learns, and the policy stays."
+        0, ge=0, description="Steps at the start of the run in which only the critic learns and the policy stays fixed."
     )
 
     @property

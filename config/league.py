@@ -51,8 +51,8 @@ class MatchSettings(Settings):
     against: Annotated[Names | None, BeforeValidator(_as_names)] = Field(
         None,
         min_length=1,
-        description="Learners, and with `pfsp` names of `members`, whom it is about; null: all (with `verify` and "
-        "`newest` all other learners).",
+        description="Learners to play against, and with `pfsp` also names of `members`; null: all (with `verify` and "
+        "`newest`, all other learners).",
     )
     weighting: Literal["squared", "variance", "linear", "linear_capped", "uniform", "five"] = Field(
         "squared",
@@ -91,7 +91,7 @@ class FreezeSettings(Settings):
     at_most: Int | None = Field(
         None,
         gt=0,
-        description="Steps after which it is frozen whatever it wins.",
+        description="Number of trainer steps after which it is frozen, whatever its results.",
         json_schema_extra={"default_text": "2 × `after`; else `max_steps` / (`iterations` + ½)"},
     )
     win_rate: Float | None = Field(
@@ -101,7 +101,7 @@ class FreezeSettings(Settings):
         description="Between the two it is frozen as soon as it beats each of its opponents with a higher probability; "
         "null: never.",
     )
-    first: Flag = Field(True, description="True: its first policy is frozen, too.")
+    first: Flag = Field(True, description="True: its initial policy is frozen as well.")
 
     def _mistakes(self) -> Iterator[Finding]:
         if self.after is not None and self.at_most is not None and self.after > self.at_most:
@@ -117,13 +117,20 @@ class ResetSettings(Settings):
     """What may happen to a learner after it was frozen."""
 
     probability: Float = Field(1.0, ge=0, le=1, description="Of a reset, each time that it was frozen.")
-    to: Text = Field(START, description="`start`: its own first weights; or a learner, whose newest weights it takes.")
+    to: Text = Field(
+        START, description="`start`: its own initial weights; or the name of a learner, whose newest weights it takes."
+    )
 
 
 class LearnerSettings(Settings):
     """A learner of a league. Any other key of a behaviour may stand here, and goes over that of the behaviour."""
 
-    actors: Int = Field(1, gt=0, le=10_000, description="Actors that play for it; the sum of all is the run's number.")
+    actors: Int = Field(
+        1,
+        gt=0,
+        le=10_000,
+        description="Number of actors that play for it; the run's number of actors is the sum over all learners.",
+    )
     matches: Annotated[tuple[MatchSettings, ...], BeforeValidator(as_tuple)] = Field(
         default_factory=lambda: (MatchSettings(match="pfsp"),),
         min_length=1,
@@ -170,8 +177,8 @@ class LeagueSettings(Settings):
     )
     meta_solver: Literal["nash", "replicator", "uniform"] | None = Field(
         None,
-        description="How the members' mixture follows from their games with each other: as a Nash equilibrium (needs "
-        "SciPy: pip install 'headrace[league]'), by projected replicator dynamics, or uniform.",
+        description="How to compute the mixture of members from the results of their games: as a Nash equilibrium "
+        "(needs SciPy: pip install 'headrace[league]'), by projected replicator dynamics, or uniform.",
     )
     rating: Float = Field(
         0.0,
@@ -195,10 +202,10 @@ class LeagueSettings(Settings):
         20, gt=0, le=10**6, description="How often each learner is frozen, where `freeze` has no steps."
     )
     quality_rate: Float = Field(
-        0.01, gt=0, description="With `weighting: five`: η, by which a win lowers the quality score of who lost."
+        0.01, gt=0, description="With `weighting: five`: η, by which a win lowers the loser's quality score."
     )
     members: Annotated[tuple[MemberSettings, ...], BeforeValidator(as_brains)] = Field(
-        (), description="Brains that are members of the pool from the start, and never learn."
+        (), description="Brains that are members of the pool from the start and never learn."
     )
     of: Text = Field(
         "", description="Of a learner: its behaviour in the environment. Not to be written: a run fills it in."
@@ -206,7 +213,7 @@ class LeagueSettings(Settings):
     learners: dict[Text, LearnerSettings] = Field(
         default_factory=lambda: {"main": LearnerSettings()},
         min_length=1,
-        description="The learners by name. The first is the one whom the league is for.",
+        description="The learners, by name. The first one is the league's main learner.",
         json_schema_extra={"default_text": "`main` alone"},
     )
 

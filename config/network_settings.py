@@ -82,7 +82,8 @@ class MemorySettings(Settings):
         64,
         gt=0,
         le=100_000,
-        description="Most steps through which gradients go back; trajectories are cut to such sequences.",
+        description="Maximum number of steps to backpropagate through; trajectories are cut into sequences of this "
+        "length.",
     )
     memory_size: Int = Field(
         128,
@@ -112,16 +113,21 @@ class StateNoiseSettings(Settings):
         description="Decisions after which an agent draws a new matrix, as it does in a new episode; -1: only then.",
     )
     full_std: Flag = Field(
-        True, description="The matrix has a deviation for each feature and action; `false`: for each feature."
+        True,
+        description="The matrix has one standard deviation for each feature and action; `false`: one for each feature.",
     )
     use_expln: Flag = Field(
-        False, description="Deviations above 1 are 1 + ln(1 + x) of the x = ln σ that is learned, instead of exp(x)."
+        False,
+        description="Compute standard deviations above 1 as 1 + ln(1 + x), with the learned x = ln σ, instead of "
+        "exp(x).",
     )
     squash_output: Flag = Field(
         False, description="Actions are the tanh of what is drawn, as SAC's in any case, instead of being clipped."
     )
     clip_mean: Float = Field(
-        2.0, ge=0, description="Means of squashed actions end at ± this, before their tanh; 0: nowhere."
+        2.0,
+        ge=0,
+        description="Limit, before the tanh, on the absolute value of the means of squashed actions; 0: no limit.",
     )
 
     @field_validator("sample_freq")
@@ -155,22 +161,22 @@ class NetworkSettings(Settings):
     )
     vis_encode_type: Annotated[Text, one_of(IMAGE_ENCODERS)] = Field(
         "simple",
-        description="Encoder of visual observations. The smallest sides that fit, in pixels: "
+        description="Encoder of visual observations. Its minimum side length, in pixels: "
         + ", ".join(f"`{name}` {encoder.smallest_side}" for name, encoder in IMAGE_ENCODERS.items())
         + ".",
     )
     memory: MemorySettings | None = Field(
-        None, description="Presence gives the policy a memory, and its previous action as input."
+        None, description="If present, gives the policy a memory, and its previous action as input."
     )
     goal_conditioning_type: Literal["hyper", "none"] = Field(
         "hyper",
         description="`hyper`: goal signals make the weights of the last hidden layer; `none`: they are observations "
         "like others. Without goal signals it has no meaning.",
     )
-    deterministic: Flag = Field(False, description="Act by the mean or the most likely action instead of drawing one.")
+    deterministic: Flag = Field(False, description="Act with the mean or the most likely action instead of sampling.")
     network: Reference | None = Field(
         None,
-        description="`module:Class` of a torch module of your own in place of encoders and hidden layers (see "
+        description="`module:Class` of your own torch module, which replaces the encoders and hidden layers (see "
         "extending.md). Not in ML-Agents.",
     )
     activation: Activation = Field(
@@ -193,14 +199,14 @@ class NetworkSettings(Settings):
         0.0,
         ge=-20.0,
         le=2.0,
-        description="Log of the standard deviation that continuous actions begin with; with SAC, whose deviation "
-        "depends on the state, only that of `gsde`. Not in ML-Agents.",
+        description="Initial log standard deviation of continuous actions; with SAC, whose standard deviation depends "
+        "on the state, only that of `gsde`. Not in ML-Agents.",
         json_schema_extra={"default_text": "`0.0`; `-3.0` with SAC's `gsde`"},
     )
     gsde: StateNoiseSettings | None = Field(
         None,
-        description="Presence (`gsde: {}`) turns generalised state-dependent exploration on: smooth noise, of `ppo`, "
-        "`poca`, `impala` and `sac`. Not in ML-Agents.",
+        description="If present (`gsde: {}`), turns on generalised state-dependent exploration: smooth noise, for "
+        "`ppo`, `poca`, `impala` and `sac`. Not in ML-Agents.",
     )
 
     @property

@@ -82,10 +82,10 @@ class SelfPlaySettings(Settings):
     swap_steps: Int = Field(
         2000,
         gt=0,
-        description="Ghost steps of this behaviour between swaps of the policies that it plays with as an opponent. "
-        "For x swaps in a turn of the others: (its agents / their agents) × their `team_change` / x.",
+        description="Ghost steps of this behaviour between swaps of the policies with which it plays as an opponent. "
+        "For x swaps in a turn of the other team: (its agents / their agents) × their `team_change` / x.",
     )
-    window: Int = Field(10, gt=0, le=10_000, description="Snapshots that opponents are drawn from.")
+    window: Int = Field(10, gt=0, le=10_000, description="Number of snapshots from which opponents are drawn.")
     play_against_latest_model_ratio: Float = Field(
         0.5, ge=0, le=1, description="Probability that the opponent is the newest policy, whatever `opponents` says."
     )
@@ -97,17 +97,19 @@ class SelfPlaySettings(Settings):
     )
     opponents_with: PlainMap = Field(
         default_factory=dict,
-        description="Keyword arguments for it. `prioritised` accepts `power` (at least 0, default 2): a snapshot "
-        "that is beaten with probability p is chosen in proportion to (1 - p) ^ power. Not in ML-Agents.",
+        description="Keyword arguments for `opponents`. `prioritised` accepts `power` (at least 0, default 2): a "
+        "snapshot that is beaten with probability p is chosen in proportion to (1 - p) ^ power. Not in ML-Agents.",
     )
     brains: Annotated[tuple[BrainSettings, ...], BeforeValidator(as_brains)] = Field(
         (),
-        description="Brains that do not learn, each of which decides for the opponents in its share of the games; in "
-        "the others they play with the newest policy or a snapshot. Not in ML-Agents.",
+        description="Brains that do not learn, each of which controls the opponents in its share of the games; in the "
+        "remaining games, the opponents play with the newest policy or a snapshot. Not in ML-Agents.",
         json_schema_extra={"default_text": "none"},
     )
     initial_elo: Float = Field(1200.0, description="Rating at the start, in ELO points.")
-    elo_k: Float = Field(16.0, gt=0, description="Most ELO points that one match can move a rating. Not in ML-Agents.")
+    elo_k: Float = Field(
+        16.0, gt=0, description="Maximum change of a rating by one match, in ELO points. Not in ML-Agents."
+    )
 
     def _mistakes(self) -> list[Finding]:
         if self.learning_teams == "all":
@@ -169,8 +171,8 @@ def _opponents(value: object) -> object:
 class EvaluationSettings(Settings):
     """The `evaluation` section: deterministic play during training, in separate environments."""
 
-    every: Int = Field(gt=0, description="Trainer steps between evaluations; the last policy is played as well.")
-    episodes: Int = Field(20, gt=0, description="Agents' episodes in each evaluation of a behaviour.")
+    every: Int = Field(gt=0, description="Trainer steps between evaluations; the final policy is evaluated as well.")
+    episodes: Int = Field(20, gt=0, description="Number of agent episodes in each evaluation of a behaviour.")
     opponents: Annotated[Text, BeforeValidator(_opponents)] = Field(
         "self",
         description="How the agents of other teams act (of other behaviours, if there is only one team): "
@@ -178,7 +180,7 @@ class EvaluationSettings(Settings):
         + f"; {meanings(LEARNING, PLAYER)}.",
     )
     opponents_with: PlainMap = Field(
-        default_factory=dict, description="Keyword arguments for `opponents`, where these are a brain."
+        default_factory=dict, description="Keyword arguments for `opponents`, if that is a brain."
     )
 
     def _mistakes(self) -> list[Finding]:

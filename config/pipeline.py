@@ -36,7 +36,9 @@ from headrace.config.tables import Table
 class QueueSettings(Settings):
     """One kind of queue."""
 
-    maxlen: Int = Field(4, gt=0, le=1000, description="Most messages that wait in it; then its producers wait.")
+    maxlen: Int = Field(
+        4, gt=0, le=1000, description="Maximum number of messages in the queue; when it is full, producers wait."
+    )
 
 
 class QueuesSettings(Settings):
@@ -94,7 +96,7 @@ class StagePlacement(Settings):
     name: Text = Field(
         "",
         min_length=1,
-        description="Its name in logs and checkpoints; unique.",
+        description="The stage's name in logs and checkpoints; must be unique.",
         json_schema_extra={"default_text": "the class's name"},
     )
 
@@ -154,7 +156,8 @@ class WriterSettings(Settings):
     with_: PlainMap = Field(
         default_factory=dict,
         alias="with",
-        description="Keyword arguments for the class; it also receives `run_folder` and `resume`, if it has these.",
+        description="Keyword arguments for the class; it also receives `run_folder` and `resume`, if it has parameters "
+        "of these names.",
     )
 
     @model_validator(mode="before")
@@ -208,7 +211,7 @@ class ActorSilence(_Silence):
 class LearnerSilence(_Silence):
     """Limits of learners."""
 
-    warn_s: Float = Field(60.0, gt=0, le=_MOST_S, description=f"{_WARN} One long update is silent.")
+    warn_s: Float = Field(60.0, gt=0, le=_MOST_S, description=f"{_WARN} A long update counts as silence.")
     end_s: Float | None = Field(
         600.0, gt=0, le=_MOST_S, description=f"{_END} and, within the restart limits, started again; null: never."
     )
@@ -274,14 +277,15 @@ class PipelineSettings(Settings):
     )
     max_policy_lag: Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_lag)] = Field(
         "auto",
-        description="Updates that actors may run ahead of the trainer: 0 waits, 1 collects while learning. `auto`: 0 "
-        "where collecting takes more than three times as long as learning in the first updates, else 1.",
+        description="Updates by which actors may run ahead of the trainer: with 0 they wait for it, with 1 they "
+        "collect while it learns. `auto`: 0 if collecting takes more than three times as long as learning in the first "
+        "updates, otherwise 1.",
         json_schema_extra={"default_text": "`auto`; 0 if `deterministic`"},
     )
     inference: Annotated[Text, one_of(("actor", "central"))] = Field(
         "actor",
-        description="Where policies decide: each `actor` by its own copy, or one `central` host for all actors, in "
-        "batches, which pays for large networks.",
+        description="Where policies run: in each `actor`, with its own copy, or in one `central` host for all actors, "
+        "in batches, which is faster for large networks.",
     )
     hosts: HostsSettings = Field(default_factory=HostsSettings, description="Hosts of stages.")
     ray: RaySettings = Field(default_factory=RaySettings, description="The cluster of hosts on Ray.")
@@ -295,7 +299,7 @@ class PipelineSettings(Settings):
     monitor_csv: Flag = Field(
         False,
         description="A row for each training episode in `results/<run-id>/<behavior>/monitor.csv`, as the Monitor of "
-        "Stable-Baselines3 writes it: return `r`, length `l`, seconds `t`; and its number.",
+        "Stable-Baselines3 writes it: return `r`, length `l`, seconds `t`; and the episode's number.",
     )
     supervision: SupervisionSettings = Field(
         default_factory=SupervisionSettings, description="How long a part of the run may be silent."

@@ -30,12 +30,12 @@ class BehavioralCloningSettings(Settings):
     """Imitation of demonstrations between the updates of `ppo`, `poca` or `sac`."""
 
     demo_path: PathText = Field(min_length=1, description=DEMONSTRATIONS)
-    steps: Int = Field(0, ge=0, description="Agent steps over which it fades out; 0: it never does.")
+    steps: Int = Field(0, ge=0, description="Agent steps over which imitation fades out; 0: never.")
     strength: Float = Field(1.0, ge=0, description="Its learning rate, as a factor on the trainer's.")
     samples_per_update: Int = Field(0, ge=0, description="Most demonstrated steps to use per update; 0: all there are.")
     num_epoch: Int | None = Field(None, gt=0, description="Passes over the demonstrations per update; null: 3.")
     batch_size: Int | None = Field(
-        None, gt=0, le=10**9, description="Steps in one gradient step; null: the trainer's `batch_size`."
+        None, gt=0, le=10**9, description="Steps per gradient step; null: the trainer's `batch_size`."
     )
 
 
@@ -59,7 +59,7 @@ class LearnedSignalSettings(RewardSignalSettings):
 
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size.")
     encoding_size: Int | None = Field(
-        None, gt=0, le=16384, description="Deprecated: `hidden_units` of `network_settings`, where those are not given."
+        None, gt=0, le=16384, description="Deprecated: `hidden_units` of `network_settings`, if that is not given."
     )
     network_settings: NetworkSettings = Field(
         default_factory=NetworkSettings,
@@ -80,7 +80,7 @@ class GAILSettings(LearnedSignalSettings):
     """`gail`: the similarity to demonstrations, as judged by a discriminator network."""
 
     demo_path: PathText = Field(min_length=1, description=DEMONSTRATIONS)
-    use_actions: Flag = Field(False, description="The discriminator sees actions as well, not observations only.")
+    use_actions: Flag = Field(False, description="The discriminator sees actions as well as observations.")
     use_vail: Flag = Field(False, description="The discriminator has a variational bottleneck (VAIL).")
 
 

@@ -23,7 +23,7 @@ from headrace.config.hyperparameters import (
 class SACHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `sac`."""
 
-    batch_size: Int = Field(128, gt=0, le=10**9, description="Agent steps in one gradient step.")
+    batch_size: Int = Field(128, gt=0, le=10**9, description="Agent steps per gradient step.")
     buffer_size: Int = Field(50000, gt=0, le=10**9, description="Newest agent steps that are kept to learn from.")
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
     learning_rate_schedule: Schedule = schedule_field("constant")
@@ -32,7 +32,7 @@ class SACHyperparameters(Hyperparameters):
         0,
         ge=0,
         description="Agent steps at the start of the run whose actions are drawn uniformly, within their bounds and "
-        "among the allowed choices, instead of by the untrained policy. Not in ML-Agents.",
+        "among the allowed choices, instead of from the untrained policy. Not in ML-Agents.",
     )
     update_at: Literal["step", "episode_end"] = Field(
         "step",
@@ -43,8 +43,8 @@ class SACHyperparameters(Hyperparameters):
         None,
         gt=0,
         le=10**9,
-        description="Agent steps between two rounds of updates, or with `update_at: episode_end` episodes; one policy "
-        "acts between them. null: as few as actors send at a time, 1 episode. Not in ML-Agents.",
+        description="Agent steps (with `update_at: episode_end`: episodes) between two rounds of updates; the policy "
+        "does not change in between. null: as few as actors send at a time, or 1 episode. Not in ML-Agents.",
     )
     gradient_steps: Int | None = Field(
         None,
@@ -54,10 +54,15 @@ class SACHyperparameters(Hyperparameters):
         "Not in ML-Agents.",
     )
     tau: Float = Field(
-        0.005, gt=0, le=1, description="Share of the learned networks that their targets take over per update."
+        0.005,
+        gt=0,
+        le=1,
+        description="Fraction by which the target networks move towards the learned networks per update.",
     )
     target_update_interval: Int = Field(
-        1, gt=0, description="The targets follow at every so manyth update. Not in ML-Agents (which has 1)."
+        1,
+        gt=0,
+        description="Number of updates between two changes of the target networks. Not in ML-Agents (which has 1).",
     )
     steps_per_update: Float = Field(
         1.0, gt=0, description="Agent steps per update; below 1 for several updates a step."
@@ -68,7 +73,7 @@ class SACHyperparameters(Hyperparameters):
         description="Agent steps per update of the reward signals' networks.",
         json_schema_extra={"default_text": "`steps_per_update`"},
     )
-    save_replay_buffer: Flag = Field(False, description="Checkpoints hold the replay buffer.")
+    save_replay_buffer: Flag = Field(False, description="Save the replay buffer in checkpoints.")
     init_entcoef: Float = Field(1.0, gt=0, description="Entropy coefficient at the start.")
     entropy_coefficient: Literal["auto", "fixed"] = Field(
         "auto",
@@ -77,14 +82,14 @@ class SACHyperparameters(Hyperparameters):
     )
     target_entropy: Float | None = Field(
         None,
-        description="The entropy that the coefficient of continuous actions is learned for, of all of them together, "
-        "in nats; null: minus their number. Not in ML-Agents (which has this default).",
+        description="Target entropy of all continuous actions together, in nats, for which their coefficient is "
+        "learned; null: minus their number. Not in ML-Agents (which has this default).",
     )
     reward_normalization: Flag = reward_normalization_field()
     adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
     hindsight: HindsightSettings | None = Field(
         None,
-        description="Presence turns on hindsight experience replay, for goal environments. Not in ML-Agents.",
+        description="If present, turns on hindsight experience replay, for goal environments. Not in ML-Agents.",
     )
 
     @property

@@ -50,7 +50,7 @@ class EnvSettings(ChoosingSettings):
         5005,
         ge=0,
         le=65535,
-        description="Port of the first executable; the others take those that follow. 0: any that are free. The Unity "
+        description="Port of the first executable; the others use the ports that follow. 0: any free ports. The Unity "
         "Editor always uses port 5004; Godot's uses this one, by default 11008, as its builds do.",
     )
     num_envs: Int = Field(
@@ -60,16 +60,16 @@ class EnvSettings(ChoosingSettings):
         description="Environments to run; `environment.num_envs` takes precedence, and says what `auto` means; of "
         "Unity executables it is as many as there are cores left by the learners.",
     )
-    num_areas: Int = Field(1, gt=0, le=100_000, description="Training areas in each Unity environment.")
+    num_areas: Int = Field(1, gt=0, le=100_000, description="Number of training areas in each Unity environment.")
     timeout_wait: Int = Field(
-        60, gt=0, le=1_000_000, description="Seconds that an environment may take to start, and for each exchange."
+        60, gt=0, le=1_000_000, description="Seconds that an environment may take to start, and to answer each request."
     )
     seed: Int = Field(-1, ge=-1, description="Seed of the run; -1: a random one.")
     max_lifetime_restarts: Int = Field(
         10, ge=-1, description="Restarts of each crashed environment, actor or learner in total; -1: without limit."
     )
     restarts_rate_limit_n: Int = Field(
-        1, ge=-1, description="Restarts within `restarts_rate_limit_period_s`; -1: without limit."
+        1, ge=-1, description="Restarts within `restarts_rate_limit_period_s`; -1: no limit."
     )
     restarts_rate_limit_period_s: Int = Field(60, gt=0, description="Period of that limit, in seconds.")
     on_close: Literal["end", "restart"] = Field(
@@ -121,7 +121,7 @@ class MonitorSettings(Settings):
     )
     control: Flag = Field(
         False,
-        description="Whoever has the token of the printed address may pause, save, stop and change hyperparameters.",
+        description="Anyone with the token in the printed address can pause, save, stop and change hyperparameters.",
     )
 
 
@@ -153,7 +153,8 @@ class RecordSettings(Settings):
     edges: Annotated[tuple[Edge, ...], BeforeValidator(as_tuple)] = Field(
         ("trainer",),
         min_length=1,
-        description="`agent_processor`: trajectories as they leave it; `trainer`: as they reach the trainer.",
+        description="`agent_processor`: trajectories as they leave the agent processor; `trainer`: as they reach the "
+        "trainer.",
     )
     behaviors: Annotated[Literal["all"] | tuple[str, ...], BeforeValidator(_all_or_names)] = Field(
         "all", description="`all`, or a list of behaviour names."
@@ -167,7 +168,7 @@ class ReplaySettings(Settings):
         min_length=1, description="Stream files, folders of them, or patterns such as `results/old/streams/*.stream`."
     )
     speed: Annotated[Literal["max", "realtime"] | Annotated[float, Strict()], BeforeValidator(_speed)] = Field(
-        "max", description="`max`: as fast as can be; `realtime`: as recorded; a number: times that."
+        "max", description="`max`: as fast as possible; `realtime`: as recorded; a number: times that."
     )
 
 
@@ -223,8 +224,8 @@ class CheckpointSettings(Settings):
     keep: Int = Field(
         2,
         ge=1,
-        description="Newest whole checkpoints to keep for `resume`, which falls back to an older one if the newest is "
-        "damaged. (`keep_checkpoints` of a behaviour counts exported policies.)",
+        description="Number of complete checkpoints to keep, newest first, for `resume`, which falls back to an older "
+        "one if the newest is damaged. (`keep_checkpoints` of a behaviour counts exported policies.)",
     )
     train_model: Flag = Field(False, description="Deprecated, without effect, with a warning.")
     inference: Flag = Field(False, description="Act without learning, and save nothing.")
@@ -251,9 +252,9 @@ class TorchSettings(Settings):
     )
     gradients: Literal["auto", "autograd"] = Field(
         "auto",
-        description="How trainers find gradients: `autograd` by torch's; `auto` without it where that is built, which "
-        "is for perceptrons on a CPU of PPO, IMPALA, POCA (its actor) and SAC (with continuous actions alone); takes a "
-        "third to three quarters of the time, with POCA hardly less.",
+        description="How trainers compute gradients: `autograd` uses torch's autograd; `auto` uses hand-written "
+        "gradients if they exist, which is for perceptrons on a CPU with PPO, IMPALA, POCA (its actor) and SAC (with "
+        "continuous actions only). They take a third to three quarters of the time, but with POCA hardly less.",
     )
     cuda_graphs: Flag = Field(
         True,
@@ -269,9 +270,9 @@ class TorchSettings(Settings):
     )
     products: Literal["auto", "torch", "onednn", "numpy"] = Field(
         "auto",
-        description="Who multiplies the float32 matrices of a trainer's layers of 128 units or more on the CPU: "
-        "torch's default, its oneDNN, or NumPy's BLAS. `auto` measures them at the start; it is `torch` if "
-        "`deterministic`, and with `record` or `replay`, as the last digits differ.",
+        description="Library that multiplies the float32 matrices of a trainer's layers of 128 units or more on the "
+        "CPU: torch's default, its oneDNN, or NumPy's BLAS. `auto` measures all three at the start; it is `torch` if "
+        "`deterministic`, and with `record` or `replay`, because the last digits differ.",
     )
 
 
@@ -290,7 +291,7 @@ class Sections(Settings):
     environment: SerializeAsAny[EnvironmentSettings] | None = Field(
         None, description="The environment, if it is not Unity."
     )
-    env_settings: EnvSettings = Field(default_factory=EnvSettings, description="Start of environments.")
+    env_settings: EnvSettings = Field(default_factory=EnvSettings, description="How to start environments.")
     engine_settings: EngineSettings = Field(
         default_factory=EngineSettings, description="The engine: Unity's, or Godot's."
     )
@@ -304,12 +305,14 @@ class Sections(Settings):
     debug: Flag = Field(False, description="Log in detail.")
     evaluation: EvaluationSettings | None = Field(None, description="Deterministic play during training; null: none.")
     inference: InferenceSettings = Field(
-        default_factory=InferenceSettings, description="Play with trained policies: how long, and who sees it."
+        default_factory=InferenceSettings, description="Play with trained policies: for how long, and how to watch."
     )
-    pipeline: PipelineSettings = Field(default_factory=PipelineSettings, description="Hosts, queues, stages.")
+    pipeline: PipelineSettings = Field(default_factory=PipelineSettings, description="Hosts, queues and stages.")
     monitor: MonitorSettings | None = Field(None, description="The live page; null: none.")
     record: RecordSettings | None = Field(None, description="Streams to write; null: none.")
-    replay: ReplaySettings | None = Field(None, description="Streams to learn from; null: act instead.")
+    replay: ReplaySettings | None = Field(
+        None, description="Streams to learn from; null: act in an environment instead."
+    )
 
     @field_validator("environment", mode="wrap")
     @classmethod

@@ -25,4 +25,4 @@ def words_of(check: Callable[[], Any], checker: str, name: str) -> Iterator[str]
             if str(error):  # a bare assertion has no text
                 yield f"{name}: {checker} says: {' '.join(str(error).split())}"
         except Exception as error:
-            yield f"{name}: {checker} ended with {describe_error(error)}"
+            yield f"{name}: {checker} failed with {describe_error(error)}"

@@ -107,7 +107,7 @@ def reward_problem(reward: Any) -> str | None:
     problem = number_problem(reward)
     if problem or np.isfinite(value := float(np.asarray(reward).item())):
         return problem
-    return f"step() returned the reward {value}; expected a finite number, so look for its cause there"
+    return f"step() returned the reward {value}; expected a finite number; look for the cause in the environment"
 
 
 def flag_problem(flag: Any, which: str) -> str | None:

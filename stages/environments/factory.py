@@ -346,8 +346,8 @@ def check_window(options: Mapping[str, Any], num_envs: int) -> None:
         raise StageError(f"environment.options: render_mode human opens a window, but {no_screen()}")
     if num_envs > 1:
         log.warning(
-            "%d instances with render_mode human have a window each, or draw over each other in one, at the "
-            "pace of the screen; to see one game, set num_envs: 1.",
+            "%d instances with render_mode human each open a window, or draw over each other in one window, at the "
+            "screen's refresh rate; to watch one game, set num_envs: 1.",
             num_envs,
         )
 

@@ -149,9 +149,9 @@ def connect_parameters(
         group.set_parameters(parameters)
     elif log is not None:
         log.warning(
-            "environment_parameters: %s can't take parameters, so they have no effect; give it a method "
-            "set_parameters(self, parameters), and let it ask parameters.draw(env_ids) when episodes begin "
-            "(see docs/curricula.md)",
+            "environment_parameters: %s can't take parameters, so they have no effect; add a method "
+            "set_parameters(self, parameters) to it, and call parameters.draw(env_ids) when episodes begin (see "
+            "docs/curricula.md)",
             type(group).__name__,
         )
 

@@ -12,7 +12,9 @@ from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_
 
 PICTURES = "rgb_array"
 """The render mode that gives pictures."""
-_OPENGL = "; on a machine without a screen, MuJoCo draws with the environment variable MUJOCO_GL=egl, or osmesa"
+_OPENGL = (
+    "; on a machine without a display, MuJoCo renders with the environment variable MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+)
 
 
 def picture_of(env: Any, render: Callable[[], Any], name: str) -> NDArray[np.uint8]:

@@ -371,8 +371,8 @@ class EnvironmentStage(Source[StepBatch]):
         """Return the environment steps [n] since the agents' previous decisions; None if each action lasts one."""
         if (self._specs[behavior_id].action_repeat is None) != (steps.env_frames is None):
             raise StageError(
-                f"{behavior_id}: the environment's AgentSteps need env_frames where its BehaviorSpec has an "
-                "action_repeat, and must have none elsewhere"
+                f"{behavior_id}: the environment's AgentSteps must have env_frames if, and only if, its BehaviorSpec "
+                "has an action_repeat"
             )
         return steps.env_frames
 
@@ -383,7 +383,7 @@ class EnvironmentStage(Source[StepBatch]):
         if not self._specs[behavior_id].grouped:
             if steps.group_ids is not None or steps.group_rewards is not None:
                 raise StageError(
-                    f"{behavior_id}: the environment gives group_ids or group_rewards, but its BehaviorSpec is not "
+                    f"{behavior_id}: the environment returns group_ids or group_rewards, but its BehaviorSpec is not "
                     "grouped; make the spec with grouped=True"
                 )
             return None, None

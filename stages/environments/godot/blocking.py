@@ -163,7 +163,9 @@ class BlockingLink:
             server.listen(1)
         except OSError as error:
             used = error.errno == errno.EADDRINUSE
-            what = "is in use by another program: end that one, or give another port=" if used else f"fails: {error}"
+            what = (
+                "is in use by another program: end that program, or give another port=" if used else f"fails: {error}"
+            )
             raise GodotEnvError(f"port {self._port} {what}") from error
 
     def _launch(self, command: list[str]) -> None:
@@ -199,8 +201,8 @@ class BlockingLink:
         except (TimeoutError, BlockingIOError):
             self.close()
             raise GodotEnvError(
-                f"the game has not answered within {self._timeout_s:g} s: it hangs, or an error in its scripts keeps "
-                "it from answering; DEFAULT_TIMEOUT of GodotEnv sets the limit"
+                f"the game has not answered within {self._timeout_s:g} s: it hangs, or an error in its scripts "
+                "prevents an answer; DEFAULT_TIMEOUT of GodotEnv sets the limit"
             ) from None
         except OSError:
             count = 0

@@ -133,7 +133,7 @@ class GodotEnv:
         self.port = port
         command = None
         if env_path is None or env_path == "debug":
-            sys.stderr.write(f"No game is given: press Play in Godot's editor; waiting on port {port}.\n")
+            sys.stderr.write(f"No game was given: press Play in Godot's editor; waiting on port {port}.\n")
         else:
             options = tuple(f"--{key}={value}" for key, value in arguments.items())
             build = GodotBuild(

@@ -214,9 +214,9 @@ class GodotInstance(Program[GodotWorker]):
         self._warned = True
         agent = int(behavior.ids[int(behavior.undone.argmax())])
         log.warning(
-            "%s, behaviour %r: agent %d has not been done for %d decisions. Agents that only reset themselves end no "
-            "episode: nothing is then known of returns, and trajectories run across resets. Set done = true where an "
-            "episode ends (reset_after does not), or give environment.max_episode_steps",
+            "%s, behaviour %r: agent %d has not been done for %d decisions. An agent that only resets itself does not "
+            "end its episode: its returns are unknown, and its trajectories run across resets. Set done = true when an "
+            "episode ends (reset_after does not), or set environment.max_episode_steps",
             *(self.name, behavior_id, agent, _LONG),
         )
 
@@ -227,7 +227,7 @@ class GodotInstance(Program[GodotWorker]):
             what = f"{len(found)} entries" if isinstance(found, list) else repr(found)[:60]
             raise ProgramBroken(
                 f"{self.name}: its message has {what} as {key!r}, expected one for each of the {self._agents} agents "
-                "that it has announced; agents can't join or leave while it runs"
+                "that it has announced; agents can't join or leave a running game"
             )
         return found
 

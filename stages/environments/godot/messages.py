@@ -94,7 +94,7 @@ class AgentColumns:
                 if not isinstance(value, _NUMBER_KINDS) or not np.isfinite(_float32([_float(value)], 1)[0]):
                     raise WrongColumn(
                         f"agent {agent}: has the reward {not_a_number(value)}, expected a finite number; look for a "
-                        "division by zero or an error where the game gives rewards"
+                        "division by zero or an error where the game computes rewards"
                     )
         return rewards
 
@@ -227,7 +227,7 @@ class AgentColumns:
             if not isinstance(text, str):
                 raise WrongColumn(
                     f"agent {agent}: has {shown(text)} as the picture {observation.name!r}, expected its bytes as a "
-                    f"text of hexadecimal digits; {NO_WINDOW}"
+                    f"string of hexadecimal digits; {NO_WINDOW}"
                 )
             try:
                 pictures[row] = read_picture(text, observation.shape, observation.channels_last)

@@ -40,8 +40,8 @@ _WORDING = Wording(
     argument="--port",
     late=f"Press Play, in a scene with {_SYNC_NODE}; a game that plays already has to be started again, since it tries "
     "to connect once, a second after its start",
-    stranger="Is it really the addon of Godot RL Agents that calls this port?",
-    paused="its scene is paused, or an error in its scripts keeps it from answering",
+    stranger="Is the program on this port really a game with the addon of Godot RL Agents?",
+    paused="its scene is paused, or an error in its scripts prevents an answer",
     taken_port="The editor calls this one, so end what listens there, most likely another training; or export the game "
     "and train with --env, on a port chosen by --base-port",
 )

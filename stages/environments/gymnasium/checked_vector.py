@@ -240,7 +240,7 @@ class CheckedVector:
             return result
         raise BrokenEnvironmentError(
             f"{self._name}: its {call}() returned {described(result)}; expected {values}, the last of them a dict of "
-            "infos, as of a gymnasium.vector.VectorEnv"
+            "infos, as from a gymnasium.vector.VectorEnv"
         )
 
     def _extract(self, call: str, raw: Any, instances: NDArray[np.intp] | None = None) -> tuple[Array, ...]:
@@ -278,7 +278,7 @@ def _autoreset_mode(envs: VectorEnv[Any, Any, Any], name: str) -> AutoresetMode:
     mode = (envs.metadata or {}).get("autoreset_mode")
     if mode is None:
         log.warning(
-            "%s has no autoreset mode in metadata['autoreset_mode']; NEXT_STEP is assumed, as by Gymnasium itself",
+            "%s has no autoreset mode in metadata['autoreset_mode']; assuming NEXT_STEP, as Gymnasium does",
             name,
         )
         return AutoresetMode.NEXT_STEP

@@ -154,7 +154,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
                 if env.observation_space != space:
                     raise BrokenEnvironmentError(
                         f"{self._label(i)}: its observation_space was {space} when it was made, and is "
-                        f"{env.observation_space} now; set it once, in __init__"
+                        f"{env.observation_space} now; set it only once, in __init__"
                     ) from error
             raise
 

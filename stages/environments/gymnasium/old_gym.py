@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.stages.environments.resetting import taken_by
 
-OLD_STEP = "four are Gym's old API: split `done` into terminated, the task ended, and truncated, time was up"
+OLD_STEP = "four are Gym's old API: split `done` into terminated (the task ended) and truncated (time ran out)"
 
 
 def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
@@ -22,8 +22,8 @@ def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
     converter = "GymV26Environment-v0" if new else "GymV21Environment-v0"
     return (
         "environments of the old package gym are converted by the package shimmy: "
-        f'environment: {{id: "shimmy:{converter}", options: {{env_id: "{env_id}"}}}} where gym has registered it, else '
-        f'a factory that returns gymnasium.make("{converter}", env=YourEnv()) after import shimmy'
+        f'environment: {{id: "shimmy:{converter}", options: {{env_id: "{env_id}"}}}} if gym has registered it, '
+        f'otherwise a factory that returns gymnasium.make("{converter}", env=YourEnv()) after import shimmy'
     )
 
 

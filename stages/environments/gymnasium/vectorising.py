@@ -111,7 +111,7 @@ def vectorise(
     try:
         singles = [env, *(make() for _ in range(num_envs - 1))]
         if len({id(env) for env in singles}) < num_envs:
-            raise StageError(f"{name} returned the same environment twice; it must make a new one at each call")
+            raise StageError(f"{name} returned the same environment twice; it must make a new one on each call")
         return _in_turn(singles, wrap, name)
     except StageError:
         raise

@@ -169,7 +169,7 @@ class _StepsReader:
         observations = getattr(steps, "obs", None)
         if observations is None or len(observations) != len(self._spec.observations):
             found = "no obs" if observations is None else f"{len(observations)} obs"
-            raise self._broken(f"{kind} has {found}, expected {len(self._spec.observations)}, as its spec says")
+            raise self._broken(f"{kind} has {found}, expected {len(self._spec.observations)}, from its spec")
         if not count:
             return np.zeros((0, *spec.shape), np.float32)
         try:

@@ -173,8 +173,8 @@ class LowLevelGroup:
         known = self._specs.setdefault(behavior_id, found)
         if known != found:
             raise StageError(
-                f"{self._label(index)}: behaviour {behavior_id!r} has {found.seen} and {found.actions}, but in "
-                f"an instance before it {known.seen} and {known.actions}; all must be alike"
+                f"{self._label(index)}: behaviour {behavior_id!r} has {found.seen} and {found.actions}, but in an "
+                f"instance before it {known.seen} and {known.actions}; all instances must have the same"
             )
 
     def _call(self, index: int, what: str, call: Callable[..., Result], *arguments: Any) -> Result:

@@ -193,7 +193,7 @@ async def check_game(worker: OpenWorker, steps: int) -> AsyncIterator[Line]:
         again = await trainer.reset({"difficulty": 1.0}, _SEED)
         yield Line("ok", f"answers a second reset: {_asking(trainer.asking)}")
         if _without_ids(first) != _without_ids(again):
-            yield Line("note", "a reset with the same seed begins otherwise, so runs can't be repeated exactly")
+            yield Line("note", "a reset with the same seed starts differently, so runs can't be reproduced exactly")
         await trainer.step()
         began = time.monotonic()
         await worker.close(_END_S)
@@ -237,8 +237,8 @@ def _too_small(spec: BehaviorSpec) -> Iterator[str]:
             fitting = [name for name, encoder in IMAGE_ENCODERS.items() if min(sides) >= encoder.smallest_side]
             cure = f"set network_settings.vis_encode_type to {fitting[0]}" if fitting else "announce it as a vector"
             yield (
-                f"{spec.behavior_id}: the picture {seen.name!r} is smaller than {needed} × {needed}, which networks "
-                f"need by default: {cure}"
+                f"{spec.behavior_id}: the picture {seen.name!r} is smaller than {needed} × {needed}, the minimum of "
+                f"the default networks: {cure}"
             )
 
 
@@ -248,7 +248,7 @@ def _notes(seen: _Shown) -> list[str]:
     if not seen.decisions:
         notes.append(f"{name}: no agent has requested a decision")
     if seen.decisions and not seen.returns:
-        notes.append(f"{name}: no episode has ended, so nothing is known of returns; send 'ended'")
+        notes.append(f"{name}: no episode has ended, so returns are unknown; send 'ended'")
     if seen.decisions and not seen.rewarded:
         notes.append(f"{name}: all rewards were 0; nothing can be learned unless some are not")
     if seen.decisions and not seen.changed:

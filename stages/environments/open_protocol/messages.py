@@ -201,5 +201,5 @@ def _no_json(content: bytes, error: orjson.JSONDecodeError) -> str:
     begin = max(0, error.pos - _SHOWN // 2)
     what = f"what is not JSON: {error.msg} at character {error.pos}, in {text[begin : begin + _SHOWN]!r}"
     if text[error.pos :].lstrip("-").startswith(("NaN", "Infinity", "nan", "inf")):
-        return f"{what}; a number is not finite, look for a division by zero"
+        return f"{what}; a number is not finite: look for a division by zero"
     return what

@@ -111,10 +111,10 @@ class WebSocketServer(GameServer):
         origin = request.headers.get("Origin", "null")
         if origin != "null" and urlsplit(origin).hostname not in _LOCAL:
             log.warning("A page of %s calls port %d, and is turned away: only %s's may.", origin, self.port, LOCALHOST)
-            raise web.HTTPForbidden(text=f"pages of {origin} may not call this port")
+            raise web.HTTPForbidden(text=f"pages of {origin} are not allowed to connect to this port")
         if self._taken:
             self._warn_of_second()
-            raise web.HTTPConflict(text="a game is connected to this port already")
+            raise web.HTTPConflict(text="a game is already connected to this port")
         self._taken = True
         socket = web.WebSocketResponse(max_msg_size=self._max_bytes, timeout=_CLOSE_S, compress=False)
         await socket.prepare(request)

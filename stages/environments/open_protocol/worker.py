@@ -36,14 +36,14 @@ _SEED = 0x7FFFFFFF
 _WORDING = Wording(
     program="Game",
     unstarted="the game",
-    invitation="Start the game, and let it call.",
+    invitation="Start the game, which must connect to this port.",
     next_start="its next start",
-    needs="does it call, and say hello",
+    needs="does it connect and send a hello",
     argument="--trainer=tcp://… or ws://…",
     late="Start it, and let it call that port; docs/protocol.md describes what it has to say",
     stranger="Is it really a game that calls this port?",
-    paused="or an error in its code keeps it from answering",
-    taken_port="End that program, most likely another training, or choose another port with --base-port",
+    paused="or an error in its code prevents an answer",
+    taken_port="End that program, most likely another training run, or choose another port with --base-port",
 )
 
 

@@ -58,7 +58,7 @@ class OpenSpielGame:
             raise StageError(f"{name} is a mean field game, which has no individual players", key=_GAME)
         if not (of.provides_information_state_tensor or of.provides_observation_tensor):
             raise StageError(
-                f"{name} gives its players no numbers to see: it has neither an information state tensor nor an "
+                f"{name} gives its players no numbers to observe: it has neither an information state tensor nor an "
                 "observation tensor",
                 key=_GAME,
             )
@@ -75,7 +75,7 @@ class OpenSpielGame:
             self._action_space = spaces.Discrete(game.num_distinct_actions())
             game.new_initial_state().legal_actions_mask(0)
         except pyspiel.SpielError as error:
-            raise StageError(f"{name} has no numbered actions, or nothing to see: {error}", key=_GAME) from error
+            raise StageError(f"{name} has no numbered actions, or nothing to observe: {error}", key=_GAME) from error
         self._observation_space = spaces.Box(-np.inf, np.inf, tuple(shape), np.float32)
 
     def observation_space(self, agent: Any) -> spaces.Box:

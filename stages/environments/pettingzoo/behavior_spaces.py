@@ -123,7 +123,7 @@ class BehaviorSpaces:
         if len(batch.continuous) != count or len(batch.discrete) != count:
             raise StageError(
                 f"{self.owner}: got {len(batch.continuous)} continuous and {len(batch.discrete)} discrete actions for "
-                f"{count} agents of {self.behavior} that were to act"
+                f"the {count} agents of {self.behavior} whose turn it is"
             )
         return _one_by_one(self._action_space, self._spaces.actions(count).to_environment(batch))
 

@@ -251,7 +251,7 @@ class PettingZooGroup:
         for behavior in behaviors:
             self._add_spaces(behavior, behavior in grouped)
         names = ", ".join(f"{agent}: {self._behavior_id(agent, role.team)}" for agent, role in roles.items())
-        log.info("%s: %s%s", self._name, names, " (teams change sides)" if self._rotates else "")
+        log.info("%s: %s%s", self._name, names, " (teams swap sides)" if self._rotates else "")
 
     def _add_spaces(self, behavior: str, grouped: bool) -> None:
         seen, done = self._assignment.spaces_of(behavior)
@@ -309,7 +309,7 @@ class PettingZooGroup:
         if self._instances[env_id].over:
             raise BrokenEnvironmentError(
                 f"{self._name}: an episode was over at its reset, before any agent could act: agents is empty; "
-                "expected those that act first"
+                "expected the agents that act first"
             )
 
     def _add_rows(self, env_id: int, time_steps: Sequence[TimeStep], tick: _Tick) -> None:

@@ -139,7 +139,7 @@ def make_instances(
     try:
         envs += [factory.call(make, name) for _ in range(num_envs - 1)]
         if len({id(env) for env in envs}) < num_envs:
-            raise StageError(f"{name} returned the same environment twice; it must make a new one at each call")
+            raise StageError(f"{name} returned the same environment twice; it must make a new one on each call")
         said: set[str] = set()
         numbers = [f", instance {number}" for number in range(num_envs)] if num_envs > 1 else [""]
         wrapped = [env if wrap is None else wrap(env) for env in envs]
@@ -238,8 +238,8 @@ def _is_there(package: str) -> bool:
 def _needs(error: ImportError) -> str:
     missing = error.__cause__ if isinstance(error.__cause__, ImportError) else error
     return (
-        f"it needs packages that are not installed ({missing}); its family's extra brings them, such as "
-        "python -m pip install 'pettingzoo[classic]'"
+        f"it needs packages that are not installed ({missing}); its family's extra installs them, such as python -m "
+        "pip install 'pettingzoo[classic]'"
     )
 
 

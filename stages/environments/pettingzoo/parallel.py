@@ -213,7 +213,7 @@ class ParallelInstance(Instance):
         if self._lives[agent][1] >= _MOST_LIVES:
             raise BrokenEnvironmentError(
                 f"{self._name}: agent '{agent}' has ended in {_MOST_LIVES} steps in a row, and is still in agents; "
-                "expected agents without those that are over, and none when the game is"
+                "remove agents from it that have finished; it must be empty when the game is over"
             )
         self._warn(
             "lives",

@@ -149,7 +149,7 @@ class RoleAssignment:
                 return pattern
         patterns = ", ".join(f"'{pattern}'" for pattern in self._settings)
         raise StageError(
-            f"{self._owner}: {_KEY}: none of {patterns} fits agent '{agent}'; expected a behaviour for every agent. "
+            f"{self._owner}: {_KEY}: none of {patterns} matches agent '{agent}'; expected a behaviour for every agent. "
             f"Add a line such as '{_pattern_for(agent)}', or '*' at the end for all others",
             key=_PATH,
         )

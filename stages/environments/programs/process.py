@@ -152,7 +152,7 @@ def _cure(error: OSError) -> str:
         case OSError() if getattr(error, "winerror", 0) == 740:  # ERROR_ELEVATION_REQUIRED
             return " It asks for an administrator's rights: build it without, or run this in an administrator's console"
         case PermissionError() if sys.platform != "win32":
-            return " It isn't marked as executable: `chmod +x` it"
+            return " It isn't executable: `chmod +x` it"
     return ""
 
 

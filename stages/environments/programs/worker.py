@@ -295,7 +295,7 @@ class GameWorker(ProgramWorker):
             )
         return (
             f"has sent a message of {error.size:,} bytes; the limit is {self._settings.max_message_mib} MiB, set by "
-            f"env_settings.max_message_mib: raise it, or let the agents observe less. {self._wording.stranger}"
+            f"env_settings.max_message_mib: raise the limit, or let the agents observe less. {self._wording.stranger}"
         )
 
     def _looks_of(self, error: TooLarge) -> str:

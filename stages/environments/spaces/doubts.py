@@ -72,7 +72,7 @@ def _about_channels(shape: tuple[int, ...]) -> str | None:
     if first == middle == end:
         return "all of whose dimensions are equal"
     if first == end:
-        return "whose outer dimensions are equal, which height and width would not be"
+        return "whose outer dimensions are equal, which suggests neither order"
     if middle < min(first, end):
         return "with the middle dimension the smallest"
     return None

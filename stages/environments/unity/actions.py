@@ -40,7 +40,7 @@ def action_spec(brain: Any, owner: str) -> ActionSpec:
     if continuous < 0 or any(size < 1 for size in branches):
         raise UnityRefused(
             f"{owner}: announces {continuous} continuous actions and discrete branches of sizes {list(branches)}; "
-            "expected at least 1 choice in each branch: look at Actions in its Behavior Parameters"
+            "expected at least 1 choice in each branch: check Actions in its Behavior Parameters"
         )
     return ActionSpec(continuous, branches, masked=bool(branches))
 

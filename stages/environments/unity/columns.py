@@ -208,7 +208,7 @@ def observation_spec(proto: Any, index: int, owner: str) -> ObservationSpec:
     compressed = proto.compression_type == PNG
     if compressed and len(shape) != 3:
         raise UnityRefused(
-            f"{what} is compressed to PNG, which only a picture (rank 3) can be; turn its compression off"
+            f"{what} is compressed to PNG, which only works for an image (rank 3); turn its compression off"
         )
     goal = proto.observation_type == GOAL_SIGNAL
     if len(shape) != 3:

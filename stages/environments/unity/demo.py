@@ -166,7 +166,7 @@ class DemoWriter:
         except FileExistsError as error:
             raise StageError(f"{self.path}: the file already exists; remove it, or choose another name") from error
         except OSError as error:
-            raise StageError(f"{self.path}: can't make the demonstration: {error.strerror}") from error
+            raise StageError(f"{self.path}: can't create the demonstration: {error.strerror}") from error
         self._write(_head(DemoMeta(name)) + _delimited(brain))
 
     @property

@@ -170,7 +170,7 @@ def _cure(state: ConnectionState, editor: bool) -> str:
         return (
             "Press Play in the Editor, with a scene that has an agent; one that plays already has to be restarted."
             if editor
-            else "It runs, so look into its log: whether it has opened, whether its scene has an agent (without one it "
+            else "It runs, so check in its log whether it has started, whether its scene has an agent (without one it "
             "doesn't connect), and whether its package com.unity.ml-agents is 1.0 or newer."
         )
     if state is ConnectionState.GREETED:
@@ -180,4 +180,4 @@ def _cure(state: ConnectionState, editor: bool) -> str:
         )
     if state is ConnectionState.FIRST_RESET:
         return _NO_AGENT
-    return f"A paused Editor, an endless loop or a dialogue hangs it. {_NO_AGENT}"
+    return f"The cause may be a paused Editor, an infinite loop or an open dialog. {_NO_AGENT}"

@@ -116,7 +116,7 @@ def channel_maker(config: RunConfig, index: int) -> Callable[[], Any]:
         try:
             channel = found()
         except Exception as error:
-            raise LoadError(f"{what}: making one failed: {describe_error(error)}") from error
+            raise LoadError(f"{what}: creating it failed: {describe_error(error)}") from error
         missing = [name for name in _OF_CHANNELS if not hasattr(channel, name)]
         if missing:
             raise LoadError(

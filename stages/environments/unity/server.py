@@ -301,9 +301,9 @@ class ExchangeServer:
         # The connection is lost, or gRPC has refused the message, and has then forgotten the caller.
         if context.peer():
             self._lose(caller, ConnectionLost())
-            raise _Refused("it sent no whole message", grpc.StatusCode.INVALID_ARGUMENT)
+            raise _Refused("it sent an incomplete message", grpc.StatusCode.INVALID_ARGUMENT)
         self._lose(caller, MessageTooLarge())
-        raise _Refused(f"its message is above {self._max_bytes:,} bytes", grpc.StatusCode.RESOURCE_EXHAUSTED)
+        raise _Refused(f"its message is larger than {self._max_bytes:,} bytes", grpc.StatusCode.RESOURCE_EXHAUSTED)
 
     def _lose(self, caller: str, reason: Exception) -> None:
         if caller == self._owner:
@@ -314,7 +314,7 @@ class ExchangeServer:
         self._refusals += 1
         self.refused = f"The call from {caller} was refused: {refusal}."
         level = logging.WARNING if str(self._refusals).strip("0") == "1" else logging.DEBUG
-        count = f" ({self._refusals} by now)" if self._refusals > 1 else ""
+        count = f" ({self._refusals} so far)" if self._refusals > 1 else ""
         log.log(level, "%s refused a call from %s%s: %s", self.name, caller, count, refusal)
 
     def _remember(self, caller: str, greeting: bytes) -> None:

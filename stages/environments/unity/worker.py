@@ -303,8 +303,8 @@ class UnityWorker(ProgramWorker):
         """The error for a lost connection: the exit of the process, if that follows, otherwise the loss itself."""
         if isinstance(loss, MessageTooLarge):
             return UnityBroken(
-                f"{self.name} has sent a message above the limit of {self._limit()}: raise it, or let the scene send "
-                f"fewer or smaller observations{self._log_tail()}"
+                f"{self.name} has sent a message above the limit of {self._limit()}: raise the limit, or let the scene "
+                f"send fewer or smaller observations{self._log_tail()}"
             )
         if self._process is not None and await self._process.exited(_LAST_WORDS_S):
             assert self._process.returncode is not None

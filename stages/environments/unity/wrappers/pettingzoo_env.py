@@ -158,7 +158,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         for agent in sorted(acting - set(self.agents)):
             raise UnityActionException(f"{agent} asks for no decision now; those who do are: {asking}")
         missing = ", ".join(sorted(set(self.agents) - acting))
-        raise UnityActionException(f"there is no action for {missing}, who ask for one")
+        raise UnityActionException(f"there is no action for {missing}, which request one")
 
     def _begin(self) -> Said:
         """Reset the program, and wait until an agent needs a decision."""
