@@ -70,7 +70,7 @@ def _end(number: int, _: object) -> None:
             with suppress(Exception):
                 cleanup()
         program = os.path.splitext(os.path.basename(sys.argv[0]))[0]
-        _say(f"[ERROR] {program}: ended at once, by {signal.Signals(number).name}")
+        _say(f"[ERROR] {program}: ended immediately, by {signal.Signals(number).name}")
     os._exit(AT_ONCE)
 
 
@@ -86,7 +86,10 @@ def end_in_time(status: int) -> None:
     def watch() -> None:
         never = threading.Event()
         never.wait(NAMED_S)
-        _say(f"[WARNING] All is done, but this process is kept by {_kept_by()}. It ends in {ENDED_S - NAMED_S:.0f} s.")
+        _say(
+            f"[WARNING] Everything is done, but {_kept_by()} keeps this process alive. It ends in "
+            f"{ENDED_S - NAMED_S:.0f} s."
+        )
         never.wait(ENDED_S - NAMED_S)
         os._exit(status)
 

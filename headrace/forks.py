@@ -74,14 +74,14 @@ def _raised(where: str, kind: type[BaseException], error: BaseException, trace: 
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         return error.code or 0
     raised = "".join(traceback.format_exception(kind, error, trace))
-    _say(f"[ERROR] Process {os.getpid()}, forked at {where}, has raised:\n{raised}")
+    _say(f"[ERROR] Process {os.getpid()}, forked at {where}, raised:\n{raised}")
     return 1
 
 
 def _came_back(where: str) -> int:
     _say(
-        f"[WARNING] Process {os.getpid()}, forked at {where}, returned from the code that forked it, and was ended: "
-        "let it end by os._exit().\n"
+        f"[WARNING] Process {os.getpid()}, forked at {where}, returned from the code that forked it, so Headrace "
+        "ended it: end forked processes with os._exit().\n"
     )
     return 0
 

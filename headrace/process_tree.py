@@ -80,10 +80,10 @@ def end_children() -> None:
 _LOWEST = 0x4000_0000
 """Windows' own statuses are above; programs' own statuses are small, and below 256 on other systems."""
 _STATUSES = {
-    0x4001_0004: "the system ended it, as at a log-off",
-    0x8000_0003: "a breakpoint, as at a failed assertion",
+    0x4001_0004: "the system ended it, for example at log-off",
+    0x8000_0003: "a breakpoint, for example a failed assertion",
     0xC000_0005: "access violation",
-    0xC000_0006: "a file of it could not be read, as on a network drive that is gone",
+    0xC000_0006: "one of its files could not be read, for example on a disconnected network drive",
     0xC000_0017: "not enough memory",
     0xC000_001D: "illegal instruction: built for a newer processor",
     0xC000_007B: "a program or DLL for another architecture, such as 32 bit",
@@ -95,7 +95,7 @@ _STATUSES = {
     0xC000_013A: "Ctrl-C, Ctrl-Break or a closed console",
     0xC000_0142: "a DLL could not be initialised",
     0xC000_0374: "heap corruption",
-    0xC000_0409: "it aborted itself: buffer overrun, or a fatal error that it found",
+    0xC000_0409: "it aborted itself: a buffer overrun or another fatal error",
     0xE043_4352: "an unhandled .NET exception",
     0xE06D_7363: "an unhandled C++ exception",
 }

@@ -38,11 +38,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("what", choices=("check", "play"))
     parser.add_argument("--transport", choices=("tcp", "websocket"), default="tcp")
-    parser.add_argument("--port", type=int, default=None, help=f"{_PORT} without a program, else any that is free")
-    parser.add_argument("--steps", type=int, default=_STEPS_OF_A_LINE, help="of check (1,000)")
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=None,
+        help=f"port to listen on (default: {_PORT}, or any free port if a program is given)",
+    )
+    parser.add_argument("--steps", type=int, default=_STEPS_OF_A_LINE, help="steps of check (1,000)")
     parser.add_argument("--timeout-wait", "--timeout", type=float, default=60.0, help="seconds for each answer (60)")
-    parser.add_argument("--seed", type=int, default=1, help="that the program gets (1)")
-    parser.add_argument("program", nargs="*", help="program to start, and its arguments; the options stand before it")
+    parser.add_argument("--seed", type=int, default=1, help="seed for the program (1)")
+    parser.add_argument(
+        "program", nargs="*", help="program to start, and its arguments; put options before the program"
+    )
     words, of_program = _split(sys.argv[1:] if arguments is None else arguments)
     args = parser.parse_args(words)
     watch_this_process()  # so that the program ends with this process, however it ends

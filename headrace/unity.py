@@ -99,4 +99,4 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "pettingzoo":
             raise
-        raise ImportError(f"{name} needs PettingZoo: python -m pip install 'headrace[pettingzoo]'") from error
+        raise ImportError(f'{name} needs PettingZoo: python -m pip install "headrace[pettingzoo]"') from error

@@ -55,7 +55,7 @@ def follow(arguments: Sequence[str] | None) -> int:
         if args.convert is not None:
             return _convert(args, request)
         if args.id is not None or args.algo is not None:
-            raise CommandError("--id and --algo go with --convert, which reads an entry of rl-baselines3-zoo by them")
+            raise CommandError("--id and --algo need --convert: they choose the entry of rl-baselines3-zoo to convert")
         config = load_config(request.config, request.overrides, complete=not args.validate, **request.old_files)
         wrong = contradictions(request, config)
         if wrong:
@@ -111,7 +111,7 @@ def _say(level: str, text: str) -> None:
 def _convert(args: Namespace, request: Request) -> int:
     """Print a converted file; return 1 if some settings have no counterpart, so that training differs."""
     if request.old_files and (args.id is not None or args.algo is not None):
-        return _refuse("--id and --algo go with a file of rl-baselines3-zoo, which has no lessons")
+        return _refuse("--id and --algo are for a file of rl-baselines3-zoo, which has no lessons")
     converted = convert(args.convert, **request.old_files, env_id=args.id, algorithm=args.algo)
     _warn(converted.warnings)
     print(converted.text, end="")
@@ -134,7 +134,7 @@ def _export_onnx(run_folder: Path, request: Request) -> int:
 
 def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
     if find_spec("matplotlib") is None:
-        return _refuse("--plot needs the package matplotlib: `pip install 'headrace[plot]'`")
+        return _refuse('--plot needs the package matplotlib: `pip install "headrace[plot]"`')
     from headrace.pipeline.prediction.nash_conv import nash_convs
     from headrace.pipeline.reporting.league_files import draw_leagues
     from headrace.pipeline.reporting.pictures import PICTURE, draw_runs, read_run
@@ -152,13 +152,13 @@ def _plot(names: Sequence[str], results: str, target: Path | None) -> int:
         return 0
     if picture is None:
         return _refuse(
-            f"--plot: {', '.join(names)} wrote no curves: a run has some from its first summary_freq steps on"
+            f"--plot: {', '.join(names)} has no curves yet: a run writes the first ones after summary_freq steps"
         )
     path = target or (folders[0] / PICTURE if len(folders) == 1 else Path(PICTURE))
     try:
         path.write_bytes(picture)
     except OSError as error:
-        return _refuse(f"--plot: {path} can't be written: {error.strerror}; name another with --plot-file")
+        return _refuse(f"--plot: {path} can't be written: {error.strerror}; choose another file with --plot-file")
     print(shown(path))
     return 0
 
@@ -181,10 +181,10 @@ def _tournament(players: Sequence[str], request: Request) -> int:
         _say("ERROR", f"{program()}: the tournament has failed: {error}")
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
-        _say("ERROR", f"{program()}: ended at once; nothing of the tournament was written")
+        _say("ERROR", f"{program()}: ended immediately; no results of the tournament were written")
         return 130
     if not table.results:
-        raise CommandError("--tournament: ended before a game was")
+        raise CommandError("--tournament: stopped before the first game ended")
     settings = table.config.checkpoint_settings
     named = ("checkpoint_settings", "run_id") in [each.path for each in request.overrides if isinstance(each, Override)]
     folder = absolute(settings.results_dir) / (settings.run_id if named else TOURNAMENT)
@@ -285,7 +285,7 @@ def _run_to_status(config: RunConfig, details: bool, until: Callable[[ProgressSn
         _say("ERROR", f"{program()}: the run has failed: {error}")
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
-        _say("ERROR", f"{program()}: ended at once; what was not checkpointed is lost")
+        _say("ERROR", f"{program()}: ended immediately; everything since the last checkpoint is lost")
         return 130
 
 

@@ -36,7 +36,7 @@ from headrace.stages.loading import load_attribute
 log = logging.getLogger(__name__)
 
 _WHO = "run(environment=…)"
-_FUNCTION = "give a function that makes one"
+_FUNCTION = "pass a function that makes the environment"
 _VERSION = re.compile(r"[-_]v\d+$")
 
 
@@ -86,9 +86,9 @@ def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
     if is_vec_env(environment):
         if hasattr(environment, "venv") or not hasattr(environment, "envs"):
             raise RunError(
-                f"{_WHO}: {type_of(environment)} is not taken apart; give the list of functions that it was made "
-                "from. What VecNormalize does is a behaviour's network_settings.normalize, VecFrameStack is a wrapper "
-                "(gymnasium.wrappers.FrameStackObservation)"
+                f"{_WHO}: {type_of(environment)} can't be split into its environments; pass the list of functions "
+                "that it was made from. network_settings.normalize replaces VecNormalize, and the wrapper "
+                "gymnasium.wrappers.FrameStackObservation replaces VecFrameStack"
             )
         environment = list(environment.envs)
     makers = list(environment) if isinstance(environment, list | tuple) else [environment]
@@ -100,7 +100,9 @@ def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
                 f"these, or an id; got {type_of(each)}{' in the list' if several else ''}"
             )
     if not makers:
-        raise RunError(f"{_WHO}: the list is empty; expected an environment, or what makes one, for each instance")
+        raise RunError(
+            f"{_WHO}: the list is empty; expected an environment, or a function that makes one, for each instance"
+        )
     return makers, len(makers) if several else None
 
 
@@ -154,7 +156,7 @@ def _made_once(make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     except StageError as error:
         raise RunError(str(error)) from error
     if not _is_object(env):
-        raise RunError(f"{what} gave {type_of(env)}; expected an environment of Gymnasium or PettingZoo")
+        raise RunError(f"{what} returned {type_of(env)}; expected an environment of Gymnasium or PettingZoo")
     with closing(env):
         return env
 
@@ -195,8 +197,7 @@ def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given
         stays = stays or why
     if _is_object(makers[0]) and not stays:
         log.info(
-            "The environment is made again from the object's spec, as often as it is needed; what has been changed in "
-            "the object itself is not in it."
+            "Headrace makes the run's environments from the object's spec; changes to the object itself have no effect."
         )
     if isinstance(given.makers[0], GivenObject) and count is None:
         count = getattr(makers[0], "num_envs", 1)
@@ -204,8 +205,8 @@ def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given
         (wants != 1 and wants * actors != count and not section.is_auto("num_envs")) or count % actors
     ):
         raise RunError(
-            f"environment.num_envs: {wants}{f' for each of {actors} actors' if actors > 1 else ''} does not go with "
-            f"{_WHO}, which is {count}; leave it out, or {_FUNCTION}"
+            f"environment.num_envs: {wants}{f' for each of {actors} actors' if actors > 1 else ''} conflicts with "
+            f"{_WHO}, which gives {count}; omit num_envs, or {_FUNCTION}"
         )
     if count is not None:
         config = with_num_envs(config, count // actors)
@@ -213,9 +214,11 @@ def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given
         try:
             given.pickled()
         except StageError as error:
-            stays = f"it can't go to another process: {error}"
+            stays = f"the environment can't be sent to another process: {error}"
     if config.evaluation is not None and any(isinstance(each, GivenObject) for each in given.makers):
-        raise RunError(f"evaluation: needs an environment beside the one of {_WHO}; {_FUNCTION}, or leave it out")
+        raise RunError(
+            f"evaluation: needs a second environment, but {_WHO} gives only one; {_FUNCTION}, or omit evaluation"
+        )
     if stays:
         return _in_main(config, stays)
     if count is None and _is_object(makers[0]) and (env_id := _id_of(makers[0].spec)):
@@ -241,7 +244,7 @@ def _maker_of(environment: Any, in_main: bool) -> tuple[Callable[..., Any], str]
 
     spec = getattr(environment, "spec", None)
     if not isinstance(spec, gymnasium.envs.registration.EnvSpec) or not isinstance(environment, gymnasium.Env):
-        why = "the environment is an object, without a spec as gymnasium.make gives it"
+        why = "the environment is an object without the spec that gymnasium.make sets"
     elif lost := [each.name for each in spec.additional_wrappers if each.kwargs is None]:
         why = (
             "the environment is an object, and cannot be made again from its spec: its wrapper "
@@ -263,9 +266,9 @@ def _in_main(config: RunConfig, why: str) -> RunConfig:
         asked = getattr(hosts, which)
         if asked.kind != "inline" and asked._is_set("kind"):
             raise RunError(
-                f"pipeline.hosts.{which}.kind: '{asked.kind}' can't be had: {why}; {_FUNCTION}, or leave it out"
+                f"pipeline.hosts.{which}.kind: '{asked.kind}' is not possible, because {why}; {_FUNCTION}, or omit kind"
             )
-    log.info("Environments are stepped in main: %s.", why)
+    log.info("Main steps the environments, because %s.", why)
     for which in {*involved} - {"evaluation"}:
         config = with_hosts(config, which, kind="inline")
     return config
@@ -277,9 +280,9 @@ def _apart(config: RunConfig) -> RunConfig:
         makes = which in ("actors", "evaluation") or (which == "learners" and with_hindsight(config))
         if makes and hosts.kind is not None and HOST_KINDS[hosts.kind].on_ray:
             raise RunError(
-                f"pipeline.hosts.{which}.kind: '{hosts.kind}' does not go with {_WHO}: an object is passed on to "
-                "processes of this machine alone; write a class or function at the top of a module, and its name in "
-                "environment.factory"
+                f"pipeline.hosts.{which}.kind: '{hosts.kind}' does not work with {_WHO}: an object can be passed "
+                "only to processes of this machine; write a class or function at the top of a module, and its name "
+                "in environment.factory"
             )
     return config
 

@@ -40,7 +40,7 @@ def load(
     try:
         checkpoint = newest_checkpoint(folder / "checkpoints")
         if checkpoint is None:
-            raise RunFolderError(f"{folder} is no run that can be resumed: it has no checkpoint")
+            raise RunFolderError(f"{folder} can't be resumed: it has no checkpoint")
         behaviors = {name: _behavior(checkpoint, name, folder) for name in checkpoint.steps}
     except CheckpointError as error:
         raise RunFolderError(str(error)) from error

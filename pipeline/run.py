@@ -162,8 +162,8 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
         pass  # so that an error of the run does not carry this one as its context
     else:
         raise RunError(
-            "run() can't run where an event loop runs already. In a notebook write `await run_async(…)`; in a file "
-            "that a run imports, such as for its environment, put the call under `if __name__ == '__main__':`"
+            "run() can't be called while an event loop is running. In a notebook write `await run_async(…)`; in a "
+            "file that a run imports, such as for its environment, put the call under `if __name__ == '__main__':`"
         )
     return asyncio.run(run_async(config, options, **parts))
 
@@ -172,7 +172,9 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
     """Like `run`, within a running event loop. Cancelling it ends all hosts at once."""
     known = {each.name for each in fields(RunOptions)}
     if unknown := parts.keys() - known:
-        raise TypeError(f"no part of a run: {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
+        raise TypeError(
+            f"unknown parts of a run: {', '.join(sorted(unknown))}; the known ones are {', '.join(sorted(known))}"
+        )
     try:
         with kept_surroundings(), kept_state():
             options = replace(options or RunOptions(), **parts)
@@ -289,7 +291,7 @@ def _open_checkpoint(config: RunConfig, folder: RunFolder) -> tuple[Checkpoint |
     if checkpoint is not None:
         check_players(config, checkpoint)
     elif not left:
-        log.warning("%s ended before its first checkpoint was whole: starting from step 0.", shown(folder.path))
+        log.warning("%s ended before its first checkpoint was complete: starting from step 0.", shown(folder.path))
     return checkpoint, left
 
 
@@ -360,7 +362,7 @@ def never_met(config: RunConfig, coordinator: Coordinator) -> str:
     unseen = [name for name in config.behaviors if not met.keys() & leagues.get(name, {name})]
     if not (met and unseen):
         return ""
-    return f"Listed under behaviors, but never met in the environment: {', '.join(unseen)} (met: {', '.join(met)})."
+    return f"Listed under behaviors, but never seen in the environment: {', '.join(unseen)} (seen: {', '.join(met)})."
 
 
 async def _write_league(coordinator: Coordinator, run_folder: Path) -> None:
@@ -384,9 +386,9 @@ def _raise_failure(plan: RunPlan, coordinator: Coordinator) -> None:
     if plan.folder.rescued_as:
         kept = coordinator.checkpointing.newest >= 0 or any(each.exports for each in coordinator.behaviors.values())
         text += (
-            f"\nWhat the run knew by then is in {shown(plan.folder.path)}."
+            f"\nThe run's state at that point is in {shown(plan.folder.path)}."
             if kept
-            else "\nNo trainer could save its state any more: only the lost folder's checkpoints exist."
+            else "\nNo trainer could save its state: the only checkpoints are those of the lost folder."
         )
     if coordinator.checkpointing.newest >= 0 and not plan.playing and not coordinator.shutdown.failed_at_start:
         run = plan.folder.rescued_as or f"--run-id {plan.folder.run_id}"

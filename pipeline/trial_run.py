@@ -97,9 +97,7 @@ def try_run(config: RunConfig, limit_s: float = 30.0, own_folder: str | None = N
     there, settings = str(Path(folder) / _RUN), config.checkpoint_settings
     real = str(Path(settings.results_dir) / settings.run_id)
     if any(_FULL in each.text for each in remarks):
-        words = (
-            f"not tried to its end: {_FULL}: {Path(folder).parent}, where it is tried; let TMPDIR name another folder"
-        )
+        words = f"the trial could not finish: {_FULL}: {Path(folder).parent}; set TMPDIR to another folder"
         remarks = [Remark(words, serious=False), *(each for each in remarks if _FULL not in each.text)]
     found = [replace(each, text=each.text.replace(there, real)) for each in remarks]
     return [asdict(remark) for remark in dict.fromkeys(found)]

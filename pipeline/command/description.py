@@ -31,7 +31,7 @@ def describe(config: RunConfig) -> str:
     if config.replay is not None:
         lines.append(f"replay of {', '.join(config.replay.streams)} (speed {config.replay.speed})")
     elif offline_demonstrations(config):
-        lines.append(f"demonstrations for {', '.join(offline_demonstrations(config))}, over and over; no agent acts")
+        lines.append(f"demonstrations for {', '.join(offline_demonstrations(config))}, repeatedly; no agent acts")
     else:
         custom = [placement.name for placement in placements_after(config, "agent_processor", in_main=False)]
         actors = len(league_seats(config)) or hosts.actors.replicas
@@ -41,7 +41,9 @@ def describe(config: RunConfig) -> str:
         )
         lines.append(f"  environment: {load_entry(config.environment_kind.description)(config)}{_repeat(config)}")
         if decides_centrally(config):
-            lines.append(f"1 inference host ({hosts.inference.kind}): decides for all agents that learn, in batches")
+            lines.append(
+                f"1 inference host ({hosts.inference.kind}): chooses the actions of all learning agents, in batches"
+            )
     lines += [
         f"environment parameter {name}: {_parameter(each)}"
         for name, each in (config.environment_parameters or {}).items()
@@ -51,9 +53,11 @@ def describe(config: RunConfig) -> str:
         lines += _behavior(config, name, settings.trainer_type, hosts.learners.kind + together)
     lines += _leagues(config)
     if open_keys := _open_keys(config):
-        lines.append(f"chosen when the run starts (auto), by cores and the time of steps: {', '.join(open_keys)}")
+        lines.append(
+            f"chosen when the run starts (auto), from the number of cores and the step time: {', '.join(open_keys)}"
+        )
     if config.torch_settings.precision == "bf16":
-        lines.append("hidden products of learners: bf16; policies and files stay float32")
+        lines.append("learners compute products of hidden layers in bf16; policies and files stay float32")
     if config.evaluation is not None:
         played = config.evaluation
         lines.append(f"evaluation every {played.every} steps, {played.episodes} episodes against {played.opponents}")
@@ -86,8 +90,8 @@ def _leagues(config: RunConfig) -> Iterator[str]:
         league = config.behavior_settings(of).league
         assert league is not None, "it has learners"
         steps = max(config.behavior_settings(name).max_steps for name in learners)
-        played = ", ".join(f"{seats.count(name)} for {name}" for name in learners) if seats else "none learns"
-        yield f"league of {of}, which the file's keys stand for (actors: {played}):"
+        played = ", ".join(f"{seats.count(name)} for {name}" for name in learners) if seats else "no learners"
+        yield f"league of {of}, as expanded from the file (actors: {played}):"
         yield indent(yaml.safe_dump(expanded(league.for_steps(steps)), sort_keys=False).rstrip(), "  ")
 
 
@@ -124,7 +128,9 @@ def _repeat(config: RunConfig) -> str:
 
 def _lag(lag: int | str) -> str:
     return (
-        f"at most {lag} update{'' if lag == 1 else 's'}" if lag != "auto" else "0 or 1 update, as the first ones show"
+        f"at most {lag} update{'' if lag == 1 else 's'}"
+        if lag != "auto"
+        else "0 or 1 update, decided from the first updates"
     )
 
 
@@ -160,7 +166,7 @@ def _decided(config: RunConfig, name: str, stages: Sequence[str]) -> Sequence[st
     settings = config.behavior_settings(name)
     way = " → ".join(["actors", "counted (main)", *(f"{stage} (main)" for stage in stages)])
     brains = ", ".join(f"{brain.name} ({100 * brain.weight:g} %)" for brain in settings.brain)
-    return [f"behavior {name}: {way}", f"  decided by {brains}, {'' if settings.broadcast else 'not '}broadcast"]
+    return [f"behavior {name}: {way}", f"  controlled by {brains}, {'' if settings.broadcast else 'not '}broadcast"]
 
 
 def _behavior(config: RunConfig, name: str, trainer: str, kind: str) -> Sequence[str]:

@@ -76,9 +76,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         ),
         Option("--resume", "checkpoint_settings.", "resume from the run's last checkpoint"),
         Option("--force", "checkpoint_settings.", "archive a run of the same name and start over"),
-        Option(
-            "--initialize-from", "checkpoint_settings.", "start, at step 0, with what another run has learned", "ID"
-        ),
+        Option("--initialize-from", "checkpoint_settings.", "start at step 0 from the policies of another run", "ID"),
         Option(
             "--inference",
             "checkpoint_settings.",
@@ -87,7 +85,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--episodes",
             "inference.",
-            "end --inference after N of each behaviour and team; games a pair of --tournament",
+            "end --inference after N episodes of each behaviour and team; with --tournament: games per pair",
             "N",
             int,
         ),
@@ -96,11 +94,11 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--deterministic",
             each_behavior("network_settings.deterministic"),
-            "act by the mean or the most likely action instead of drawing one",
+            "take the mean or the most likely action instead of sampling",
         ),
         Option("--seed", "env_settings.", "seed of the run's randomness (default: the file's; -1: random)", "N", int),
-        Option("--torch-device", "torch_settings.device", "where trainers compute: cpu, cuda, cuda:1, …", "DEVICE"),
-        Option("--results-dir", "checkpoint_settings.", "where runs are kept (default: results)", "DIR", user_path),
+        Option("--torch-device", "torch_settings.device", "device of the trainers: cpu, cuda, cuda:1, …", "DEVICE"),
+        Option("--results-dir", "checkpoint_settings.", "folder of all runs (default: results)", "DIR", user_path),
         Option("--debug", "debug", "log in detail, and show what Unity executables print"),
     ),
     "environments": (
@@ -124,29 +122,31 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--max-lifetime-restarts",
             "env_settings.",
-            "total restarts of crashed environments; -1: without limit",
+            "total restarts of crashed environments; -1: unlimited",
             "N",
             int,
         ),
         Option(
             "--restarts-rate-limit-n",
             "env_settings.",
-            "restarts within the period of that limit; -1: without limit",
+            "restarts within --restarts-rate-limit-period-s; -1: unlimited",
             "N",
             int,
         ),
-        Option("--restarts-rate-limit-period-s", "env_settings.", "that period, in seconds", "S", int),
+        Option(
+            "--restarts-rate-limit-period-s", "env_settings.", "period of --restarts-rate-limit-n, in seconds", "S", int
+        ),
         Option(
             "--env-args",
             "env_settings.",
-            "pass everything after it to the Unity executable; put it last",
+            "pass everything after this option to the Unity executable; put it last",
             "…",
             nargs=argparse.REMAINDER,
         ),
     ),
     "the Unity engine": (
         Option("--width", "engine_settings.", "width of the window, in pixels", "N", int),
-        Option("--height", "engine_settings.", "its height", "N", int),
+        Option("--height", "engine_settings.", "height of the window, in pixels", "N", int),
         Option("--quality-level", "engine_settings.", "quality level of the Unity project", "N", int),
         Option("--time-scale", "engine_settings.", "speed of the game; 1 is real time", "X", float),
         Option("--target-frame-rate", "engine_settings.", "target frames per second; -1: unlimited", "N", int),
@@ -159,11 +159,11 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--monitor",
             "monitor.listen",
-            "serve a live page of the run (default: this machine only, from port 8470 on)",
+            "serve a live page of the run (default: this machine only, first free port from 8470)",
             "HOST:PORT",
             nargs="?",
         ),
-        Option("--monitor-control", "monitor.control", "the page may pause, save, stop and change hyperparameters"),
+        Option("--monitor-control", "monitor.control", "let the page pause, save, stop and change hyperparameters"),
         Option("--replay", "replay.streams", "learn from recorded streams instead of acting", "STREAM", nargs="+"),
     ),
 }
@@ -205,7 +205,7 @@ def _refuse(text: str) -> Translation:
 def _set_keys(flag: str, keys: str, value: object, instead: str) -> Translation:
     """Translate an option that sets these keys; `instead` is its current spelling."""
     option = Option(flag, keys, "", metavar="VALUE" if not isinstance(value, bool) else "", value=value)
-    warning = f"{flag}: {_OLD}; it was read as {instead}"
+    warning = f"{flag}: {_OLD}; Headrace treats it as {instead}"
     return Translation(tuple(option.overrides(value)), (warning,))
 
 
@@ -240,7 +240,7 @@ def _key_of_behaviors(flag: str, key: str) -> Translate:
 
 def _worker_id(args: argparse.Namespace, value: int) -> Translation:
     port = value + (args.base_port if args.base_port is not None else EnvSettings().base_port)
-    warning = f"--worker-id: {_OLD}; it was read as --base-port {port}"
+    warning = f"--worker-id: {_OLD}; Headrace treats it as --base-port {port}"
     return Translation(warnings=(warning,), replaced={"base_port": port})
 
 
@@ -251,33 +251,33 @@ def _cpu(args: argparse.Namespace, value: Any) -> Translation:
 
 
 def _multi_gpu(args: argparse.Namespace, value: Any) -> Translation:
-    return _refuse("--multi-gpu: a trainer computes on one device; leave it out, or name one: --torch-device cuda:1")
+    return _refuse("--multi-gpu: a trainer uses one device; omit --multi-gpu, or name a device: --torch-device cuda:1")
 
 
 def _num_runs(args: argparse.Namespace, value: int) -> Translation:
     if value == 1:
-        return _warn(f"--num-runs: {_OLD} and no longer needed: a command makes one run")
+        return _warn(f"--num-runs: {_OLD} and no longer needed: a command starts one run")
     run = args.run_id or "ppo"
     apart = EnvSettings().base_port + (args.num_envs or 1)
     return _refuse(
-        f"--num-runs {value}: a command makes one run. Start each run separately, with its own ports: "
-        f"--run-id {run}-0, --run-id {run}-1 --base-port {apart}, and so on"
+        f"--num-runs {value}: a command starts one run. Start each run separately, with its own ports: --run-id "
+        f"{run}-0, --run-id {run}-1 --base-port {apart}, and so on"
     )
 
 
 def _docker_target_name(args: argparse.Namespace, value: str) -> Translation:
     paths = [f"/{value}/{path}" for path in args.paths] or ["the configuration file"]
     return _refuse(
-        f"--docker-target-name {value}: paths are used as they are given. Write them in full: "
-        f"{' '.join(paths)} --results-dir /{value}/results"
+        f"--docker-target-name {value}: Headrace uses paths as given. Write them in full: {' '.join(paths)} "
+        f"--results-dir /{value}/results"
     )
 
 
 def _old_file(flag: str, key: str) -> Translate:
     def translate(args: argparse.Namespace, value: Any) -> Translation:
         warning = (
-            f"{flag}: {_OLD}; its content now belongs in the configuration file, under "
-            f"environment_parameters ('{flag} {value} --convert FILE' writes it so)"
+            f"{flag}: {_OLD}; its content now belongs in the configuration file, under environment_parameters "
+            f"('{flag} {value} --convert FILE' converts it)"
         )
         return Translation(warnings=(warning,), old_files={key: value})
 
@@ -287,9 +287,7 @@ def _old_file(flag: str, key: str) -> Translate:
 def _lesson(args: argparse.Namespace, value: int) -> Translation:
     if value < 0:
         return _refuse(f"--lesson {value}: expected the number of a lesson, from 0")
-    warning = (
-        f"--lesson: {_OLD}; leave the lessons before it out of environment_parameters.<parameter>.curriculum instead"
-    )
+    warning = f"--lesson: {_OLD}; remove the earlier lessons from environment_parameters.<parameter>.curriculum instead"
     return Translation(warnings=(warning,), old_files={"lesson": value})
 
 
@@ -314,7 +312,7 @@ OLD_OPTIONS: tuple[tuple[Option, Translate], ...] = (
     (Option("--tensorflow", "", "no effect"), _needless(_NO_FRAMEWORK.format("--tensorflow"))),
     (Option("--curriculum", "", "environment_parameters", "PATH", user_path), _old_file("--curriculum", "curriculum")),
     (Option("--sampler", "", "environment_parameters", "FILE", user_path), _old_file("--sampler", "sampler")),
-    (Option("--lesson", "", "environment_parameters, without the lessons before it", "N", int), _lesson),
+    (Option("--lesson", "", "environment_parameters, without the earlier lessons", "N", int), _lesson),
     (Option("--num-runs", "", "refused, unless 1", "N", int), _num_runs),
     (Option("--multi-gpu", "", "refused"), _multi_gpu),
     (Option("--docker-target-name", "", "refused", "NAME"), _docker_target_name),

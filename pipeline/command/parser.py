@@ -27,7 +27,7 @@ ATTACHED, LAST = "--monitor", "--env-args"
 
 DESCRIPTION = """\
 Train agents with deep reinforcement learning, as a pipeline described by one YAML file.
-An option takes precedence over the file; one that is not given leaves the file's value as it is.
+An option overrides the file; without the option, the file's value applies.
 """
 
 EPILOG = """\
@@ -41,7 +41,7 @@ examples:
   {0} cartpole.yaml --set behaviors.CartPole.hyperparameters.learning_rate=1e-3
   {0} cartpole.yaml --validate                        print what would be run, or what is wrong
 
-Ctrl-C saves a checkpoint and ends; a second Ctrl-C ends at once. Curves: tensorboard --logdir results
+Ctrl-C saves a checkpoint and ends; a second Ctrl-C ends immediately. Curves: tensorboard --logdir results
 """
 
 
@@ -78,8 +78,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="CONFIG",
         nargs="*",
         type=user_path,
-        help="the YAML file; ML-Agents' training files work as they are. Without one, whatever behaviours the "
-        "environment has learn with the defaults",
+        help="the YAML file; ML-Agents' training files work as they are. Without a file, all behaviours of the "
+        "environment learn with the default settings",
     )
     for title, options in OPTIONS.items():
         group = parser.add_argument_group(title)
@@ -89,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
     runs = parser.add_argument_group("existing runs and models")
     _add_run_options(runs)
     _add_serving_options(runs)
-    add_old_options(parser.add_argument_group("of ML-Agents' older versions (a warning says what to write instead)"))
+    add_old_options(parser.add_argument_group("of older ML-Agents versions (a warning names the replacement)"))
     return parser
 
 
@@ -99,28 +99,32 @@ def _add_file_options(group: argparse._ArgumentGroup) -> None:
     add(
         "--validate",
         action="store_true",
-        help="print the pipeline that would be built, or every mistake; train nothing. An environment of Gymnasium or "
-        "PettingZoo is tried for a few steps, in a separate process",
+        help="print the pipeline that would be built, or every mistake; train nothing. Headrace also tries an "
+        "environment of Gymnasium or PettingZoo for a few steps, in a separate process",
     )
     add(
         "--no-env-check",
         action="store_true",
-        help="with --validate: check the file alone, without trying the run or looking for what it names on the disk",
+        help="with --validate: check only the file, without trying the run or looking for the files that it names",
     )
     add(
         "--convert",
         metavar="OLD",
         type=user_path,
-        help="print a file of an older version of ML-Agents in today's form, or an entry of rl-baselines3-zoo (--id) "
-        "as a run; run nothing",
+        help="convert a file of an older version of ML-Agents, or an entry of rl-baselines3-zoo (--id), print the "
+        "result, and run nothing",
     )
     add("--id", metavar="ENV", help="with --convert: the environment whose rl-baselines3-zoo entry to convert")
-    add("--algo", metavar="NAME", help="with --convert: its algorithm, ppo or sac, if the file's name gives none")
+    add(
+        "--algo",
+        metavar="NAME",
+        help="with --convert: the algorithm, ppo or sac, if the file's name does not contain it",
+    )
     add(
         "-v",
         "--verbose",
         action="store_true",
-        help="print the settings of each behaviour, which run_logs/run.log has in any case",
+        help="print the settings of each behaviour; run_logs/run.log always has them",
     )
     add("--version", action="version", version=f"headrace {version_of('headrace')}")
 
@@ -136,7 +140,10 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         metavar=("FROM", "TO"),
         nargs=2,
         type=user_path,
-        help="write recorded streams as Unity's .demo files: FROM is what a demo_path may be, TO a file or a folder",
+        help=(
+            "write recorded streams as Unity's .demo files: FROM takes the same values as demo_path, TO is a file or "
+            "a folder"
+        ),
     )
     add(
         "--export-onnx",
@@ -155,22 +162,22 @@ def _add_run_options(group: argparse._ArgumentGroup) -> None:
         "--plot-file",
         metavar="PNG",
         type=_file,
-        help="where --plot draws (default: curves.png, of one run in its folder, of several here)",
+        help="file that --plot writes (default: curves.png, in the run's folder, or here for several runs)",
     )
     add(
         "--tournament",
         metavar="PLAYER",
         nargs="+",
         type=user_path,
-        help="let policies of runs, models and scripts play each other, --episodes N games per pair (default: 20), and "
-        "print a rated table; one run alone: its policies and the game's scripted player",
+        help="let policies of runs, models and scripts play each other, --episodes N games per pair (default: 20), "
+        "and print a rated table; if only one run is given: its policies and the game's scripted player",
     )
     add(
         "--view",
         metavar="RUN",
         nargs="+",
         type=user_path,
-        help="serve the live page over runs in their folders, two side by side; with --monitor=HOST:PORT, there",
+        help="serve the live page for the folders of runs, two side by side; --monitor=HOST:PORT sets the address",
     )
 
 
@@ -186,14 +193,14 @@ def _add_serving_options(group: argparse._ArgumentGroup) -> None:
     add(
         "--listen",
         metavar="HOST:PORT",
-        help="where --serve listens (default: this machine only, from port 8480 on; all:PORT for other machines)",
+        help="address of --serve (default: this machine only, first free port from 8480; all:PORT for other machines)",
     )
     add(
         "--allow-origin",
         metavar="ORIGIN",
         action="append",
         default=[],
-        help="pages of this origin, such as https://game.example, may call --serve from a browser; repeatable",
+        help="let pages of this origin, such as https://game.example, call --serve from a browser; repeatable",
     )
 
 
@@ -244,8 +251,8 @@ def read_request(args: argparse.Namespace) -> Request:
         config = config or old_configuration(paths.env)
         line = "--env" if config is None or config == paths.config else f"{config} --env"
         warnings.append(
-            f"{paths.env}: older versions of ML-Agents took the environment as an argument"
-            f"{'' if config == paths.config else f', and found {config} by its name, as is done here'}; "
+            f"{paths.env}: older versions of ML-Agents took the environment as an "
+            f"argument{'' if config == paths.config else f', and found {config} by its name, as Headrace does here'}; "
             f"write {line} {paths.env}"
         )
     # Old options come first, so that current ones take precedence.
@@ -260,7 +267,7 @@ def contradictions(request: Request, config: RunConfig) -> list[str]:
     if not config.checkpoint_settings.inference:
         args = [each.name for each in request.overrides if isinstance(each, Override) and each.path[0] == "inference"]
         if args:
-            return [f"{args[0]}: needs --inference, which plays with the trained policies of the run; add it"]
+            return [f"{args[0]}: add --inference, which plays with the trained policies of the run"]
     if request.env is not None and config.environment is not None and not config.environment_kind.apart:
         return [
             f"--env {request.env}: the configuration's 'environment' section runs "
@@ -306,8 +313,8 @@ def classify_paths(arguments: Sequence[str], env: str | None) -> Paths:
         raise CommandError(f"more than one environment is given: {named}; give one, with --env")
     if len(others) > 1:
         raise CommandError(
-            f"expected one configuration file, got {len(others)}: {', '.join(others)}; "
-            "an environment is given with --env, and the value of an option follows it directly: --monitor=8080"
+            f"expected one configuration file, got {len(others)}: {', '.join(others)}; give an environment with "
+            "--env, and write the value of an option directly after it: --monitor=8080"
         )
     return Paths(Path(others[0]) if others else None, environments[0] if environments else None)
 

@@ -87,14 +87,14 @@ class _Receiver:
         if first:
             if held:
                 log.warning(
-                    "The run can't end yet: %s\nA second Ctrl-C (SIGINT) ends it at once.", self._watch.describe()
+                    "The run can't end yet: %s\nA second Ctrl-C (SIGINT) ends it immediately.", self._watch.describe()
                 )
             return
         if held:
             log.warning("Interrupting %s", self._watch.describe())
             self._watch.interrupt(KeyboardInterrupt())
         if not self.over.wait(AT_ONCE_S):
-            end_process("ended at once; what was not checkpointed is lost", AT_ONCE)
+            end_process("ended immediately; everything since the last checkpoint is lost", AT_ONCE)
 
 
 def end_process(words: str, status: int) -> None:

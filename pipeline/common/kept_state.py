@@ -116,14 +116,14 @@ def _signals() -> Iterator[tuple[str, _PutBack]]:
     """Return our signal handlers, and SIGPIPE ignored: a write to a closed pipe raises instead of killing us."""
     for number in REQUESTS:
         if _is_ours(handler := signal.getsignal(number)):
-            yield f"what {number.name} does", partial(_handle, number, handler)
+            yield f"the handler of {number.name}", partial(_handle, number, handler)
     woken = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     if woken != -1 and _is_ours(signal.getsignal(signal.SIGTERM)):
         yield "signal.set_wakeup_fd()", partial(_wake, woken)
     pipe: Any = getattr(signal, "SIGPIPE", None)
     if pipe is not None and signal.getsignal(pipe) == signal.SIG_IGN:
-        yield "what SIGPIPE does", partial(_handle, pipe, signal.SIG_IGN)
+        yield "the handler of SIGPIPE", partial(_handle, pipe, signal.SIG_IGN)
 
 
 def _attribute(of: object, name: str) -> _PutBack:

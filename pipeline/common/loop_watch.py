@@ -187,8 +187,8 @@ class LoopWatch:
     def _insist(self, held: float) -> None:
         """Handle an interruption that had no effect on the code that blocks the event loop."""
         words = (
-            f"main has been silent for {held:.0f} s (pipeline.supervision.main.end_s), and what it does can't be "
-            f"interrupted: {self.describe()}"
+            f"main has been silent for {held:.0f} s (pipeline.supervision.main.end_s), and can't be interrupted: "
+            f"{self.describe()}"
         )
         if self._give_up is not None:
             self._give_up(words)

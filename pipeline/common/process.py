@@ -27,10 +27,10 @@ def describe_limit() -> str:
     if sys.platform == "win32":
         return "too many files are open"
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = "" if most == resource.RLIM_INFINITY else f", without special rights up to {most}"
+    allowed = "" if most == resource.RLIM_INFINITY else f", up to {most} without special rights"
     return (
-        f"the limit of {limit} open files is reached. Main needs some 100 for each actor and 50 more: raise the limit "
-        f"(`ulimit -n`{allowed}), or let fewer actors run"
+        f"the limit of {limit} open files is reached. Main needs about 100 for each actor, plus 50: raise the limit "
+        f"(`ulimit -n`{allowed}), or run fewer actors"
     )
 
 
@@ -182,7 +182,7 @@ def usage_lacks() -> str:
     """Return what is missing here for reading processes' usage; empty if nothing."""
     if _reads_proc() or _psutil() is not None:
         return ""
-    return "CPU and memory of processes are read by the package psutil here: pip install 'headrace[monitor]'"
+    return 'on this system, reading the CPU time and memory of processes needs psutil: pip install "headrace[monitor]"'
 
 
 def read_usage(pid: int) -> ProcessUsage | None:

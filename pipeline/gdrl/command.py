@@ -41,9 +41,9 @@ An existing experiment continues. {OURS} does the same from a YAML file, and mor
 EPILOG = """\
 examples:
   gdrl                                                    train in the editor: press Play when prompted
-  gdrl --env_path=builds/ball.x86_64 --n_parallel=4       train in four builds at once, into logs/sb3/experiment
+  gdrl --env_path=builds/ball.x86_64 --n_parallel=4       train in four builds in parallel, into logs/sb3/experiment
   gdrl --env_path=builds/ball.x86_64 --inference          play with what was trained
-  gdrl --trainer=rllib --config_file=rllib_config.yaml    train by RLlib's file
+  gdrl --trainer=rllib --config_file=rllib_config.yaml    train with RLlib's file
 
 Other --key=value arguments are passed on to the game. Ctrl-C saves and ends.
 """
@@ -80,17 +80,29 @@ def _parser() -> argparse.ArgumentParser:
     add("--experiment_dir", metavar="DIR", type=user_path, help="folder of all experiments (logs/<trainer>)")
     add("--experiment_name", metavar="NAME", default="experiment", help="the experiment's own folder (experiment)")
     add("--seed", type=int, default=0, help="seed of the experiment (0)")
-    add("--base_port", "--base-port", type=int, metavar="PORT", help="port of the first game, ours alone (11008)")
+    add(
+        "--base_port",
+        "--base-port",
+        type=int,
+        metavar="PORT",
+        help="port of the first game; only Headrace has this option (11008)",
+    )
     add("--timesteps", type=int, default=None, metavar="N", help="agents' steps to train for (1,000,000)")
-    add(f"--{_STEPS_BY_SAMPLE_FACTORY}", dest="timesteps", type=int, metavar="N", help="the same, by sf's name")
-    add("--n_parallel", type=int, default=1, metavar="N", help="builds at once; more than 1 need --env_path (1)")
+    add(f"--{_STEPS_BY_SAMPLE_FACTORY}", dest="timesteps", type=int, metavar="N", help="sf's name for --timesteps")
+    add(
+        "--n_parallel",
+        type=int,
+        default=1,
+        metavar="N",
+        help="builds to run in parallel; more than 1 need --env_path (1)",
+    )
     add("--speedup", type=float, default=1.0, metavar="X", help="speed of the game, as a multiple of real time (1)")
     add("--viz", action="store_true", help="show the builds' windows; pictures of cameras need them")
     add("--linear_lr_schedule", action="store_true", help="let the learning rate fall to 0 at the last step")
     add("--resume_model_path", "--restore", **_PATH, help="continue from a model of --save_model_path")
     add("--save_model_path", **_PATH, help="also save the experiment's last checkpoint as PATH.zip")
     add("--save_checkpoint_frequency", type=int, metavar="N", help="steps between checkpoints (50,000)")
-    add("--onnx_export_path", **_PATH, help="also write the model as PATH.onnx; it is in the experiment anyway")
+    add("--onnx_export_path", **_PATH, help="also write the model as PATH.onnx; the experiment always has a copy")
     add(
         "--inference",
         "--eval",
@@ -142,7 +154,7 @@ def _left(args: Namespace) -> list[str]:
     if args.onnx_export_path is not None:
         models = sorted(folder.glob("*.onnx"))
         if not models:
-            raise CommandError(f"--onnx_export_path: {folder} has no model; its log says why")
+            raise CommandError(f"--onnx_export_path: {folder} has no model; the log there says why")
         path = Path(args.onnx_export_path).with_suffix(".onnx")
         for model in models:
             target = path if len(models) == 1 else path.with_name(f"{path.stem}_{model.name}")
@@ -187,8 +199,8 @@ def configuration_of(args: Namespace, passed: Sequence[str]) -> RunConfig:
     done = _steps_done(folder_of(args))
     if args.inference and done is None:
         raise CommandError(
-            f"--inference: no experiment has been trained yet in {shown(folder_of(args))}; name the experiment by "
-            "--experiment_dir and --experiment_name, or a saved model by --resume_model_path"
+            f"--inference: no experiment has been trained yet in {shown(folder_of(args))}; name the experiment with "
+            "--experiment_dir and --experiment_name, or a saved model with --resume_model_path"
         )
     overrides = _flags(args, passed)
     overrides["checkpoint_settings.run_id"] = args.experiment_name
@@ -270,7 +282,7 @@ def _steps_done(folder: Path) -> int | None:
     try:
         found = newest_checkpoint(folder / "checkpoints")
     except CheckpointError as error:
-        raise CommandError(f"{folder}: {error}; or name a new experiment by --experiment_name") from None
+        raise CommandError(f"{folder}: {error}; or name a new experiment with --experiment_name") from None
     return None if found is None else max(found.steps.values(), default=0)
 
 
@@ -279,8 +291,8 @@ def _take_up(model: Path, folder: Path) -> None:
     if model.is_dir():
         if model.resolve() != folder.resolve():
             raise CommandError(
-                f"--resume_model_path {model}: is a folder; name an experiment's own by --experiment_dir and "
-                "--experiment_name, or a model of --save_model_path"
+                f"--resume_model_path {model}: is a folder; expected a model of --save_model_path. To continue an "
+                "experiment, name it with --experiment_dir and --experiment_name"
             )
         return
     model = model if model.is_file() else model.with_suffix(".zip")

@@ -21,8 +21,8 @@ DUMP_S = 0.5
 _ENDED = "its process has just ended"
 _SILENT = "its process is not running: it was stopped, or the machine is too busy"
 _SILENT_ON_WINDOWS = (
-    "its process does not answer: it is in a call that holds Python's lock, which can't be looked into on Windows, it "
-    "was stopped, or the machine has no time for it"
+    "its process does not answer: it is in a call that holds Python's lock (which can't be inspected on Windows), it "
+    "was stopped, or the machine is too busy"
 )
 
 

@@ -96,9 +96,9 @@ class BehaviorStarter:
         learns = settings.learns
         if learns and settings.demonstrations is not None and not self._plan.replay_edge and not self._plan.playing:
             raise RunError(
-                f"behaviors.{spec.name}: the environment has it, and it learns from demonstrations alone, so it can't "
-                f"be trained in a run in which agents act; leave all others out of its file (listed: "
-                f"{', '.join(self._plan.config.behaviors)}), or let it imitate a 'teacher' of this run"
+                f"behaviors.{spec.name}: this behaviour learns only from demonstrations, but it is in the "
+                "environment, and a run in which agents act can't train it; remove the other behaviours from the "
+                f"file (listed: {', '.join(self._plan.config.behaviors)}), or let it imitate a 'teacher' of this run"
             )
         if spec.name not in self.behaviors and (self._plan.playing or not learns):
             self._run.flow.ledger.open_unbounded(spec.name)  # no trainer learns from its steps
@@ -269,5 +269,5 @@ class BehaviorStarter:
 
 def _deciders(settings: BehaviorSettings) -> str:
     """Describe which brains decide for a behaviour."""
-    words = [f"{brain.name} decides in {100 * brain.weight:g} % of the games" for brain in settings.brain]
-    return f"{settings.brain[0].name} decides" if len(words) == 1 else ", ".join(words)
+    words = [f"{brain.name} plays {100 * brain.weight:g} % of the games" for brain in settings.brain]
+    return f"{settings.brain[0].name} controls it" if len(words) == 1 else ", ".join(words)

@@ -195,7 +195,7 @@ class Checkpointing:
             self._leave_out(missing)
             self._commit_if_whole()
         elif self._assembler.give_up(number):
-            self._failed(number, f"{name} has ended without its part of {', '.join(missing)}")
+            self._failed(number, f"{name} ended before it delivered {', '.join(missing)}")
 
     def signs(self) -> object:
         """Return the progress of the checkpoint in progress: trainers, parts, bytes on the disk."""
@@ -232,7 +232,9 @@ class Checkpointing:
         self._commit_if_whole()
         number, missing = self._assembler.pending, self._assembler.missing
         if number is not None and self._assembler.give_up(number):
-            lacking = f"never delivered {', '.join(missing)}" if missing else "another program has a file of it open"
+            lacking = (
+                f"never delivered {', '.join(missing)}" if missing else "another program has one of its files open"
+            )
             self._failed(number, f"its hosts have ended, and {lacking}")
 
     def exported(self, message: Exported | ExportFailed) -> None:
@@ -247,7 +249,7 @@ class Checkpointing:
 
     def go_on(self) -> None:
         """Write the options of a resumed run."""
-        with self._files.writing(self._folder.path / CONFIGURATION, "it has the options of before"):
+        with self._files.writing(self._folder.path / CONFIGURATION, "it still has the old options"):
             self._folder.go_on()
 
     def write_status(self, final: bool) -> None:
@@ -256,10 +258,10 @@ class Checkpointing:
             name: BehaviorStatus(tuple(state.exports), self._last(name, state) if final else None, state.elo)
             for name, state in self._behaviors.items()
         }
-        with self._files.writing(self._folder.training_status, "its list of exported policies is behind"):
+        with self._files.writing(self._folder.training_status, "its list of exported policies is out of date"):
             lessons = self._run.parts.merged(lambda part: part.lessons())
             self._folder.write_training_status(TrainingStatus(behaviors, lessons))
-        with self._files.writing(self._folder.timers, "its timers are behind"):
+        with self._files.writing(self._folder.timers, "its timers are out of date"):
             self._folder.files.make_folder(self._folder.timers.parent)
             self._run.timers.write(self._folder.timers)
 
@@ -277,7 +279,9 @@ class Checkpointing:
         """Let the run fail if a behaviour's last policy could not be written, whatever older ones there are."""
         lost = [f"{name} ({state.not_exported})" for name, state in self._behaviors.items() if state.not_exported]
         if lost:
-            text = f"the final policy could not be written for {', '.join(lost)}. Make room for it, and resume the run"
+            text = (
+                f"the final policy could not be written for {', '.join(lost)}. Free some disk space, and resume the run"
+            )
             self.failed(HostFailed(f"{text}, which writes it again.", "", MAIN))
 
     def _expected(self) -> set[str]:
@@ -323,7 +327,7 @@ class Checkpointing:
                 state.checkpoint_begun()
         if self._unseen():  # they start from this checkpoint, as the one that the run resumed from may be gone
             self._run.stages.checkpoint = newest_checkpoint(self.folder)
-        log.debug("checkpoint %d is whole", number)
+        log.debug("checkpoint %d is complete", number)
         write_leagues(self._run.starter.league_reports(), self._folder.path, pictures=False)  # one of a killed run
         for name in self._behaviors:
             self._run.reporter.mark(name, steps[name], "checkpoint", f"checkpoint {number}")
@@ -372,12 +376,17 @@ class Checkpointing:
         except FileNotFoundError as error:
             self._lost.update(unseen)
             names, path = ", ".join(unseen), error.filename2 or error.filename
-            log.error("%s is gone: %s, not seen again yet, would start at step 0.", path, names)
+            log.error(
+                "%s is gone. If the run is resumed, these behaviours start at step 0, as they have not appeared "
+                "again yet: %s.",
+                path,
+                names,
+            )
 
     def _failed(self, number: int, reason: str) -> None:
         if self.look():
             return
-        before = "the one before it stays" if self.newest >= 0 else "and there is none before it"
+        before = "so the previous one is kept" if self.newest >= 0 else "and there is no earlier one"
         log.error("Checkpoint %d could not be written, %s: %s", number, before, reason)
         self._ended(reason)
 

@@ -117,7 +117,9 @@ class RunControls:
         check(type(configured), {**configured.model_dump(), name: value}, lambda key, text: nowhere((*at, *key), text))
         low, high = sorted((abs(may[name]), abs(value)))
         if high > FAR * low and not confirm:
-            raise Unconfirmed(f"{name} of {behavior} is {may[name]:g}, and {value:g} is more than tenfold away from it")
+            raise Unconfirmed(
+                f"{name} of {behavior} is {may[name]:g}, and {value:g} differs from it by more than a factor of 10"
+            )
         if state.learner is None or not state.ready:
             raise NotNow(f"the learner of {behavior} is not ready")
         self._changed.setdefault(behavior, {})[name] = value

@@ -309,7 +309,7 @@ class Learners:
         log.warning(
             "%s continues from %s; its actors were not restarted. %d steps of learning are lost.",
             host.plan.name,
-            f"step {step}, its last checkpoint" if host.plan.resume else "the start, as there is no checkpoint",
+            f"step {step}, its last checkpoint" if host.plan.resume else "the start, because there is no checkpoint",
             max(0, lost_at - step),
         )
 
@@ -361,7 +361,7 @@ class SilenceWatch:
         elif host.may_hang and self._may_replace(host):
             log.warning("%s\nKilling it.", words)
         else:
-            self._run.shutdown.fail(HostFailed(f"{words}\nIt was ended.", "", silence.host))
+            self._run.shutdown.fail(HostFailed(f"{words}\nThe host was killed.", "", silence.host))
         host.kill()
 
     def _judge_main(self, silence: Silence) -> None:
@@ -370,10 +370,10 @@ class SilenceWatch:
         if not silence.ends:
             log.warning("%s", words)
         elif activity is not None and activity.task is not None:
-            self._run.shutdown.fail(HostFailed(f"{words}\nIt was ended.", "", activity.stage))
+            self._run.shutdown.fail(HostFailed(f"{words}\nThe stage was cancelled.", "", activity.stage))
             activity.task.cancel()
 
 
 def _words(silence: Silence) -> str:
-    starting = " while it prepares itself" if silence.starting else ""
+    starting = " while starting" if silence.starting else ""
     return f"{silence.host} has been silent for {silence.seconds:.0f} s{starting} ({silence.key})"

@@ -145,7 +145,7 @@ def _check_host_kinds(config: RunConfig) -> None:
         if needed and find_spec(needed) is None:
             raise RunError(
                 f"pipeline.hosts.{which}.kind: '{hosts.kind}' needs the package {needed}, which is not installed: "
-                f"`pip install 'headrace[{needed}]'`, or use another kind"
+                f'`pip install "headrace[{needed}]"`, or use another kind'
             )
 
 
@@ -161,8 +161,8 @@ def _check_persons(config: RunConfig) -> None:
         raise RunError(f"{where} needs a game that the live page can show: {refused}")
     if config.monitor is None or not config.monitor.control:
         raise RunError(
-            f"{where} is a person on the live page: start the run with --monitor-control (or give it "
-            "'monitor: {control: true}'), and play at the address that it prints"
+            f"{where} stands for a person on the live page: start the run with --monitor-control (or set 'monitor: "
+            f"{{control: true}}'), and play at the address that it prints"
         )
 
 
@@ -180,9 +180,9 @@ def _check_origin(run_folder: Path) -> None:
         raise unusable(run_folder, error) from error
     raise RunError(
         f"{run_folder} has trained policies ({ours[0]}), but {run_folder / 'checkpoints'} holds no checkpoint: none "
-        "could be written, or they were removed. Resuming would train from step 0, over the policies. "
-        f"Restore the checkpoints from a copy; or begin another --run-id with --initialize-from={run_folder.name}, "
-        "which is its newest policy; or start over with --force, which archives this run"
+        "could be written, or they were removed. Resuming would train from step 0 and overwrite the policies. "
+        "Restore the checkpoints from a copy; or start another --run-id from the newest policy with "
+        f"--initialize-from={run_folder.name}; or start over with --force, which archives this run"
     )
 
 

@@ -128,7 +128,7 @@ def _with_instances(config: RunConfig, kept: Mapping[str, Any], cores: int, rema
         return with_num_envs(config, 1)
     best = max(count / (TICK_S + seconds) for count, seconds in took.items())
     number = next(count for count, seconds in took.items() if count / (TICK_S + seconds) * GROWTH >= best)
-    remarks.append(f"num_envs {number}, which step in {took[number]:.2g} s ({_others(took, number)})")
+    remarks.append(f"num_envs {number}, which take {took[number]:.2g} s a step ({_others(took, number)})")
     return with_num_envs(config, number)
 
 
@@ -158,7 +158,9 @@ def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks
     least = min(tick.values())
     actors = next(number for number, seconds in tick.items() if seconds <= 1.1 * least)
     if tick[1] < WORTH * tick[actors]:
-        remarks.append(f"1 actor for {whole} environments, whose steps take {full:.2g} s: more would hardly be faster")
+        remarks.append(
+            f"1 actor for {whole} environments, whose steps take {full:.2g} s: more actors would hardly be faster"
+        )
         return config
     remarks.append(
         f"{actors} actors with {whole // actors} of the {whole} environments each, as a step of all takes {full:.2g} s "
@@ -260,7 +262,10 @@ def _cores(cores: int) -> str:
 
 
 def _others(took: Mapping[int, float], number: int) -> str:
-    return ", ".join(f"{count}: {seconds:.2g} s" for count, seconds in took.items() if count != number) or "no others"
+    return (
+        ", ".join(f"{count}: {seconds:.2g} s" for count, seconds in took.items() if count != number)
+        or "nothing else was measured"
+    )
 
 
 # Viewing a run with `--inference`, in a window or as films, which changes the arrangement of its environments.
@@ -302,7 +307,7 @@ def _tell(before: RunConfig, after: RunConfig, option: str) -> None:
     actors, num_envs = before.pipeline.hosts.actors.replicas, before.environment.num_envs
     changes = []
     if actors * num_envs > 1:
-        changes.append(f"one instance is played (instead of {actors * num_envs})")
+        changes.append(f"only one instance plays (instead of {actors * num_envs})")
     before_options, options = before.environment.options, after.environment.options
     changes += [f"{key}: {value}" for key, value in options.items() if before_options.get(key) != value]
     if changes:

@@ -91,7 +91,7 @@ class Shutdown:
     def fail(self, failure: HostFailed) -> bool:
         """Handle a failure: save what can be saved, and end; return False if the run had failed before."""
         if self.failure is not None:
-            log.debug("a further failure: %s", failure.message)
+            log.debug("another failure: %s", failure.message)
             return False
         self.failure = failure
         put_back()  # what is logged
@@ -119,7 +119,7 @@ class Shutdown:
         if self.begun or not self._exhausted >= self._sources:
             return
         if self._behaviors:
-            log.info("No more experience comes. The run ends.")
+            log.info("No more experience arrives. The run ends.")
             self.finish()
         else:
             self.fail(HostFailed(_NOTHING_SEEN, "", name))
@@ -251,7 +251,10 @@ class EarlyEnd:
     def check_time(self, now_s: float) -> None:
         """End the run if its time is up."""
         if self._limit_s is not None and not self._shutdown.begun and now_s - self._began_s >= self._limit_s:
-            words = "The run has taken its %g s (pipeline.max_wall_time_s). Please wait while a checkpoint is saved."
+            words = (
+                "The run has reached its time limit of %g s (pipeline.max_wall_time_s). Please wait while a "
+                "checkpoint is saved."
+            )
             self._end(OUT_OF_TIME, words % self._limit_s)
 
     def check_rating(self, state: BehaviorState) -> None:

@@ -92,7 +92,7 @@ def _left_out(config: RunConfig) -> Iterator[str]:
     if config.record is not None:
         yield "recording (record)"
     for path, _ in persons_in(config):
-        yield f"the person who plays ({dotted(path)}.brain), by chance instead"
+        yield f"a person's play ({dotted(path)}.brain), which random actions replace"
 
 
 def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Mapping[str, Any]:
@@ -113,7 +113,7 @@ def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Map
         how = ended if answer.status >= 0 else f"crashed by {signal.Signals(-answer.status).name}"
         text = (
             f"the environment {how} while it was tried{where}; expected an environment that raises an error instead: "
-            f"look into what it calls there ({_SKIP})"
+            f"check what it calls there ({_SKIP})"
         )
     return {"text": text, "serious": True, "key": ("environment",)}
 

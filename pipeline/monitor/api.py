@@ -53,7 +53,7 @@ class StateFeed:
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Stream to a viewer: the newest state immediately, then the newest each time the viewer has read one."""
         if self.viewers >= MOST_VIEWERS:
-            raise web.HTTPServiceUnavailable(text=f"{MOST_VIEWERS} look already")
+            raise web.HTTPServiceUnavailable(text=f"{MOST_VIEWERS} viewers are already connected")
         response = web.StreamResponse(headers={hdrs.CACHE_CONTROL: "no-store", "X-Accel-Buffering": "no"})
         response.content_type = "text/event-stream"
         self.viewers += 1
@@ -208,19 +208,19 @@ class ShownRun(Protocol):
 
 
 _OF_BEHAVIORS = {
-    "max_steps": "Steps at which it ends",
+    "max_steps": "Steps at which its training ends",
     "steps_per_s": "Trainer steps per second",
     "reward": "Mean return of the last 100 training episodes",
     "elo": "Rating of the newest policy",
-    "lag": "Updates by which acting policies were behind",
-    "policy_wait": "Share of the time in which actors stood still until the next policy",
+    "lag": "Lag of the acting policies, in updates",
+    "policy_wait": "Share of the time that actors waited for the next policy",
 }
 _OF_QUEUES = {
-    "depth": "Items that wait",
-    "capacity": "Most items that wait",
-    "high_water": "Most items that ever waited",
-    "put_wait": "Share of time in which producers waited for room",
-    "get_wait": "Share of time in which consumers waited for items",
+    "depth": "Items in the queue",
+    "capacity": "Most items that the queue holds",
+    "high_water": "Most items that were in the queue so far",
+    "put_wait": "Share of the time that producers waited for space",
+    "get_wait": "Share of the time that consumers waited for items",
 }
 
 
@@ -247,14 +247,14 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric]:
         state = self._run.state()
-        healthy = GaugeMetricFamily("headrace_healthy", "1 while the run goes on")
+        healthy = GaugeMetricFamily("headrace_healthy", "1 while the run is healthy")
         healthy.add_metric([], 0.0 if self._run.trouble() else 1.0)
         yield healthy
         yield from self._behaviors(state["behaviors"])
         yield from _gauges("headrace_queue_", _OF_QUEUES, state["edges"], ("queue", "source", "target"), _ends)
         cause = GaugeMetricFamily(
             "headrace_bottleneck",
-            "Share of the time in which the part works that holds the run up; absent where none does by itself",
+            "Share of the time that the bottleneck is busy; absent if no single part is the bottleneck",
             labels=["host", "stage", "behavior"],
         )
         if (found := state.get("bottleneck")) is not None and found["host"]:

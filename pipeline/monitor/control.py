@@ -27,9 +27,13 @@ class HyperparameterChange(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
     behavior: str = Field(description="The behaviour's name.")
-    name: str = Field(description="Such as learning_rate: one of `hyperparameters` in the behaviour's state.")
+    name: str = Field(
+        description="A hyperparameter, such as learning_rate: a key of `hyperparameters` in the behaviour's state."
+    )
     value: float = Field(description="The value at the start of the schedule, within the bounds of the YAML's key.")
-    confirm: bool = Field(False, description="True for a value more than tenfold away from the present one.")
+    confirm: bool = Field(
+        False, description="True to confirm a value that differs from the current one by more than a factor of 10."
+    )
 
 
 class Control:
@@ -111,10 +115,10 @@ async def _describe(_: web.Request) -> web.Response:
 def schema() -> dict[str, Any]:
     """Return the API as an OpenAPI document."""
     words = {
-        "pause": "Hold the actors; what is on its way is learned from",
-        "resume": "Let them go on",
+        "pause": "Pause the actors; the trainers still learn from steps in flight",
+        "resume": "Resume the actors",
         "checkpoint": "Save a checkpoint now",
-        "stop": "End the run in order, with a last checkpoint, as Ctrl-C does",
+        "stop": "End the run with a last checkpoint, as Ctrl-C does",
         "hyperparameters": str(HyperparameterChange.__doc__),
     }
     refusals = {
@@ -123,8 +127,8 @@ def schema() -> dict[str, Any]:
         "404": "No such behaviour or hyperparameter",
         "409": "Not now: the message says why",
         "413": "The body is too large",
-        "422": "The body does not fit, or the value is out of its bounds",
-        "428": "The value is far from the present one: send `confirm: true` with it",
+        "422": "The body has the wrong form, or the value is out of bounds",
+        "428": "The value is far from the current one: send `confirm: true` with it",
     }
     responses = {status: {"description": text} for status, text in {"200": "Done", **refusals}.items()}
     posts: dict[str, Any] = {}

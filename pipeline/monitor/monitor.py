@@ -86,7 +86,7 @@ class PageServer:
         try:
             self._do(self._say_goodbye())
         except Exception as error:
-            log.warning("The page's server did not end in order: %s", error or type(error).__name__)
+            log.warning("The page's server did not shut down cleanly: %s", error or type(error).__name__)
         self._end_thread()
 
     async def _say_goodbye(self) -> None:
@@ -110,7 +110,7 @@ class PageServer:
         try:
             function(*arguments)
         except Exception as error:
-            log.error("The page can't show the run's state (training goes on): %r", error)
+            log.error("The page can't show the run's state (training continues): %r", error)
 
 
 LEAGUE_EVERY_S = 5.0
@@ -181,7 +181,7 @@ class LivePage:
         words, kept = "The live page of this run: %s", {}
         if self._token:
             tell_user(f"[INFO] {words}" % self.server.addresses(self._token))
-            words, kept = f"{words} (its token is on the terminal alone)", {DETAIL: True}
+            words, kept = f"{words} (only the terminal shows the token)", {DETAIL: True}
         log.info(words, self.server.addresses(), extra=kept)
 
     def publish(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:

@@ -141,7 +141,7 @@ class Viewer:
         if isinstance(wish, Pace) and self._show.own and not self._may_play:
             raise Refused(NOT_ALLOWED)
         if isinstance(wish, Give | Pace) and not self._may_play and self._show.order.persons:
-            raise Refused("somebody plays, so that this is not yours to change")
+            raise Refused("a person is playing, so only the person can change this")
         match wish:
             case HoldKeys():
                 self._hold(wish)
@@ -183,7 +183,7 @@ class Viewer:
     def _give(self, wish: Give) -> None:
         side = self._side(wish.side)
         if self._show.own:
-            raise Refused("this is the run's own game: the configuration says who plays")
+            raise Refused("this is the run's own game: the configuration sets who plays")
         if wish.player not in side["choices"]:
             there = ", ".join(side["choices"])
             raise Refused(f"there is no player '{wish.player}' for {wish.side}; there are: {there}")
@@ -197,9 +197,9 @@ class Viewer:
                 self._let_go(wish.side)
             return
         if persons.get(wish.side, self) is not self:
-            raise Refused(f"somebody else plays for {wish.side}")
+            raise Refused(f"another person already plays for {wish.side}")
         if not side["seat"]:
-            raise Refused(f"no person plays for {wish.side} in the run's own game: that needs 'brain: player'")
+            raise Refused(f"a person can play for {wish.side} in the run's own game only with 'brain: player'")
         for taken in [taken for taken, viewer in persons.items() if viewer is self]:
             self._let_go(taken)  # a viewer has one pair of hands
         persons[wish.side] = self
@@ -215,7 +215,7 @@ class Viewer:
             if self._show.own:
                 raise Refused("the run records its own game: start it with --record, and 'broadcast: true'")
             if self._show.order.persons.get(wish.side) is not self:
-                raise Refused("only your own play can be recorded: take the side over first")
+                raise Refused("only your own play can be recorded: take over the side first")
         self._show.order.recorded = wish.side
 
     def _side(self, side: str) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def watching(show: ShownGame, may_play: Callable[[web.Request], bool]) -> Callab
 
     async def respond(request: web.Request) -> web.WebSocketResponse:
         if show.viewers >= MOST_VIEWERS:
-            raise web.HTTPServiceUnavailable(text=f"{MOST_VIEWERS} watch already")
+            raise web.HTTPServiceUnavailable(text=f"{MOST_VIEWERS} viewers are already watching")
         socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, heartbeat=PATIENCE_S, compress=False)
         if not socket.can_prepare(request):
             raise web.HTTPUpgradeRequired(text="this path is for a WebSocket", headers={hdrs.UPGRADE: "websocket"})

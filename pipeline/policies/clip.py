@@ -38,7 +38,7 @@ def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export
     if settings is None or settings.kind != "builtin" or settings.id != "Volley":
         return
     if settings.action_repeat is not None:
-        log.info("The final policy is not filmed: in a clip no action is held for several steps.")
+        log.info("The final policy is not filmed: a clip does not support actions that are held for several steps.")
         return
     from headrace.stages.games.policy_player import PolicyPlayer
     from headrace.stages.games.volley import ScriptedPlayer, VolleyGroup

@@ -246,7 +246,7 @@ def _check_archive(path: Path, file: io.BytesIO) -> None:
                 raise _DamagedError(f"is damaged: its entry {member.filename} claims to be a folder; {_RESTORE}")
         if (entry := archive.testzip()) is not None:  # torch ignores the checksums
             raise _DamagedError(
-                f"is damaged: the checksum (CRC-32) of its entry {entry} is not that of what was written; {_RESTORE}"
+                f"is damaged: the checksum (CRC-32) of its entry {entry} does not match its content; {_RESTORE}"
             )
 
 
@@ -254,10 +254,10 @@ def _describe_torch_error(error: Exception, path: Path) -> str:
     found = re.search(r"GLOBAL ([\w.]+\w)", str(error))
     if found:
         return (
-            f"it holds other objects ({found[1]}) than tensors and plain values; loading these could run any code, so "
-            "nothing of it was loaded"
+            f"it holds objects other than tensors and plain values ({found[1]}); loading them could run any code, so "
+            "nothing was loaded"
         )
-    return "it is empty" if path.stat().st_size == 0 else "it is damaged, or not a file of torch's"
+    return "it is empty" if path.stat().st_size == 0 else "it is damaged, or not a PyTorch file"
 
 
 def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
@@ -268,7 +268,9 @@ def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
     """
     size, unpacked = path.stat().st_size, sum(member.file_size for member in archive.infolist())
     if unpacked > size:
-        raise _DamagedError(f"is not an exported policy: its content claims {unpacked:,} bytes, the file has {size:,}")
+        raise _DamagedError(
+            f"is not an exported policy: its content claims {unpacked:,} bytes, but the file has {size:,}"
+        )
 
 
 def check_tensors(path: Path, content: Mapping[str, Any]) -> None:
@@ -288,7 +290,7 @@ def check_tensors(path: Path, content: Mapping[str, Any]) -> None:
 
     _map_leaves(content, count)
     if claimed > path.stat().st_size:
-        raise ValueError(f"its tensors claim {claimed:,} bytes, the file has {path.stat().st_size:,}")
+        raise ValueError(f"its tensors claim {claimed:,} bytes, but the file has {path.stat().st_size:,}")
 
 
 def load_acting_policy(path: Path, folder: Path | None = None) -> ActingPolicy:

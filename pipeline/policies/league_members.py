@@ -100,14 +100,14 @@ def member_file(run_folder: Path, behavior: str, number: int) -> Path:
     folder = pool_folder(run_folder)
     members = members_in(folder)
     if number >= len(members):
-        there = f"there are member-0 to member-{len(members) - 1}" if members else "there is none yet"
+        there = f"there are member-0 to member-{len(members) - 1}" if members else "the pool is empty"
         raise RunError(f"{folder} holds no member-{number}: {there}")
     member = members[number]
     if member.behavior not in ("", of):
         raise RunError(f"member-{number} of {folder} plays {member.behavior}, not {of}; name one of {of}'s")
     if member.use:
         raise RunError(
-            f"member-{number} of {folder} is {member.name}, which was not trained there; name what it is: {member.use}"
+            f"member-{number} of {folder} is {member.name}, which was not trained there; use {member.use} instead"
         )
     return folder / member.path
 
@@ -145,7 +145,7 @@ def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple
     )
     found = [of for of in leagues if behavior in (None, of)]
     if len(found) != 1:
-        there = f"its leagues are of {', '.join(leagues)}" if leagues else "no behaviour there has a league"
+        there = f"it has leagues of {', '.join(leagues)}" if leagues else "no behaviour there has a league"
         raise RunError(f"{path}: there is no mixture{f' of {behavior}' if behavior else ''}: {there}")
     folder = pool_folder(run_folder)
     report, members = folder.parent / REPORT, members_in(folder)

@@ -82,7 +82,7 @@ def _taking_over() -> Iterator[None]:
     try:
         yield
     except (KeyError, ValueError) as error:
-        raise StageError(f"it is not whole ({error_summary(error)})") from error
+        raise StageError(f"it is incomplete ({error_summary(error)})") from error
 
 
 class MLAgentsCheckpoint:
@@ -145,8 +145,8 @@ class MLAgentsCheckpoint:
         theirs, ours = self._shape(), _shape_of(design)
         if theirs != ours:
             raise StageError(
-                f"it was trained with {theirs}; the behaviour now has {ours}. Let observations, actions and "
-                "network_settings be what they were"
+                f"it was trained with {theirs}; the behaviour now has {ours}. Restore the earlier observations, "
+                "actions and network_settings"
             )
 
     @_taking_over()

@@ -307,7 +307,7 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
     path, choice = _split(reference, folder)
     if path.is_file():
         if path.suffix not in _NAMED:
-            saved = "; headrace.load makes one of a saved run" if path.suffix == ".zip" else ""
+            saved = "; headrace.load extracts the folder of a saved run" if path.suffix == ".zip" else ""
             raise RunError(f"{path} is not a model: expected a .pt or .onnx file, or the folder of a run{saved}")
         if choice:
             raise RunError(f"{reference}: @{choice} chooses from the folder of a run, but {path} is a file")
@@ -339,8 +339,8 @@ def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
     path, _, choice = reference.rpartition("@")
     if not is_choice(choice):
         raise RunError(
-            f"{reference}: '@{choice}' is none of @{BEST}, @{LAST} and a step, such as @500000; nor is it a "
-            "member of a league's pool, such as @member-3"
+            f"{reference}: '@{choice}' is unknown; expected @{BEST}, @{LAST}, a step such as @500000, or a member of "
+            "a league's pool such as @member-3"
         )
     return _beside(path, folder), choice
 
@@ -361,8 +361,8 @@ def _chosen(run_folder: Path, behavior: str, choice: str) -> Path:
     if found:
         return found[0]
     there = sorted({step_in_name(path) for path in _exports(folder, behavior)})
-    steps = f"there are @{', @'.join(map(str, there))}" if there else "there is none with a step"
-    why = f"; {BEST} is kept of runs with an evaluation section" if choice == BEST else ""
+    steps = f"there are @{', @'.join(map(str, there))}" if there else "no policy there has a step in its name"
+    why = f"; only a run with an evaluation section keeps {BEST}" if choice == BEST else ""
     raise RunError(f"{folder} holds no policy {name}-{choice}.pt or {SUFFIX}: {steps}{why}")
 
 

@@ -92,8 +92,8 @@ def _configuration_of(players: Sequence[str], overrides: Sequence[Override | str
         if folder is not None:
             return folder / CONFIGURATION
     raise CommandError(
-        f"{_OPTION} {' '.join(players)}: which game is played? None of these is in a run's folder; name one, or the "
-        f"configuration of the game: run-pipeline CONFIG {_OPTION} …"
+        f"{_OPTION} {' '.join(players)}: the game is unknown, because none of these is in a run's folder; name one "
+        f"that is, or the configuration of the game: run-pipeline CONFIG {_OPTION} …"
     )
 
 
@@ -157,9 +157,7 @@ def _all_of(run: str, wrong: list[str]) -> list[str]:
     if (league := _league_of(run)) is not None:
         run_folder, _, learners = league
         if len(learners_in(run_folder)) > 1:
-            wrong.append(
-                f"{run}{ALL}: its leagues are of several behaviours, and a tournament's players play all teams"
-            )
+            wrong.append(f"{run}{ALL}: it has leagues of several behaviours, but a tournament's player plays all teams")
             return []
         members = [each.use or f"{run}@member-{each.number}" for each in members_in(pool_folder(run_folder))]
         return list(dict.fromkeys([*members, *(str(behavior_folder(run_folder, name)) for name in learners)]))
@@ -242,7 +240,7 @@ class TournamentTable:
         order = [self._players.index(each.name) for each in standings]
         counts = matrix(self.results, len(self._players))[np.ix_(order, order)].astype(np.float64)
         heading = (
-            f"{self._title}: {self._games} games a pair",
+            f"{self._title}: {self._games} games per pair",
             "rows against columns; blue won, orange lost",
         )
         folder.mkdir(parents=True, exist_ok=True)
@@ -332,7 +330,7 @@ def standings_table(standings: Sequence[Standing]) -> str:
 def _for_so_many(config: RunConfig, games: int) -> RunConfig:
     """Return the configuration with at most as many instances as games of one side: more would be wasted."""
     if config.environment is None or config.environment.kind in ("unity", "mlagents"):
-        raise RunError(f"{_OPTION} plays built-in games and those of PettingZoo and OpenSpiel, and not Unity's")
+        raise RunError(f"{_OPTION} plays built-in games and those of PettingZoo and OpenSpiel, but not Unity's")
     plain = config.to_plain()
     plain["environment"]["num_envs"] = min(config.environment.num_envs, -(-games // 2))
     return RunConfig.from_plain(plain, config.path)

@@ -108,7 +108,7 @@ def warm_start(
 def _check_activation(theirs: str, ours: str) -> None:
     """Refuse a policy whose weights fit but have another meaning."""
     if theirs != ours:
-        text = f"network_settings.activation is {ours}, but its policy was made with {theirs}; set it to that"
+        text = f"network_settings.activation is {ours}, but its policy was made with {theirs}; set it to {theirs}"
         raise StageError(text)
 
 
@@ -124,7 +124,7 @@ def _warm_start_from_ml_agents(
             taken = "actor, critics and normaliser"
         else:
             trainer.take_weights(theirs.acting_tensors())
-            taken = "actor and normaliser alone"
+            taken = "actor and normaliser"
     log.info("%s: took the %s of ML-Agents' %s from %s.", spec.name, taken, theirs.trainer_type, path)
 
 
@@ -147,8 +147,9 @@ def resume_from_ml_agents(
     with _naming(path, "can't be resumed from"):
         if theirs.trainer_type != settings.trainer_type or theirs.trainer_type == "poca":
             raise StageError(
-                f"it is of ML-Agents' {theirs.trainer_type}, and the trainer is {settings.trainer_type}; ppo and sac "
-                "resume from their own. Begin another run from its policy, with init_path or --initialize-from"
+                f"ML-Agents' {theirs.trainer_type} wrote it, but the trainer is {settings.trainer_type}; only ppo "
+                "and sac can resume, each from its own checkpoint. Start a new run from its policy, with init_path "
+                "or --initialize-from"
             )
         theirs.check(design_of(spec, settings, folder))
         trainer.load_state_dict(theirs.resumed_state(trainer.state_dict(), list(settings.signals)))
@@ -177,11 +178,11 @@ def _check_form(
     if not spec.actions.continuous_size or theirs_squashed == squashed:
         return
     forms = {
-        False: "a plain Gaussian's, with one spread for all states (as ppo, poca and bc have it)",
-        True: "the tanh of a Gaussian with a spread for each state (as sac has it, and gsde.squash_output)",
+        False: "a plain Gaussian with one spread for all states (as in ppo, poca and bc)",
+        True: "the tanh of a Gaussian with a spread for each state (as in sac, and with gsde.squash_output)",
     }
     raise StageError(
-        f"its policy{f' ({trainer_type})' if trainer_type else ''} draws continuous actions as "
-        f"{forms[not squashed]}, that of {settings.trainer_type} as {forms[squashed]}; start from an export of a "
-        "trainer of the same form"
+        f"its policy{f' ({trainer_type})' if trainer_type else ''} draws continuous actions from "
+        f"{forms[not squashed]}, but that of {settings.trainer_type} from {forms[squashed]}; start from an export of "
+        "a trainer with the same distribution"
     )

@@ -67,16 +67,18 @@ def critic_of(file: Path) -> Callable[[Columns], Floats]:
         PredictError: if the file has no critic that values a state alone.
     """
     if not is_export(file) or file.suffix != ".pt":
-        raise PredictError(f"{file} holds a policy alone; a value needs a .pt file of Headrace's, which has the critic")
+        raise PredictError(
+            f"{file} holds only a policy; a value needs one of Headrace's .pt files, which also have the critic"
+        )
     export = read_export(file)
     critic = _CRITICS.get(export.trainer_type)
     if critic is None or not export.learner:
         raise PredictError(
-            f"{file} is of a trainer ({export.trainer_type or 'unknown'}) without a critic that values a state alone; "
-            f"such are {', '.join(_CRITICS)}"
+            f"{file} is of a trainer ({export.trainer_type or 'unknown'}) without a critic of states; trainers with "
+            f"one are {', '.join(_CRITICS)}"
         )
     if export.design.memory_size:
-        raise PredictError(f"{file}: its critic has a memory of its own, which files of policies do not hold")
+        raise PredictError(f"{file}: its critic has its own memory, which files of policies do not contain")
     import torch
 
     from headrace.stages.policy.network.actor import encoded_as_seen, normalizer_of, one_thread
@@ -119,7 +121,7 @@ def _soft_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Inputs
     actions = design.spec.actions
     learned = "value.head.bias" in weights["critics"]
     if actions.discrete_branches and not learned:
-        raise PredictError("sac with continuous and discrete actions learns no value of a state, but of actions alone")
+        raise PredictError("sac with both continuous and discrete actions learns values of actions, but not of states")
     signals = len(weights["critics"]["value.head.bias" if learned else "q1.head.bias"])
     critics, actor = FlatParameters(Critics(design, signals, learned)), FlatParameters(ActorNetwork(design))
     critics.load(weights["critics"])

@@ -134,7 +134,7 @@ def _of_league(policy: Any, weights: Any) -> tuple[Any, Any]:
     if not isinstance(policy, LoadedMixture):
         return policy, weights
     if weights is not None:
-        raise RunError("nash_conv: weights: the mixture of a league has its own; leave them out")
+        raise RunError("nash_conv: weights: the mixture of a league has its own weights; omit this argument")
     return policy.members, policy.probabilities
 
 
@@ -175,7 +175,7 @@ def _shares(weights: Any, count: int) -> list[float]:
 def _information_states(played: OpenSpielGame, most: int) -> list[_States]:
     """Return the information states of each player."""
     if played.draws or not played.game.get_type().provides_information_state_string:
-        why = "draws what chance does by itself" if played.draws else "names no information states"
+        why = "samples its chance events itself" if played.draws else "does not provide information states"
         raise RunError(f"nash_conv: {played.name} {why}, so best responses can't be found")
     found: list[dict[str, Any]] = [{} for _ in played.possible_agents]
     waiting, visited = [played.game.new_initial_state()], 0
@@ -183,8 +183,8 @@ def _information_states(played: OpenSpielGame, most: int) -> list[_States]:
         state, visited = waiting.pop(), visited + 1
         if visited > most:
             raise RunError(
-                f"nash_conv: {played.name} has more than {most} states, all of which would be visited; a smaller game "
-                "of its kind may do, or raise max_states"
+                f"nash_conv: {played.name} has more than {most} states, and nash_conv has to visit all of them; use "
+                "a smaller version of the game, or raise max_states"
             )
         if state.is_terminal():
             continue
@@ -203,9 +203,12 @@ def _loaded(policy: Any, behavior: str | None, checkpoint: str | int | None) -> 
     elif behavior is not None or checkpoint is not None:
         raise RunError("nash_conv: behavior and checkpoint choose from a run; this policy is loaded already")
     if policy.state_size:
-        raise RunError(f"nash_conv: {policy.file} has a memory, so that no state alone says what it does")
+        raise RunError(f"nash_conv: {policy.file} has a memory, so its action does not depend on the state alone")
     if policy.action_repeat not in (None, 1):
-        raise RunError(f"nash_conv: {policy.file} holds its actions, so that no state alone says what is done")
+        raise RunError(
+            f"nash_conv: {policy.file} holds each action for several steps, so its action does not depend on the "
+            "state alone"
+        )
     return policy
 
 
@@ -220,8 +223,8 @@ def _probabilities(policy: Any, played: OpenSpielGame, player: int, states: _Sta
     found = policy.distribution(seen, mask=masks).probabilities
     if len(found) != 1 or found[0].shape != masks.shape:
         raise RunError(
-            f"nash_conv: {policy.file} does not choose from the {masks.shape[1]} actions of {played.name}; expected a "
-            "policy that was trained in it"
+            f"nash_conv: {policy.file} does not choose from the {masks.shape[1]} actions of {played.name}; expected "
+            "a policy that was trained in this game"
         )
     exact = found[0].astype(np.float64)
     exact /= exact.sum(axis=1, keepdims=True)

@@ -76,9 +76,9 @@ class ObservationReader:
                 single, first, of_first = alone, where, len(batch)
             if alone is not single:
                 words = ("one observation", "a batch") if single else ("a batch", "one observation")
-                raise PredictError(f"obs: {first or 'it'} is of {words[0]}, and {where} of {words[1]}")
+                raise PredictError(f"obs: {first or 'it'} is {words[0]}, but {where} is {words[1]}")
             if len(batch) != of_first:
-                raise PredictError(f"obs: {first} is a batch of {of_first}, and {where} of {len(batch)}")
+                raise PredictError(f"obs: {first} is a batch of {of_first}, but {where} is a batch of {len(batch)}")
             batches[keys] = batch
         return _composed_of(self._space, batches, ()), bool(single)
 
@@ -88,7 +88,7 @@ class ObservationReader:
             if bad.any():
                 row = f" in row {int(bad.argmax())} of {len(column)}" if len(column) > 1 else ""
                 raise PredictError(
-                    f"obs{_path(keys)}: has a NaN or infinity{row}, in {column.dtype}, as the policy sees it; expected "
+                    f"obs{_path(keys)}: has a NaN or infinity{row}, after conversion to {column.dtype}; expected "
                     f"finite numbers of {leaf}"
                 )
 
@@ -249,9 +249,9 @@ def _composed_of(space: OwnSpace, found: Mapping[tuple[Any, ...], Any], keys: tu
 _ATARI = (160, 3)
 """The last two axes of Atari's screen, which is 210 or 250 pixels high."""
 _STACKED = (
-    "; it is a single frame: as Atari is vectorised by itself, policies see stacked grey ones, which "
-    "FrameStackObservation(AtariPreprocessing(gymnasium.make(…, frameskip=1, repeat_action_probability=0.0)), 4, "
-    "padding_type='zero') gives, of gymnasium.wrappers (docs/predict.md)"
+    "; this is a single frame, but policies for Atari see stacked grey frames. With gymnasium.wrappers, make the "
+    "environment as FrameStackObservation(AtariPreprocessing(gymnasium.make(…, frameskip=1, "
+    "repeat_action_probability=0.0)), 4, padding_type='zero') (docs/predict.md)"
 )
 
 
@@ -265,12 +265,12 @@ def _is_one_frame(space: OwnSpace, shape: tuple[int, ...]) -> bool:
 def _unfit(space: OwnSpace, value: Any, where: str) -> PredictError:
     hint = ""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
-        hint = "; env.reset() returns (observation, info): give the observation alone"
+        hint = "; env.reset() returns (observation, info): pass only the observation"
     elif hasattr(value, "detach"):
-        hint = "; of a tensor, give obs.detach().cpu().numpy()"
+        hint = "; for a tensor, pass obs.detach().cpu().numpy()"
     elif _is_one_frame(space, tuple(getattr(value, "shape", ()))):
         hint = _STACKED
-    batch = "" if isinstance(space, ComposedSpace) else ", or a batch of such"
+    batch = "" if isinstance(space, ComposedSpace) else ", or a batch of them"
     return PredictError(f"obs{where}: expected one of {space}{batch}, got {_kind(value)}{hint}")
 
 

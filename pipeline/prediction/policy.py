@@ -174,7 +174,7 @@ class LoadedPolicy:
     @cached_property
     def _with_heads(self) -> ActingPolicy:
         if is_onnx(self.file):
-            raise PredictError(f"{self.file} gives actions alone; its .pt file gives distributions")
+            raise PredictError(f"{self.file} gives only actions; its .pt file also gives distributions")
         design = replace(self._model.design, extra_columns=(ACTION_HEADS,))
         return replace(self._model, design=design).make_policy()
 
@@ -249,8 +249,9 @@ class LoadedMixture:
             PredictError: always.
         """
         raise PredictError(
-            f"{self!r} has no distribution in a state: that depends on how often each member comes there. Ask the one "
-            "that plays (mixture.playing.distribution(…)), or headrace.nash_conv, which weights members by that"
+            f"{self!r} has no distribution for a state, because it depends on how often each member reaches that "
+            "state. Use the member that plays (mixture.playing.distribution(…)), or headrace.nash_conv, which "
+            "weights the members accordingly"
         )
 
 
@@ -306,14 +307,14 @@ def load_policy(
     """
     if not isinstance(run_or_file, str | os.PathLike):
         raise RunError(
-            f"load_policy: expected the folder of a run, or a file, got {type_of(run_or_file)}; the result of "
-            "run() has it as .folder"
+            f"load_policy: expected the folder of a run, or a file, got {type_of(run_or_file)}; for the result of "
+            "run(), pass its .folder"
         )
     reference = os.fspath(run_or_file)
     if mixture:
         if checkpoint is not None:
             raise RunError(
-                "checkpoint chooses one policy, and mixture=True takes all of a league's pool; leave one out"
+                "checkpoint chooses one policy, but mixture=True takes the whole pool of a league; omit one of the two"
             )
         return _load_mixture(Path(reference), behavior, seed)
     if checkpoint is not None:

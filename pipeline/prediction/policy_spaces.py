@@ -66,11 +66,13 @@ def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
         parts = observation_parts(seen, where, _settings(seen, spec.observations), exact)
         actions = action_mapping(done, 1, where).spec
     except (StageError, KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{where}: what it says of the environment's spaces can't be read: {error}") from error
+        raise RunError(f"{where}: its description of the environment's spaces can't be read: {error}") from error
     theirs = (actions.continuous_size, actions.discrete_branches, actions.unbounded)
     ours = (decided.continuous_size, decided.discrete_branches, decided.unbounded)
     if tuple(part.spec for part in parts) != spec.observations or theirs != ours:
-        raise RunError(f"{where}: the environment's spaces in it, {seen} and {done}, are not those of its policy")
+        raise RunError(
+            f"{where}: its description of the environment's spaces, {seen} and {done}, does not match its policy"
+        )
     return OwnTerms(seen, done, parts, held, chooses)
 
 
@@ -150,4 +152,4 @@ def _check_sizes(seen: OwnSpace, done: OwnSpace, spec: BehaviorSpec) -> None:
             if isinstance(leaf, SequenceSpace):
                 waiting.append(leaf.element)
             elif isinstance(leaf, BoxSpace) and leaf.low.size > most:
-                raise ValueError(f"{leaf.kind} of shape {leaf.shape} is larger than all that the policy has")
+                raise ValueError(f"{leaf.kind} of shape {leaf.shape} is larger than the whole policy")

@@ -155,7 +155,7 @@ class _Reading:
         stepping, deciding = (self.places.get(place, 0.0) for place in _INSIDE)
         rest, more = max(0.0, busy - stepping - deciding), "`pipeline.hosts.actors.replicas`"
         if stage == RECORDER:
-            what, help_ = f"Recorder: writes for {_percent(busy)} of the actors' time", _HELP[RECORDER]
+            what, help_ = f"Recorder: writing takes {_percent(busy)} of the actors' time", _HELP[RECORDER]
         elif stage:
             what, help_ = f"Stage {stage}: takes {_percent(busy)} of the actors' time", f"A faster stage or more {more}"
         elif stepping >= max(deciding, rest, LEAST_BUSY):
@@ -174,8 +174,8 @@ class _Reading:
         busy = self.numbers.get(f"{BUSY}/{ACTORS}")
         actors = "" if busy is None else f"actors are {_percent(busy)} busy, "
         idle = busiest_two < 2 * LEAST_BUSY - MARGIN
-        rest = " Messages, or processes without a free core, take the rest." if idle else ""
-        return f"Nothing holds the run up by itself: {actors}{self.learners}.{rest}"
+        rest = " Messages, or waiting for a free core, take the rest." if idle else ""
+        return f"No single part is the bottleneck: {actors}{self.learners}.{rest}"
 
 
 _HELP_STAGE = "A faster stage, or one in the actors,"

@@ -173,7 +173,7 @@ def _find_named(where: str, name: str) -> type[Any] | None:
         return None
     missing = [package for package in kind.packages if find_spec(package) is None]
     if missing:
-        raise LoadError(f"{where}: {name!r} needs packages that are missing: `pip install 'headrace[{name}]'`")
+        raise LoadError(f'{where}: {name!r} needs packages that are missing: `pip install "headrace[{name}]"`')
     return find_class(where, kind.made_by, None)
 
 

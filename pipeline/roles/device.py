@@ -32,9 +32,9 @@ def choose_device(configured: str | None) -> tuple[str, str]:
         reason = str(error).splitlines()[0]
         raise RunError(
             f"torch_settings.device: torch can't compute on {configured!r}: {reason}; expected one of "
-            f"{', '.join(_available())}, or no --torch-device, which takes the first CUDA device if there is one"
+            f"{', '.join(_available())}; or omit --torch-device, to use the first CUDA device if there is one"
         ) from error
-    return configured, "as torch_settings.device says"
+    return configured, "set by torch_settings.device"
 
 
 class Rounding(NamedTuple):
@@ -74,8 +74,10 @@ def choose_rounding(configured: str, device: str, trainer: str) -> Rounding:
     if by is None:
         return Rounding(TORCHS_OWN, f"float32 (bf16 is slow on {device})")
     if trainer not in SHOWN:
-        return Rounding(TORCHS_OWN, f"float32 (bf16 was not shown to learn as much with {trainer})")
-    return Rounding(ProductSettings(rounded_from=SHOWN_FROM), f"bf16 from {SHOWN_FROM} units on ({device} has {by})")
+        return Rounding(TORCHS_OWN, f"float32 (bf16 is not shown to learn equally well with {trainer})")
+    return Rounding(
+        ProductSettings(rounded_from=SHOWN_FROM), f"bf16 for layers of at least {SHOWN_FROM} units ({device} has {by})"
+    )
 
 
 def choose_provider(config: RunConfig, device: str) -> str:

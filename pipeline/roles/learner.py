@@ -79,7 +79,10 @@ class LearnerHost(TrainerHost):
         rounding = choose_rounding(configured, device, settings.trainer_type)
         if configured == "bf16" or 0 < rounding.settings.rounded_from <= max(settings.network_settings.widths):
             log.log(
-                WARNING if rounding.slow else INFO, "%s: hidden products in %s.", self.plan.behavior, rounding.words
+                WARNING if rounding.slow else INFO,
+                "%s: products of hidden layers in %s.",
+                self.plan.behavior,
+                rounding.words,
             )
         if replicas == 1:
             await self._train(SINGLE_TRAINER, device)
@@ -113,10 +116,10 @@ class LearnerHost(TrainerHost):
         """Log the effective value of each hyperparameter that was set during the run."""
         say, configured = self.stages.context(TRAINER).log.info, self._settings.declared_hyperparameters
         for name, value in stage.changed.items():
-            words = "%s goes on with %s %g, to which it was set while the run went on. The YAML's %g has no effect."
+            words = "%s continues with %s %g, which was set during the run. The YAML's %g has no effect."
             say(words, self.plan.behavior, name, value, getattr(configured, name))
         for name, value in self._given_up.items():
-            words = "%s goes on with %s %g, as --set says, not with %g, to which it was set while the run went on."
+            words = "%s continues with %s %g, as given by --set, instead of %g, which was set during the run."
             say(words, self.plan.behavior, name, getattr(configured, name), value)
 
     async def _run_stage(self, stage: TrainerStage, followers: Any) -> None:
@@ -156,7 +159,7 @@ class LearnerHost(TrainerHost):
             if tap is not None:
                 tap.finish()
         if self.config.replay is not None and stage.late_rows:
-            words = "%s was done at step %d: %d recorded steps came later, and were not learned from."
+            words = "%s reached its end at step %d, and did not learn from the %d recorded steps after that."
             context.log.info(words, plan.behavior, stage.step, stage.late_rows)
         await self._stopped.wait()  # the stream may have ended before the last barrier: main then requests a save
 
@@ -194,9 +197,9 @@ class LearnerHost(TrainerHost):
         try:
             stage.set_hyperparameter(message.name, message.value)
         except (StageError, ValueError) as error:
-            log.warning("%s: %s stays as it is: %s", behavior, message.name, error)
+            log.warning("%s: %s is unchanged: %s", behavior, message.name, error)
             return
-        log.info("%s: %s is %g from step %d on.", behavior, message.name, message.value, stage.step)
+        log.info("%s: %s changed to %g at step %d.", behavior, message.name, message.value, stage.step)
 
     def _save(self, stage: str, number: int, state: Any) -> None:
         assert self._stage is not None, "it is the stage that saves"

@@ -67,8 +67,7 @@ class ReplayHost(Host):
         for behavior, rows in outlet.left_out.items():
             if rows:
                 context.log.warning(
-                    "Of %s, %d of %d recorded steps were not for learning, as opponents in self-play made them: these "
-                    "were left out.",
+                    "%s: skipped %d of %d recorded steps, because self-play's opponents made them.",
                     *(behavior, rows, outlet.rows[behavior]),
                 )
 

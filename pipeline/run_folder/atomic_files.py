@@ -234,4 +234,4 @@ class FileGuard:
         else:
             if now_s - self._failed_s.get(name, now_s) >= QUIET_S:
                 del self._failed_s[name]
-                self._log.info("%s is written again.", name)
+                self._log.info("%s can be written again.", name)

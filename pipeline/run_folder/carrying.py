@@ -81,7 +81,7 @@ def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], ru
     source = absolute(path)
     source = source if source.is_file() else _with_suffix(source)
     if not source.is_file():
-        raise RunFolderError(f"{source}: there is no such file, nor a folder of a run")
+        raise RunFolderError(f"{source}: there is no such file or folder of a run")
     try:
         with zipfile.ZipFile(source) as archive:
             listing = _listing(archive, source)
@@ -93,7 +93,7 @@ def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], ru
                 raise RunFolderError(f"{folder} already exists: give the run another run_id, or remove that folder")
             _extract(archive, listing["files"], folder)
     except _DAMAGED as error:
-        raise RunFolderError(f"{source}: is damaged, or no saved run: {error}") from error
+        raise RunFolderError(f"{source}: is damaged, or not a saved run: {error}") from error
     return folder
 
 
@@ -137,7 +137,7 @@ def _copied(file: IO[bytes], write: Callable[[bytes], Any]) -> dict[str, Any]:
 def _listing(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
     names = archive.namelist()
     if LISTING not in names:
-        what = "none that RunResult.save wrote"
+        what = "an archive that RunResult.save did not write"
         if "policy.pth" in names:
             what = "a model of Stable-Baselines3, whose weights Headrace does not read"
         elif any(name.endswith("/data.pkl") for name in names):
@@ -146,7 +146,7 @@ def _listing(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
     content = json.loads(archive.read(LISTING))
     listing = {key: value for key, value in content.items() if key != "checksum"}
     if listing.get("format") != _FORMAT:
-        raise RunFolderError(f"{source}: format {listing.get('format')}, this version reads {_FORMAT}")
+        raise RunFolderError(f"{source}: format {listing.get('format')}, but this version reads {_FORMAT}")
     if content.get("checksum") != checksum_of(listing):
         raise ValueError(f"the checksum of {LISTING} does not match its content")
     if sorted(names) != sorted([*listing["files"], LISTING]):
@@ -154,7 +154,7 @@ def _listing(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
     for each in archive.infolist():
         parts = PureWindowsPath(each.filename)
         if parts.anchor or ".." in parts.parts or ":" in each.filename or each.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{each.filename} is not a file that a saved run has")
+            raise ValueError(f"{each.filename} is not a file of a saved run")
     return listing
 
 

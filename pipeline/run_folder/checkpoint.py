@@ -304,7 +304,7 @@ def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -
         if stated is not None and stated != checksum_of(content):
             raise CheckpointError(f"{path}: is damaged: its checksum does not match its content")
         if content["format"] != FORMAT:
-            raise CheckpointFormatError(f"{path}: format {content['format']}, this version reads {FORMAT}")
+            raise CheckpointFormatError(f"{path}: format {content['format']}, but this version reads {FORMAT}")
         number = int(content["number"])
         if expected not in (None, number):
             raise CheckpointError(f"{path}: is the manifest of checkpoint {number}, not of {expected}")

@@ -210,8 +210,8 @@ class RunFolder:
         if any(other != name and self._is_one(path, folder) for other, folder in others.items()):
             both = " and ".join(map(repr, sorted({*others, name})))
             raise RunFolderError(
-                f"behaviors {both} would share the folder {path}, as this disk makes no difference between these "
-                "names; give one of them another name"
+                f"behaviors {both} would share the folder {path}, because this disk does not distinguish these "
+                "names; rename one of them"
             )
         others[name] = path.name
         self.files.make_folder(path)
@@ -311,8 +311,8 @@ def _make_new(path: Path, force: bool, files: FileOperations) -> None:
 def _already_there(path: Path) -> RunFolderError:
     check_unused(path)
     return RunFolderError(
-        f"{shown(path)} exists: a run with the id {path.name!r} was made before. Use --resume to resume it, "
-        "--force to archive it and start over, or another --run-id"
+        f"{shown(path)} exists: there is already a run with the id {path.name!r}. Use --resume to resume it, --force "
+        "to archive it and start over, or another --run-id"
     )
 
 
@@ -345,9 +345,7 @@ def _nothing_to_resume(results: Path, run_id: str) -> str:
     names = [folder.name for folder in newest]
     message = f"there is no run {run_id!r} in {shown(results)}{suggest(run_id, names)}"
     if not names:
-        return (
-            f"{message}; it holds no runs at all. Leave out --resume or --inference to train one, or see --results-dir"
-        )
+        return f"{message}; the folder holds no runs. Omit --resume or --inference to train one, or check --results-dir"
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return f"{message}; the runs there, newest first: {', '.join(names[:10])}{more}"
 

@@ -49,7 +49,7 @@ class HeldFolder:
         if self._lock in (None, found) or found == ():
             return ""
         if found is not None:
-            why = "another one is in its place"
+            why = "another folder is in its place"
             if (holder := _holder(self.path)) != f"process {os.getpid()}":
                 why += f", in use by {holder}"
         elif self.path.is_dir():

@@ -90,7 +90,7 @@ def check_length(path: Path, takes_long: Callable[[], bool] = takes_long_paths) 
     length = len(os.path.abspath(path))
     if length + _BELOW > _LONGEST_PATH and not takes_long():
         raise RunFolderError(
-            f"{path} has {length} characters, and files of the run up to {_BELOW} more, but Windows takes "
+            f"{path} has {length} characters, and files in it have up to {_BELOW} more, but Windows allows "
             f"{_LONGEST_PATH} here: choose a shorter --results-dir or --run-id, or set LongPathsEnabled "
             "(docs/platforms.md) and start again"
         )

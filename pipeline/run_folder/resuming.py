@@ -168,7 +168,7 @@ def other_run(before: str, config: RunConfig) -> str:
     if not learned or not config.behaviors or learned.keys() & config.behaviors.keys():
         return ""
     return (
-        f"it is a run of {', '.join(map(str, learned))}, and the configuration has {', '.join(config.behaviors)}: "
+        f"it is a run of {', '.join(map(str, learned))}, but the configuration has {', '.join(config.behaviors)}: "
         "resume it with its own file, or start a new run with this one, with another --run-id"
     )
 

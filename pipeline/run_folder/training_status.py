@@ -136,7 +136,7 @@ class TrainingStatus:
         unsealed = {key: value for key, value in metadata.items() if key != _CHECKSUM}
         if stated is not None and stated != checksum_of({**whole, "metadata": unsealed}):
             raise StatusError(
-                f"metadata.{_CHECKSUM}", stated, "that of the content: the file is damaged, or was edited"
+                f"metadata.{_CHECKSUM}", stated, "the content's checksum: the file is damaged, or was edited"
             )
         return cls(behaviors, lessons)
 

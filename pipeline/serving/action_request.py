@@ -133,9 +133,9 @@ def make_action_request(
     for each, array in zip(spec.observations, observations, strict=True):
         if len(array) != n:
             first = spec.observations[0].name
-            raise unfit(f"observations: {each.name} is of {len(array)} agents, and {first} of {n}")
+            raise unfit(f"observations: {each.name} is for {len(array)} agents, but {first} is for {n}")
     if not 1 <= n <= MOST_AGENTS:
-        raise unfit(f"observations: of {n} agents, expected 1 to {MOST_AGENTS} in a request")
+        raise unfit(f"observations: for {n} agents, expected 1 to {MOST_AGENTS} in a request")
     if episode_start is not None:
         if not session:
             raise unfit("episode_start: it belongs to a session, but the request names no session")
@@ -184,7 +184,7 @@ def _from_bytes(spec: ObservationSpec, data: bytes) -> Array:
     one = spec.size * dtype.itemsize
     if not one or len(data) % one:
         raise unfit(
-            f"observations.{spec.name}: {len(data)} bytes are not a whole number of {spec}, {one} bytes an agent"
+            f"observations.{spec.name}: {len(data)} bytes are not a whole number of {spec}, {one} bytes per agent"
         )
     return _of_spec(spec, np.frombuffer(data, dtype).reshape(-1, *spec.shape))
 
@@ -197,7 +197,7 @@ def observation_from_values(spec: ObservationSpec, values: Array) -> Array:
     """
     if not spec.size or len(values) % spec.size:
         raise unfit(
-            f"observations.{spec.name}: {len(values)} numbers are not a whole number of {spec}, {spec.size} an agent"
+            f"observations.{spec.name}: {len(values)} numbers are not a whole number of {spec}, {spec.size} per agent"
         )
     return _of_spec(spec, values.reshape(-1, *spec.shape))
 
@@ -225,7 +225,10 @@ def by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationS
     if isinstance(observations, Mapping):
         for name in observations:
             if name not in names:
-                raise unfit(f"observations.{name}: there is none{suggest(str(name), names)}; there are: {spec.seen}")
+                raise unfit(
+                    f"observations.{name}: there is no such observation{suggest(str(name), names)}; there are: "
+                    f"{spec.seen}"
+                )
         lacking = [name for name in names if name not in observations]
         if lacking:
             raise unfit(f"observations.{lacking[0]}: missing; expected {spec.seen}")
@@ -244,7 +247,7 @@ def by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationS
 
 def _masks(spec: BehaviorSpec, masks: object, n: int) -> NDArray[np.bool_]:
     if not spec.actions.masked:
-        raise unfit(f"masks: this model was made without action masks; it has {spec.actions}")
+        raise unfit(f"masks: this model has no action masks; it has {spec.actions}")
     try:
         return MaskReader.of_policy(spec).read(masks, n)
     except MaskError as error:

@@ -106,7 +106,7 @@ class Batcher:
             )
         loop, patience_s = asyncio.get_running_loop(), self._limits.patience_s
         each = _WaitingRequest(request, recall, loop.create_future())
-        late = RequestRefused(ErrorKind.LATE, f"there was no decision in {patience_s:g} s")
+        late = RequestRefused(ErrorKind.LATE, f"there was no decision within {patience_s:g} s")
         timer = loop.call_later(patience_s, _settle, each, late)
         self._waiting.append(each)
         self._news.set()

@@ -62,7 +62,7 @@ def serving_routes(service: PolicyService) -> list[web.RouteDef]:
 
     async def health(_: web.Request) -> web.Response:
         if service.ending:
-            raise RequestRefused(ErrorKind.ENDING, "the server ends")
+            raise RequestRefused(ErrorKind.ENDING, "the server is shutting down")
         return web.json_response({"status": "serving"})
 
     async def metrics(_: web.Request) -> web.Response:

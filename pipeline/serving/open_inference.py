@@ -54,7 +54,7 @@ class InputTensor(BaseModel):
     model_config = _STRICT
 
     name: str
-    datatype: str = Field(description="Such as FP32, UINT8, BOOL; of a model's input, as its metadata say.")
+    datatype: str = Field(description="Such as FP32, UINT8 or BOOL; for an input, the type in the model's metadata.")
     shape: list[Annotated[int, Field(ge=0)]] = Field(description="The first is the number of agents.")
     parameters: Parameters = {}
     data: Any = Field(None, description="The elements, nested or flat.")
@@ -214,7 +214,7 @@ class OpenInference:
         if version not in ("", str(loaded.version)):
             raise RequestRefused(
                 ErrorKind.UNKNOWN,
-                f"{name!r} has the version {loaded.version} alone, not {version!r}; without one the newest answers",
+                f"{name!r} has only version {loaded.version}, not {version!r}; omit the version to use the newest",
             )
         return loaded
 
@@ -254,14 +254,14 @@ def _described(tensors: Mapping[str, tuple[str, list[int]]]) -> list[dict[str, A
 def _check_names(place: str, given: Sequence[str] | Mapping[str, Any], known: Any) -> None:
     for name in given:
         if name not in known:
-            raise unfit(f"{place}.{name}: there is none{suggest(name, known)}; there are: {', '.join(known)}")
+            raise unfit(f"{place}.{name}: there is no such name{suggest(name, known)}; there are: {', '.join(known)}")
 
 
 def _check_tensor(tensor: InputTensor, datatype: str, shape: list[int]) -> None:
     place = f"inputs.{tensor.name}"
     for key, value in tensor.parameters.items():
         if key != "binary_data_size" and (key, value) != ("content_type", "np"):
-            raise unfit(f"{place}.parameters.{key}: {value!r} can't be obeyed")
+            raise unfit(f"{place}.parameters.{key}: {value!r} is not supported")
     if tensor.datatype != datatype:
         raise unfit(f"{place}: the datatype is {tensor.datatype}, expected {datatype}")
     if len(tensor.shape) != len(shape) or tensor.shape[1:] != shape[1:]:

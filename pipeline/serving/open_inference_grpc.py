@@ -80,7 +80,7 @@ def _asked(request: Any) -> InferRequest:
     """
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
-        raise unfit(f"raw_input_contents: there are {len(raw)}, and {len(request.inputs)} inputs")
+        raise unfit(f"raw_input_contents: has {len(raw)} entries for {len(request.inputs)} inputs")
     inputs = []
     for number, each in enumerate(request.inputs):
         if raw and each.HasField("contents"):

@@ -24,7 +24,7 @@ def open_inference_routes(protocol: OpenInference) -> list[web.RouteDef]:
 
     async def ready(_: web.Request) -> web.Response:
         if not protocol.ready:
-            raise RequestRefused(ErrorKind.ENDING, "the server ends")
+            raise RequestRefused(ErrorKind.ENDING, "the server is shutting down")
         return _answer({"ready": True})
 
     async def server(_: web.Request) -> web.Response:
@@ -88,10 +88,10 @@ def _read(body: bytes, header_length: str | None) -> InferRequest:
                 f"inputs.{tensor.name}.parameters.binary_data_size: {size!r}, expected bytes in place of 'data'"
             )
         if length + size > len(body):
-            raise unfit(f"inputs.{tensor.name}: {size} bytes, and there are {len(body) - length} left behind the JSON")
+            raise unfit(f"inputs.{tensor.name}: {size} bytes, but only {len(body) - length} are left after the JSON")
         tensor.data, length = body[length : length + size], length + size
     if length < len(body):
-        raise unfit(f"there are {len(body) - length} bytes more than the inputs' binary_data_size")
+        raise unfit(f"the body has {len(body) - length} bytes more than the inputs' binary_data_size")
     return asked
 
 

@@ -22,9 +22,12 @@ _PURPOSES: dict[str, dict[str, Any]] = {
         "description": "By name, or in the order of the model's observations.",
         "oneOf": [{"type": "object", "additionalProperties": _ARRAY}, {"type": "array", "items": _ARRAY}],
     },
-    "masks": _rows("boolean", "[agents, sum of branches] true = allowed; none: all are."),
-    "deterministic": {"type": "boolean", "description": "The mean and the most likely choice instead of a sample."},
-    "session": {"type": "string", "description": "Id of the session that remembers for these agents."},
+    "masks": _rows("boolean", "[agents, sum of branches] true = allowed; if missing, all are allowed."),
+    "deterministic": {
+        "type": "boolean",
+        "description": "Return the mean or the most likely choice instead of a sample.",
+    },
+    "session": {"type": "string", "description": "Id of the session that holds the memory of these agents."},
     "episode_start": {
         "type": "array",
         "items": {"type": "boolean"},
@@ -42,8 +45,8 @@ _ANSWER = {
     "properties": {
         "continuous": _rows("number", "[agents, continuous actions] as the environment receives them."),
         "discrete": _rows("integer", "[agents, branches] index of the choice."),
-        "version": {"type": "integer", "description": "Number of the model's file: 1, 2 after a newer one, …"},
-        "step": {"type": "integer", "description": "Steps that it had learned from."},
+        "version": {"type": "integer", "description": "Version of the model: 1, then 2 when a newer file is loaded, …"},
+        "step": {"type": "integer", "description": "Steps that this version was trained for."},
     },
 }
 _REFUSALS = {
@@ -52,12 +55,12 @@ _REFUSALS = {
     "403": "The caller is of another origin, or calls the server by a name that is not the server's",
     "404": "No such model or session",
     "408": "The body did not arrive in time",
-    "409": "Another request of the session is not answered yet",
+    "409": "Another request of the session has not been answered yet",
     "413": "The body is too large",
-    "415": "The body is of another type",
+    "415": "The body's content type is not supported",
     "422": "The body does not fit the model; the message says what was expected",
     "429": "Too many sessions are open, or too many agents are in them",
-    "503": "Too many requests wait, or the server ends",
+    "503": "Too many requests are waiting, or the server is shutting down",
     "504": "There was no decision in time",
 }
 

@@ -100,7 +100,7 @@ class ServedModel:
             check_spec(loaded.spec, self.newest.spec, "those who ask know")
             theirs, ours = loaded.policy.memory_size, self.newest.policy.memory_size
             if theirs != ours:
-                raise StageError(f"it remembers {theirs} numbers, and sessions hold {ours}")
+                raise StageError(f"its memory has {theirs} numbers, but the open sessions hold {ours}")
         except (RunError, StageError, OSError) as error:
             complaint = signature or str(error)
             if complaint != self._refused:

@@ -157,7 +157,7 @@ class PolicyService:
 
     def _check_open(self) -> None:
         if self.ending:
-            raise RequestRefused(ErrorKind.ENDING, "the server ends")
+            raise RequestRefused(ErrorKind.ENDING, "the server is shutting down")
 
     def aim_s(self) -> float:
         """Return the seconds within which most requests should be answered: at least three decisions of the slowest."""
@@ -177,8 +177,8 @@ def _alone(model: ServedModel) -> Turn:
     """Return the session use of a request without a session."""
     if model.newest.policy.memory_size:
         raise unfit(
-            f"session: '{model.name}' remembers what it saw; open a session for the agents first (in the Open "
-            "Inference Protocol: by sequence_id and sequence_start)"
+            f"session: '{model.name}' has a memory; open a session for the agents first (in the Open Inference "
+            "Protocol: by sequence_id and sequence_start)"
         )
     return Turn(None)
 
@@ -200,17 +200,19 @@ class Tally:
         self._requests = Counter(
             "headrace_serving_requests", "Requests for actions", ["model", "outcome"], registry=self._registry
         )
-        self._agents = Counter("headrace_serving_agents", "Agents decided for", ["model"], registry=self._registry)
+        self._agents = Counter(
+            "headrace_serving_agents", "Agents in answered requests", ["model"], registry=self._registry
+        )
         self._seconds = Histogram(
             "headrace_serving_seconds",
-            "Seconds from a request that was read to its answer",
+            "Seconds from reading a request to its answer",
             ["model"],
             buckets=_BUCKETS,
             registry=self._registry,
         )
         self._turned_away = Counter(
             "headrace_serving_turned_away",
-            "Requests and connections beyond the server's bounds, refused unread",
+            "Requests and connections beyond the server's limits, refused without being read",
             registry=self._registry,
         )
         self._of: dict[str, tuple[Counter, Counter, Histogram]] = {}
@@ -241,10 +243,10 @@ class Tally:
 
 
 _GAUGES: dict[str, tuple[str, Callable[[_Desk], float]]] = {
-    "waiting": ("Requests that wait", lambda desk: len(desk.batcher)),
-    "sessions": ("Sessions that are open", lambda desk: len(desk.sessions)),
-    "model_step": ("Steps that the model had learned from", lambda desk: desk.model.newest.step),
-    "model_version": ("1, and one more for each newer model", lambda desk: desk.model.newest.version),
+    "waiting": ("Waiting requests", lambda desk: len(desk.batcher)),
+    "sessions": ("Open sessions", lambda desk: len(desk.sessions)),
+    "model_step": ("Steps that the model was trained for", lambda desk: desk.model.newest.step),
+    "model_version": ("Version: 1, plus one for each newer model", lambda desk: desk.model.newest.version),
 }
 
 

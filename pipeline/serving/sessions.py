@@ -119,7 +119,9 @@ class Sessions:
             self.open(request.agents, key)
         session = self._get(key)
         if session.busy:
-            raise RequestRefused(ErrorKind.BUSY, f"session {key}: another request of this session is not answered yet")
+            raise RequestRefused(
+                ErrorKind.BUSY, f"session {key}: another request of this session has not been answered yet"
+            )
         if request.agents != session.agents:
             raise unfit(f"session {key} has {session.agents} agents, but the observations are for {request.agents}")
         starts = np.ones(request.agents, np.bool_) if request.begins else request.episode_start

@@ -70,7 +70,9 @@ def check_host(listen: str, names: Collection[str] = ()) -> Guard:
         hosts = request.headers.getall(hdrs.HOST, [])
         if not is_ours(*hosts):
             name = _name_of(hosts)
-            raise web.HTTPForbidden(text=f"{name!a} is no name of this server; call it by its address, or localhost")
+            raise web.HTTPForbidden(
+                text=f"{name!a} is not a name of this server; use the server's address, or localhost"
+            )
 
     return guard
 

@@ -39,7 +39,7 @@ _quiet.setLevel(logging.CRITICAL)
 """aiohttp's logger, which logs a traceback for each malformed request. Handlers' faults are logged elsewhere."""
 
 _WIDE = (
-    "Other machines can call port %d. What is sent there, the token too, is not encrypted: 'localhost' and an SSH "
+    "Other machines can reach port %d. The traffic, including the token, is not encrypted: 'localhost' and an SSH "
     "tunnel are safer."
 )
 KEPT_S = 75.0
@@ -219,7 +219,7 @@ class Site:
                     try:
                         answered = await handle(request)
                     except UnicodeEncodeError:  # aiohttp would quote the header in its own refusal
-                        answered = refusal(400, "a header is no text")
+                        answered = refusal(400, "a header is not text")
                 if reserved:
                     answered.force_close()
                 return answered
@@ -318,7 +318,7 @@ async def read_plain(request: web.Request) -> object:
 async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]) -> Any:
     read = readers.get(request.content_type)
     if read is None:
-        raise web.HTTPUnsupportedMediaType(text=f"the body has to be of the type {' or '.join(readers)}")
+        raise web.HTTPUnsupportedMediaType(text=f"the body must have the type {' or '.join(readers)}")
     body = await read_body(request)
     try:
         return read(body)
@@ -330,7 +330,7 @@ async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]
 async def read_body(request: web.Request) -> bytes:
     """Read a request's body of any type; raises like `read_plain`, but about the type only for an encoded body."""
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
-        raise web.HTTPUnsupportedMediaType(text="the body has to come as it is, without a Content-Encoding")
+        raise web.HTTPUnsupportedMediaType(text="the body must be sent without a Content-Encoding")
     try:
         if request.content.is_eof():  # all of it has arrived
             return await request.read()

@@ -316,7 +316,7 @@ def test_a_stage_that_lets_nothing_through_is_named_and_the_run_can_be_stopped(
     stop = StopRequest()
 
     def stop_once_warned(snapshot: ProgressSnapshot) -> None:
-        if "The trainer of CartPole has got nothing since step 0" in caplog.text:
+        if "The trainer of CartPole has received nothing since step 0" in caplog.text:
             stop.set()
 
     plain = with_stages({"use": BAD + "Swallows", "host": host}, **INLINE)

@@ -128,7 +128,7 @@ def test_a_run_that_was_killed_in_its_first_checkpoint_starts_from_step_0_and_sa
     newest.rename(newest.with_name("000000.unfinished"))
     (damaged / "checkpoints" / "manifest.json").unlink()
     result = run_here(PLAIN, damaged.parent, "run", resume=True)
-    assert "ended before its first checkpoint was whole: starting from step 0" in caplog.text
+    assert "ended before its first checkpoint was complete: starting from step 0" in caplog.text
     assert result.checkpoint >= 1
     read_whole_checkpoint(damaged)
 
@@ -193,7 +193,7 @@ def forget_what_is_fixed(run_folder):
     ("plain", "older", "said"),
     [
         (OTHER_TRAINER, False, r"trainer_type is sac, but the checkpoint was made with ppo"),
-        (OTHER_TRAINER, True, r"can't go on from .*trainer_type, observations, actions or settings"),
+        (OTHER_TRAINER, True, r"can't continue from .*trainer_type, observations, actions or settings"),
         (OTHER_ENVIRONMENT, False, r"can't continue: it was trained with other observations: .*\[4\].*\[6\]"),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_part_that_can_not_be_written_costs_that_checkpoint_alone(
     assert result.checkpoint >= 3
     read_whole_checkpoint(result.folder)
     (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
-    assert "Checkpoint 1 could not be written, the one before it stays" in record.message
+    assert "Checkpoint 1 could not be written, so the previous one is kept" in record.message
     assert "No space left on device" in record.message
     assert part in record.message or operation == "mkdir"  # the first to come makes the folder
 
@@ -145,7 +145,7 @@ def test_hosts_in_processes_go_on_as_well(start):
     command.until(in_the_way.parent.is_dir, "the run's folder")
     in_the_way.touch()
     assert command.wait() == 0, command.output
-    assert "Checkpoint 1 could not be written, the one before it stays" in command.output
+    assert "Checkpoint 1 could not be written, so the previous one is kept" in command.output
     assert "Traceback" not in command.output
     states = read_whole_checkpoint(command.run_folder)
     assert states["trainer@learner-CartPole"]["trainer"]["step"] >= 3000

@@ -127,7 +127,10 @@ def test_one_that_never_ends_in_evaluation_holds_up_no_end(tmp_path, caplog):
     in_a_process = {**INLINE, "pipeline__hosts__evaluation__kind": "process"}
     plain = fragile("endless", pipeline__supervision={"grace_s": 4.0}, **in_a_process)
     run_folder = run_here(plain, tmp_path, "run").folder
-    assert "Evaluation: the last policies were still being played 3 s after the end of training" in caplog.text
+    assert (
+        "Evaluation: the last policies have no score, because their games had not ended 3 s after the end of training"
+        in caplog.text
+    )
     assert read_whole_checkpoint(run_folder)["trainer@learner-CartPole"]["trainer"]["step"] >= 3000
 
 

@@ -49,7 +49,7 @@ def test_a_run_withstands_all_of_it_at_once(start, tmp_path):
     for words in ("what SIGTERM does", "loggers below 'headrace'", "sys.path", "time.monotonic()", "os.umask()"):
         assert words in said
     assert "ValueError: in the child" in output
-    assert "returned from the code that forked it, and was ended" in output
+    assert "returned from the code that forked it, so Headrace ended it" in output
 
 
 @pytest.mark.slow

@@ -112,6 +112,7 @@ def test_who_learns_without_acting_is_no_hindrance_where_others_act_unless_the_e
     assert result.behaviors["CartPole"].step >= 1000 and "Hall" not in result.behaviors
     plain["environment"]["behavior"] = "Hall"
     with pytest.raises(
-        RunFailed, match=r"behaviors\.Hall: the environment has it, and it learns from demonstrations alone"
+        RunFailed,
+        match=r"behaviors\.Hall: this behaviour learns only from demonstrations, but it is in the environment",
     ):
         run_here(plain, tmp_path, "met")

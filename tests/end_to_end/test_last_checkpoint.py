@@ -88,7 +88,7 @@ def test_it_has_time_as_long_as_the_file_grows(start, twice):
         assert_it_goes_on(command, plain)
         return
     command.until(Path(command.run_folder.parents[1], "writes").exists, "a replay memory that is written")
-    for text in ("Learning was interrupted", "ended at once"):
+    for text in ("Learning was interrupted", "ended immediately"):
         command.interrupt()
         command.until(lambda text=text: text in command.output, "the signal's answer")
     assert command.wait() == 130, command.output

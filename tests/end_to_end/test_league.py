@@ -94,7 +94,7 @@ def test_the_mixture_draws_a_member_for_each_episode(folder):
     assert sum(mixture.probabilities) == pytest.approx(1.0)
     assert {mixture.reset().step for _ in range(60)} == {member.step for member in mixture.members}
     assert mixture.predict(SEEN).action["discrete"] in (0, 1, 2)
-    with pytest.raises(PredictError, match="depends on how often each member comes there"):
+    with pytest.raises(PredictError, match="depends on how often each member reaches that state"):
         mixture.distribution(SEEN)
     with pytest.raises(RunError, match="checkpoint chooses one policy"):
         load_policy(folder, checkpoint="best", mixture=True)  # type: ignore[call-overload]  # as typed callers know

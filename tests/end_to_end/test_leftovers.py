@@ -88,7 +88,7 @@ def test_a_second_signal_leaves_no_game_of_an_environment_that_hangs(start, tmp_
     command.until(lambda: "Learning was interrupted" in command.output, "the first signal's answer")
     command.interrupt_again()
     assert command.wait() == 130, command.output
-    assert "ended at once" in command.output
+    assert "ended immediately" in command.output
     assert "Traceback" not in command.output
     assert len(games(tmp_path)) == 4
     command.assert_left_nothing()

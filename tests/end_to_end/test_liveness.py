@@ -61,7 +61,9 @@ def test_a_second_signal_ends_a_run_whose_event_loop_is_held(start, tmp_path):
     command = start(cartpole(pipeline__stages=[stage]), beside=HANGING)
     command.until((tmp_path / "hangs").exists, "a stage that hangs")
     command.interrupt()
-    command.until(lambda: "A second Ctrl-C (SIGINT) ends it at once." in command.output, "the first signal's answer")
+    command.until(
+        lambda: "A second Ctrl-C (SIGINT) ends it immediately." in command.output, "the first signal's answer"
+    )
     command.interrupt_again()
     assert command.wait() == 130, command.output
     assert "in hang" in command.output

@@ -46,7 +46,7 @@ def test_it_ends_by_name_and_is_resumed_from_the_folder_beside_it(tmp_path, way)
     results = tmp_path / "results"
     said, steps = lose(PLAIN, results, way)
     assert f"{results / 'run'} is no longer the folder that this run has locked" in said
-    assert f"What the run knew by then is in {results / 'run-rescued'}." in said
+    assert f"The run's state at that point is in {results / 'run-rescued'}." in said
     assert "--run-id run-rescued --resume" in said
     assert (results / "run").exists() == (way is replace_by_a_copy)
     assert_goes_on(PLAIN, results, "CartPole", steps)
@@ -75,7 +75,7 @@ def test_another_run_may_have_its_place(tmp_path):
         second = Command(tmp_path, plain, "--force")
         try:
             assert first.wait() == 1
-            assert "it was removed or moved" in first.output or "another one is in its place" in first.output
+            assert "it was removed or moved" in first.output or "another folder is in its place" in first.output
             assert newest_checkpoint(tmp_path / "results" / "run-rescued" / "checkpoints") is not None
             second.until(lambda: bool(newest_checkpoint(second.run_folder / "checkpoints")), "a checkpoint")
             second.interrupt()
@@ -91,7 +91,7 @@ def test_behind_the_last_checkpoint_it_is_a_failure_too(tmp_path):
     plain = changed(PLAIN, {"behaviors__CartPole__max_steps": 1200})
     said, steps = lose(plain, tmp_path, move, at=2)
     assert "it was removed or moved" in said
-    assert "No trainer could save its state any more" in said
+    assert "No trainer could save its state" in said
     kept = newest_checkpoint(tmp_path / "elsewhere" / "checkpoints")
     assert kept is not None
     assert kept.steps == steps

@@ -88,7 +88,7 @@ def test_beyond_this_machine_it_asks_for_the_token_which_no_file_and_no_answer_h
     assert page.token == shown
     page.token = secret
     assert f"/?token={shown} (from other machines: http://" in command.output
-    assert "Other machines can call port" in command.output
+    assert "Other machines can reach port" in command.output
     for path in ("/api/runs", "/api/runs/live/configuration", "/api/runs/live/stream", "/metrics"):
         assert page.call(path, token="wrong")[0] == 401
     assert page.call("/api/runs")[0] == 200

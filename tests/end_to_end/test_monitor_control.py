@@ -103,7 +103,7 @@ def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resume
     page.call(f"{RUN}/stop", body={})
     assert page.command.wait() == 0, page.command.output
     again = Page(start(LONG_HERE, "--resume", "--monitor=0"))
-    words = "CartPole goes on with learning_rate 0.00015, to which it was set while the run went on."
+    words = "CartPole continues with learning_rate 0.00015, which was set during the run."
     again.command.until(lambda: words in again.command.output, words)
     again.until(lambda state: learning_rate_in(state) == 1.5e-4, "the value in the state")
     marks = again.call(f"{RUN}/curves")[1]["marks"]["CartPole"]
@@ -116,9 +116,8 @@ def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resume
     resume_to_its_end(again.command.results, "behaviors.CartPole.hyperparameters.learning_rate=2e-3")
     resume_to_its_end(again.command.results)
     assert f"{words} The YAML's 0.001 has no effect." in again.command.output
-    assert [line for line in caplog.messages if "goes on with" in line] == [
-        "CartPole goes on with learning_rate 0.002, as --set says, not with 0.00015, to which it was set while the run "
-        "went on.",
+    assert [line for line in caplog.messages if "continues with" in line] == [
+        "CartPole continues with learning_rate 0.002, as given by --set, instead of 0.00015, which was set during the run.",
     ]
 
 
@@ -147,7 +146,7 @@ def resume_to_its_end(results, *overrides):
         (
             {"behavior": "CartPole", "name": "beta", "value": 0.1},
             428,
-            "beta of CartPole is 0.005, and 0.1 is more than tenfold",
+            "beta of CartPole is 0.005, and 0.1 differs from it by more than a factor of 10",
         ),
         ({"behavior": "CartPole", "name": "beta", "value": 0}, 428, "confirm: true"),
         ({"behavior": "\ud800", "name": "beta", "value": 7}, 400, "surrogates"),

@@ -86,7 +86,7 @@ def test_a_behaviour_that_is_listed_but_was_never_met_is_reported(tmp_path, capl
     listed = {**PLAIN, "behaviors": {**PLAIN["behaviors"], "Cartpole": {"max_steps": 100}}}
     environment = {**PLAIN["environment"], "behavior": "CartPole"}
     run_here({**listed, "environment": environment}, tmp_path, "run")
-    assert "never met in the environment: Cartpole (met: CartPole)" in caplog.text
+    assert "never seen in the environment: Cartpole (seen: CartPole)" in caplog.text
 
 
 def test_what_is_odd_about_the_configuration_is_said_once(tmp_path, caplog):

@@ -235,7 +235,7 @@ def test_a_machine_that_has_less_than_its_hosts_ask_for_is_named_at_once(start, 
     hosts = {"actors": {"kind": "ray", "resources": resources}, "learners": {"kind": "ray"}}
     command = start(cartpole(pipeline__hosts=hosts))
     assert command.wait() == 1, command.output
-    assert "pipeline.hosts: resources ask for" in command.output
+    assert "pipeline.hosts: resources request" in command.output
     assert "Traceback" not in command.output
     assert_left_nothing(command)
 

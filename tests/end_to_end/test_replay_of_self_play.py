@@ -74,7 +74,7 @@ def test_without_self_play_the_opponents_steps_are_left_out_and_counted(recorded
     for name, result in replay(plain, run_folder, tmp_path, **changes).items():
         assert result.step == rows[name, True]
         ghosts = rows[name, False]
-        assert f"Of {name}, {ghosts} of {ghosts + rows[name, True]} recorded steps were not for learning" in caplog.text
+        assert f"{name}: skipped {ghosts} of {ghosts + rows[name, True]} recorded steps" in caplog.text
 
 
 @pytest.mark.lengthy
@@ -87,4 +87,7 @@ def test_what_comes_after_a_trainer_is_done_is_counted(recorded, tmp_path, caplo
     result = replay(plain, run_folder, tmp_path, **changes)[first]
     if others:  # else the run ends with it
         late = rows[first, True] - result.step
-        assert f"{first} was done at step {result.step}: {late} recorded steps came later" in caplog.text
+        assert (
+            f"{first} reached its end at step {result.step}, and did not learn from the {late} recorded steps"
+            in caplog.text
+        )

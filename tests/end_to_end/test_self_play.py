@@ -144,7 +144,9 @@ def test_a_run_is_not_resumed_without_the_self_play_of_one_that_took_part(tmp_pa
     plain = duel(0, behaviors__Hider__max_steps=100, behaviors__Seeker__max_steps=100)
     run_here(plain, tmp_path, "run")
     del plain["behaviors"]["Seeker"]["self_play"]
-    with pytest.raises(RunError, match=r"^behaviors\.Seeker: has no self_play, but took part .* Give it the self_play"):
+    with pytest.raises(
+        RunError, match=r"^behaviors\.Seeker: has no self_play, but took part .* Restore its self_play block"
+    ):
         run_here(plain, tmp_path, "run", resume=True)
 
 

@@ -40,7 +40,7 @@ def test_beyond_this_machine_it_has_a_token(tmp_path):
     write_model(tmp_path)
     with served(tmp_path, tmp_path, "--listen=all:0") as (process, said):
         url, token = re.search(r"HTTP: (http://\S+/)\ngRPC: port \d+\ntoken: (\S+)\n", said).groups()
-        assert "[WARNING] Other machines can call port" in said
+        assert "[WARNING] Other machines can reach port" in said
         assert re.search(rf"from other machines: http://(?!localhost)\S+{url.rpartition('localhost')[2]}\n", said)
         asked = {"observations": [[[1, 2, 3]]]}
         assert post(f"{url}api/models/Ball/act", asked)[0] == 401

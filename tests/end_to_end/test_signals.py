@@ -60,8 +60,8 @@ def test_a_last_checkpoint_that_comes_to_nothing_is_a_failure_which_speaks_of_no
     os.kill(learner, signal.SIGKILL)
     assert command.wait() == 1, command.output
     assert "the run's last checkpoint could not be written" in command.output
-    assert "could not be written, and there is none before it: learner-CartPole has ended" in command.output
-    assert "learner-CartPole has ended without its part of trainer@learner-CartPole" in command.output
+    assert "could not be written, and there is no earlier one: learner-CartPole ended" in command.output
+    assert "learner-CartPole ended before it delivered trainer@learner-CartPole" in command.output
     assert "--resume" not in command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()

@@ -102,7 +102,7 @@ def test_all_nodes_but_the_head_die_at_once_and_a_run_for_which_no_other_comes_s
         command.until_checkpoint(1)
         nodes.tell("kill first second")
         assert command.wait() == 1, command.output
-        assert "none has room for it yet (it asks for" in command.output
+        assert "no node has room for it yet (it requests" in command.output
         assert "It is not restarted again" in command.output
         assert "--resume" in command.output
         assert "Traceback" not in command.output

@@ -57,7 +57,7 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_request_ends_the_process_with_one_line_where_an_exception_would_be_swallowed(number):
     done = run(SWALLOWING, str(int(number)))
     assert (done.returncode, done.stdout) == (130, "cleaned up\n")
-    assert done.stderr == f"[ERROR] run-pipeline: ended at once, by {number.name}\n"
+    assert done.stderr == f"[ERROR] run-pipeline: ended immediately, by {number.name}\n"
 
 
 def test_once_the_status_is_known_a_request_changes_nothing():
@@ -82,4 +82,4 @@ def test_handlers_are_as_before_afterwards():
 def test_what_users_code_has_left_keeps_a_process_for_seconds_and_is_named(how, named):
     done = run(LEFT.replace("HOW", how))
     assert done.returncode == 3
-    assert done.stderr.startswith(f"[WARNING] All is done, but this process is kept by {named}")
+    assert done.stderr.startswith(f"[WARNING] Everything is done, but {named}")

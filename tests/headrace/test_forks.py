@@ -104,7 +104,10 @@ def test_a_child_ends_where_it_comes_back_to_us_and_runs_nothing_of_ours(tmp_pat
         "thread": 1,
     }
     where = f"forked at {script}:{SCRIPT[: SCRIPT.index('os.fork()')].count(chr(10)) + 1}"
-    assert f"{where}, returned from the code that forked it, and was ended: let it end by os._exit()." in done.stderr
-    assert f"{where}, has raised:" in done.stderr
+    assert (
+        f"{where}, returned from the code that forked it, so Headrace ended it: end forked processes with os._exit()."
+        in done.stderr
+    )
+    assert f"{where}, raised:" in done.stderr
     assert done.stderr.count("ValueError: in the child") == 4
     assert Path(__file__).name not in done.stderr

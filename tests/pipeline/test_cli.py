@@ -296,10 +296,10 @@ def test_an_entry_of_rl_zoo_is_printed_as_a_run_and_what_has_no_place_is_a_statu
     [
         (["--convert", "FILE"], "name the environment, as in 'run-pipeline --convert"),
         (["FILE", "--validate"], "is a file of rl-baselines3-zoo, of which one entry makes a run"),
-        (["FILE", "--id", "Own-v0"], "--id and --algo go with --convert"),
+        (["FILE", "--id", "Own-v0"], "--id and --algo need --convert"),
         (
             ["--convert", "FILE", "--id", "Own-v0", "--lesson", "1"],
-            "--id and --algo go with a file of rl-baselines3-zoo",
+            "--id and --algo are for a file of rl-baselines3-zoo",
         ),
     ],
 )
@@ -357,7 +357,7 @@ def test_a_tournament_prints_a_rated_table_and_names_its_files(tmp_path, capsys)
 def test_a_tournament_without_a_game_or_with_nobody_says_so(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["--tournament", "random", "scripted"]) == 2
-    assert "which game is played?" in capsys.readouterr().err
+    assert "the game is unknown" in capsys.readouterr().err
     path = tmp_path / "volley.yaml"
     path.write_text("environment: {kind: builtin, id: Volley}\nbehaviors: {Volley: {}}\n")
     assert main([str(path), "--tournament", "random", "nobody"]) == 2

@@ -130,11 +130,11 @@ def test_an_object_that_is_stepped_in_main_and_one_that_is_made_again_are_said(c
     caplog.set_level(logging.INFO, "headrace.pipeline.given_environment")
     arranged(BARE, Bare(make_pole()))
     assert (
-        "stepped in main: the environment is an object, and cannot be made again from its spec: its wrapper Bare"
+        "Main steps the environments, because the environment is an object, and cannot be made again from its spec: its wrapper Bare"
         in (caplog.text)
     )
     arranged(BARE, make_pole())
-    assert "made again from the object's spec, as often as it is needed" in caplog.text
+    assert "makes the run's environments from the object's spec" in caplog.text
 
 
 def test_an_object_itself_is_stepped_where_actors_are_to_be_inline_and_it_alone_is_wanted():
@@ -149,7 +149,7 @@ def test_what_can_go_to_no_other_process_is_stepped_in_main(caplog):
     caplog.set_level(logging.INFO, "headrace.pipeline.given_environment")
     lock = threading.Lock()
     assert told(lambda: (make_pole(), lock)[0])[4] == "inline"
-    assert "can't go to another process: TypeError: cannot pickle '_thread.lock' object" in caplog.text
+    assert "can't be sent to another process: TypeError: cannot pickle '_thread.lock' object" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -158,16 +158,16 @@ def test_what_can_go_to_no_other_process_is_stepped_in_main(caplog):
         (5, {}, r"run\(environment=…\): expected an environment of Gymnasium or PettingZoo, .*; got an int"),
         ([], {}, "the list is empty"),
         (["CartPole-v1"], {}, "got a str in the list"),
-        (lambda: 5, {}, "lambda gave an int; expected an environment"),
+        (lambda: 5, {}, "lambda returned an int; expected an environment"),
         (lambda: 1 / 0, {}, "lambda raised ZeroDivisionError"),
         (make_pole, {"environment": {"kind": "gymnasium", "options": {}}, "behaviours": {}}, "behaviours"),
-        (own(), {"environment": {"kind": "gymnasium", "num_envs": 4}}, "num_envs: 4 does not go with"),
-        ([own, own], {"pipeline": {"hosts": {"actors": {"replicas": 3}}}}, "which is 2"),
-        (own(), {"pipeline": {"hosts": {"actors": {"kind": "process"}}}}, "'process' can't be had: the environment is"),
-        (own(), {"evaluation": {"every": 100}}, "evaluation: needs an environment beside the one"),
-        (lambda: own(), {"pipeline": {"hosts": {"actors": {"kind": "ray"}}}}, "'ray' does not go with run"),
+        (own(), {"environment": {"kind": "gymnasium", "num_envs": 4}}, "num_envs: 4 conflicts with"),
+        ([own, own], {"pipeline": {"hosts": {"actors": {"replicas": 3}}}}, "which gives 2"),
+        (own(), {"pipeline": {"hosts": {"actors": {"kind": "process"}}}}, "'process' is not possible, because the environment is"),
+        (own(), {"evaluation": {"every": 100}}, "evaluation: needs a second environment"),
+        (lambda: own(), {"pipeline": {"hosts": {"actors": {"kind": "ray"}}}}, "'ray' does not work with run"),
         (SimpleNamespace(num_envs=2, step_async=0, env_method=0, envs=[], venv=1), {}, "network_settings.normalize"),
-        (SimpleNamespace(num_envs=2, step_async=0, env_method=0), {}, "give the list of functions"),
+        (SimpleNamespace(num_envs=2, step_async=0, env_method=0), {}, "pass the list of functions"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_had_is_refused_by_name(environment, sections, message):

@@ -205,12 +205,12 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
     "resume": (
         POLE,
         ("--resume",),
-        ("run-pipeline: ", "there is no run 'ppo' in results", "Leave out --resume or --inference"),
+        ("run-pipeline: ", "there is no run 'ppo' in results", "Omit --resume or --inference"),
     ),
     "inference": (
         POLE,
         ("--inference",),
-        ("run-pipeline: ", "there is no run 'ppo' in results", "Leave out --resume or --inference"),
+        ("run-pipeline: ", "there is no run 'ppo' in results", "Omit --resume or --inference"),
     ),
     "taken": (
         POLE,
@@ -218,7 +218,7 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
             "--run-id",
             "taken",
         ),
-        ("run-pipeline: results/taken exists", "was made before", "Use --resume to resume it"),
+        ("run-pipeline: results/taken exists", "there is already a run", "Use --resume to resume it"),
     ),
     "init missing": (
         POLE,

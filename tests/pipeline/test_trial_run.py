@@ -333,7 +333,7 @@ def test_warnings_of_the_run_are_the_trials(beside):
     plain = config.to_plain()
     plain["behaviors"]["Stranger"] = plain["behaviors"]["B"]
     assert words(RunConfig.from_plain(plain, beside), serious=False) == [
-        "Listed under behaviors, but never met in the environment: Stranger (met: B)."
+        "Listed under behaviors, but never seen in the environment: Stranger (seen: B)."
     ]
 
 

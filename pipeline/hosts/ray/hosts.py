@@ -35,7 +35,8 @@ CALLS = 10_000
 """Maximum number of concurrent calls of a host: one per item in transit and one per queue with a reader."""
 
 _HEADLESS = (
-    "the head of the Ray cluster is gone, and Ray ends all that belongs to it; pipeline.ray.address says which cluster"
+    "the head of the Ray cluster is gone, and Ray ends everything that belongs to the cluster (see "
+    "pipeline.ray.address)"
 )
 VERDICT_S = 60.0
 """Seconds within which a cluster notices that a node has died."""
@@ -171,7 +172,7 @@ class RayHost:
             async with asyncio.timeout(ANSWER_S):
                 return str(await self.actor.describe.remote())
         return (
-            "it does not answer: its node is gone or stopped, or none has room for it yet (it asks for "
+            "it does not answer: its node is gone or stopped, or no node has room for it yet (it requests "
             f"{self._resources})"
         )
 

@@ -96,7 +96,7 @@ class RaySession:
             if amount > (there := ray.cluster_resources().get(name, 0)):
                 self.close()
                 raise RunError(
-                    f"pipeline.hosts: resources ask for {amount:,.12g} of {name}, and this machine has {there:,.12g}"
+                    f"pipeline.hosts: resources request {amount:,.12g} of {name}, but this machine has {there:,.12g}"
                 )
 
     def _join(self, config: RunConfig) -> None:
@@ -113,7 +113,7 @@ class RaySession:
         if (gpus := _amounts(config).get("GPU", 0.0)) and not ray.cluster_resources().get("GPU"):
             self.close()
             raise RunError(
-                f"pipeline.hosts: resources ask for {gpus:g} of GPU, and no node of the cluster at {address!r} has any"
+                f"pipeline.hosts: resources request {gpus:g} of GPU, but no node of the cluster at {address!r} has any"
             )
 
     async def wait_until_lost(self) -> None:

@@ -76,8 +76,8 @@ class EvaluationHost(Host):
             raise
         except TimeoutError:
             log.warning(
-                "Evaluation: the last policies were still being played %.0f s after the end of training, and have no "
-                "score. Fewer evaluation.episodes take less time.",
+                "Evaluation: the last policies have no score, because their games had not ended %.0f s after the end "
+                "of training. Set fewer evaluation.episodes to save time.",
                 self._last_s,
             )
 

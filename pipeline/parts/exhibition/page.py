@@ -181,7 +181,9 @@ def exhibition_of(plan: RunPlan, coordinator: Coordinator) -> Exhibition:
     replayed = config.replay is not None and config.environment is None
     refused = "the run learns from recordings, so there is no game to watch" if replayed else why_not_shown(config)
     if not refused and config.environment is not None and (why := why_not_elsewhere(config.environment.factory)):
-        refused = f"what was given to run() is stepped in main alone ({why}); give a function that makes an environment"
+        refused = (
+            f"only main can step the environment given to run() ({why}); pass a function that makes the environment"
+        )
     return Exhibition(
         lambda tasks: ProcessHosts(config, tasks).start(plan.host_plan("exhibition", "exhibition")),
         lambda: coordinator.starter.newest,

@@ -215,7 +215,7 @@ class Followers:
         everywhere = replicas.gathered(own, replicas.part(replicas.size), replicas.size)
         if bool((everywhere != everywhere[0]).any()):
             raise StageError(
-                f"{trainer.context.behavior}: the learner's replicas would begin with different weights or steps; do "
+                f"{trainer.context.behavior}: the learner's replicas would start with different weights or steps; do "
                 "all of them see the same run folder, and the same files that the YAML names?"
             )
 

@@ -69,7 +69,8 @@ def test_the_configuration_is_found_by_the_name_that_old_commands_knew(name):
     request = read_request(parse(["builds/Ball", "--train"]))
     assert request.config == here
     assert any(
-        f"found {name} by its name, as is done here; write {name} --env builds/Ball" in w for w in request.warnings
+        f"found {name} by its name, as Headrace does here; write {name} --env builds/Ball" in w
+        for w in request.warnings
     )
 
 

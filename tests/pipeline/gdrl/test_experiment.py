@@ -101,5 +101,5 @@ def test_a_damaged_experiment_is_named(tmp_path):
     checkpoints.mkdir(parents=True)
     (checkpoints.parent / "configuration.yaml").write_text("")
     (checkpoints / "manifest.json").write_text("{")
-    with pytest.raises(CommandError, match="manifest.json.*or name a new experiment by --experiment_name"):
+    with pytest.raises(CommandError, match="manifest.json.*or name a new experiment with --experiment_name"):
         configured()

@@ -155,7 +155,7 @@ def test_a_part_that_failed_ends_the_checkpoint_and_the_one_before_it_stays(made
         made.checkpointing.begin()
         made.checkpointing.receive(made.part(0) if number == 0 else PartFailed(1, TRAINER, "no space left"))
     assert (made.checkpointing.newest, made.ended) == (0, [None, f"{TRAINER}: no space left"])
-    assert "Checkpoint 1 could not be written, the one before it stays" in caplog.text
+    assert "Checkpoint 1 could not be written, so the previous one is kept" in caplog.text
 
 
 def test_a_part_of_an_older_checkpoint_changes_nothing(made):
@@ -195,7 +195,7 @@ def test_the_part_of_a_stage_is_left_out_when_its_host_has_ended_and_that_of_a_t
         assert "The checkpoint lacks filter@actor-0" in caplog.text
         made.checkpointing.begin()
         made.checkpointing.host_ended("learner-Ball")
-        assert made.ended[1:] == [f"learner-Ball has ended without its part of {TRAINER}"]
+        assert made.ended[1:] == [f"learner-Ball ended before it delivered {TRAINER}"]
 
 
 def test_time_runs_from_the_last_sign_of_progress(made):
@@ -224,7 +224,7 @@ def test_a_checkpoint_waits_for_a_program_that_has_a_file_of_it_open(tmp_path, c
     assert waited == (True, [])
     assert made.checkpointing.newest == (0 if tries == 30 else -1)
     assert made.ended == (
-        [None] if tries == 30 else ["its hosts have ended, and another program has a file of it open"]
+        [None] if tries == 30 else ["its hosts have ended, and another program has one of its files open"]
     )
     assert len([line for line in caplog.messages if "Checkpoint 0 waits" in line]) == 1
 

@@ -98,7 +98,7 @@ def test_a_learner_that_is_lost_before_the_first_checkpoint_begins_again(caplog)
 
     flow = run_flow(replace(APART, checkpoint_interval=10**6), kill)
     assert flow.trainers["Walker"].step >= 240
-    assert "continues from the start, as there is no checkpoint" in caplog.text
+    assert "continues from the start, because there is no checkpoint" in caplog.text
 
 
 @pytest.mark.lengthy
@@ -120,7 +120,7 @@ def test_a_dead_learner_costs_the_others_their_checkpoint_but_not_their_policies
     casts = (*ENDLESS.casts, Cast("Rival", agents=2))
     flow = run_flow(Scenario((*ENDLESS.trained, Trained("Rival", 8, 5, 10**6)), casts), kill, fails=True)
     assert flow.coordinator.shutdown.failure.message == "the process of learner-Rival ended with status 1."
-    assert "there is none before it: learner-Rival has ended without its part of trainer@" in caplog.text
+    assert "there is no earlier one: learner-Rival ended before it delivered trainer@" in caplog.text
     assert flow.coordinator.checkpointing.newest == -1
     exports = {name: bool(state.exports) for name, state in flow.coordinator.starter.behaviors.items()}
     assert exports == {"Walker": True, "Rival": False}
@@ -226,4 +226,4 @@ def test_a_checkpoint_that_a_killed_actor_took_to_its_grave_is_asked_for_again(c
     with caplog.at_level(logging.DEBUG, logger="headrace.pipeline.main.checkpointing"):
         flow = run_flow(Scenario(FINITE.trained, FINITE.casts, checkpoint_interval=40, slowness_s=(1e-3,)), kill)
     assert len(flow.actors) == 2
-    assert "checkpoint 0 is whole" in caplog.text
+    assert "checkpoint 0 is complete" in caplog.text

@@ -21,8 +21,8 @@ GAIL = {"reward_signals": {"gail": {"demo_path": "expert.demo"}}}
         ({"behaviors": {"A": {}}, "env_settings": {"env_path": "Builds/Absent"}}, "Builds/Absent"),
         ({"behaviors": {"A": {}}, "replay": {"streams": ["absent.stream"]}}, r"absent\.stream"),
         ({**PENDULUM, "behaviors": {"A": {"init_path": "absent.pt"}}}, r"A\.init_path: there is no file absent\.pt"),
-        ({"behaviors": {"A": CLONES}}, r"A: demo_path 'expert\.demo': there is no such file"),
-        ({**PENDULUM, "behaviors": {"A": GAIL}}, r"A: demo_path 'expert\.demo': there is no such file"),
+        ({"behaviors": {"A": CLONES}}, r"A: demo_path 'expert\.demo': no file or folder matches"),
+        ({**PENDULUM, "behaviors": {"A": GAIL}}, r"A: demo_path 'expert\.demo': no file or folder matches"),
     ],
 )
 def test_what_a_run_lacks_is_named_before_it_starts(plain, message):
@@ -42,7 +42,7 @@ def test_a_damaged_policy_to_start_from_is_named_before_a_run_starts(tmp_path):
 def test_all_that_is_missing_is_found_at_once(tmp_path):
     plain = {**PENDULUM, "behaviors": {"A": {**GAIL, "init_path": "absent.pt"}}}
     demonstration, start = missing_parts(RunConfig.from_plain(plain))
-    assert "A: demo_path 'expert.demo': there is no such file" in demonstration
+    assert "A: demo_path 'expert.demo': no file or folder matches" in demonstration
     assert "A.init_path: there is no file absent.pt" in start
     resumed = {**PENDULUM, "checkpoint_settings": {"resume": True, "run_id": "nobody", "results_dir": str(tmp_path)}}
     (nobody,) = missing_parts(RunConfig.from_plain({**resumed, "behaviors": {"A": {}}}))
@@ -57,7 +57,7 @@ VOLLEY = {"environment": {"kind": "builtin", "id": "Volley"}, "behaviors": {"Vol
     [
         (
             VOLLEY,
-            r"behaviors\.Volley\.brain: 'player' is a person on the live page: start the run with --monitor-control",
+            r"behaviors\.Volley\.brain: 'player' stands for a person on the live page: start the run with --monitor-control",
         ),
         ({**VOLLEY, "monitor": {}}, "--monitor-control"),
         ({"behaviors": {"A": {"brain": "player"}}, "monitor": {"control": True}}, "A.brain: .* Unity shows its games"),
@@ -77,7 +77,7 @@ def test_without_ray_a_run_on_it_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(headrace.pipeline.main.preflight, "find_spec", lambda name: None)
     plain = {**PENDULUM, "behaviors": {"A": {}}, "pipeline": {"hosts": {"actors": {"kind": "ray"}}}}
     with pytest.raises(
-        RunError, match=r"hosts.actors.kind: 'ray' needs the package ray, .*pip install 'headrace\[ray\]'"
+        RunError, match=r"hosts.actors.kind: 'ray' needs the package ray, .*pip install .headrace\[ray\]."
     ):
         check_run(RunConfig.from_plain(plain))
 

@@ -182,7 +182,7 @@ def test_a_behaviour_that_took_part_in_self_play_and_has_none_any_more_is_refuse
         check_players(RunConfig.from_plain(plain), checkpoint)
     assert str(refusal.value).startswith(f"behaviors.Seeker: {what}, but took part in the self-play")
     assert "(Seeker?team=1)" in str(refusal.value)
-    assert "self_play block that it had" in str(refusal.value)
+    assert "Restore its self_play block" in str(refusal.value)
     assert str(refusal.value).endswith("--initialize-from first.")
 
 

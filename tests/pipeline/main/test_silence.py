@@ -127,7 +127,7 @@ async def test_a_silent_learner_that_is_not_replaced_fails_the_run_and_is_killed
     await watched.pass_seconds(STARTING_FACTOR * END_S + 1)
     (failure,) = watched.failures
     assert failure.stage == "learner-Ball"
-    assert failure.message.endswith("in step of its environment\nIt was ended.")
+    assert failure.message.endswith("in step of its environment\nThe host was killed.")
     assert await learner.wait() == 1
 
 

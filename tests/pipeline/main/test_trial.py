@@ -198,7 +198,9 @@ def test_parts_of_a_run_that_the_trial_does_without_are_said():
         "recording (record)",
     ]
     played = {"behaviors": {"B": {"brain": "player"}}, "environment": {"kind": "gymnasium", "factory": "a:b"}}
-    assert [*_left_out(RunConfig.from_plain(played))] == ["the person who plays (behaviors.B.brain), by chance instead"]
+    assert [*_left_out(RunConfig.from_plain(played))] == [
+        "a person's play (behaviors.B.brain), which random actions replace"
+    ]
 
 
 STACK = """Timeout (0:01:00)!

@@ -36,7 +36,7 @@ def test_a_window_is_that_of_one_instance_which_can_draw_and_the_log_says_so(cap
     drawn = {"render_mode": "human", "vectorization_mode": "sync"}
     assert config.environment.options == {"sutton_barto_reward": True, **drawn}
     assert (
-        "For --watch: one instance is played (instead of 32), vectorization_mode: sync, render_mode: human."
+        "For --watch: only one instance plays (instead of 32), vectorization_mode: sync, render_mode: human."
         in caplog.text
     )
 

@@ -141,7 +141,7 @@ def test_without_the_token_one_may_watch_and_choose_but_not_take_part(viewer, wi
 def test_without_the_token_nothing_may_be_changed_while_somebody_plays(viewer, wish):
     ask(viewer, do="take", side="left")
     guest, before = Viewer(viewer._show, may_play=False), viewer._show.order.message()
-    with pytest.raises(Refused, match="somebody plays"):
+    with pytest.raises(Refused, match="a person is playing"):
         ask(guest, **wish)
     assert viewer._show.order.message() == before
     ask(viewer, **wish)
@@ -151,7 +151,7 @@ def test_without_the_token_nothing_may_be_changed_while_somebody_plays(viewer, w
 def test_a_side_has_one_person_and_a_person_one_side(viewer):
     other = Viewer(viewer._show, may_play=True)
     ask(viewer, do="take", side="left")
-    with pytest.raises(Refused, match="somebody else"):
+    with pytest.raises(Refused, match="another person already plays"):
         ask(other, do="take", side="left")
     ask(other, do="leave", side="left")  # not theirs to leave
     ask(viewer, do="take", side="right")
@@ -184,8 +184,8 @@ def test_in_a_runs_own_game_only_a_persons_side_is_taken_and_all_else_is_the_run
     viewer, guest, sent = players
     assert (viewer.state()["own"], viewer.state()["waits"], viewer.state()["status"]) == (True, "for left", "on")
     for who, wish, words in (
-        (viewer, {"do": "take", "side": "right"}, "no person plays for right"),
-        (viewer, {"do": "give", "side": "left", "player": "newest"}, "the configuration says who plays"),
+        (viewer, {"do": "take", "side": "right"}, "a person can play for right"),
+        (viewer, {"do": "give", "side": "left", "player": "newest"}, "the configuration sets who plays"),
         (viewer, {"do": "record", "side": "left"}, "--record"),
         (guest, {"do": "take", "side": "left"}, "--monitor-control"),
         (guest, {"do": "pace", "paused": True, "speed": 1}, "--monitor-control"),

@@ -164,7 +164,7 @@ def test_of_poca_a_start_takes_the_policy_alone_and_a_resume_says_that_it_can_no
     trainer = take(PPO, path, resume=False)
     np.testing.assert_allclose(trainer.policy().weights, take(PPO).policy().weights, rtol=1e-6)
     np.testing.assert_array_equal(trainer.warm_state()["weights"]["value.weight"], untouched)
-    with pytest.raises(StageError, match=r"can't be resumed from: it is of ML-Agents' poca, and the trainer is ppo"):
+    with pytest.raises(StageError, match=r"can't be resumed from: ML-Agents' poca wrote it, but the trainer is ppo"):
         take(PPO, path)
 
 
@@ -219,9 +219,9 @@ def test_a_shared_critic_is_named():
 
 def test_another_trainer_is_named():
     sac = Sample("ppo_hybrid", "sac", PPO.actions, 0)
-    with pytest.raises(StageError, match="it is of ML-Agents' ppo, and the trainer is sac"):
+    with pytest.raises(StageError, match="ML-Agents' ppo wrote it, but the trainer is sac"):
         take(sac)
-    with pytest.raises(StageError, match=r"its policy \(ppo\) draws continuous actions as a plain Gaussian's"):
+    with pytest.raises(StageError, match=r"its policy \(ppo\) draws continuous actions from a plain Gaussian"):
         take(sac, resume=False)
 
 
@@ -251,8 +251,8 @@ def test_a_file_that_lacks_a_module_is_no_checkpoint(tmp_path, left_out):
 @pytest.mark.parametrize(
     ("module", "key", "told"),
     [
-        ("Optimizer:critic", "network_body._body_endoder.seq_layers.2.bias", "can't be resumed from: it is not whole"),
-        ("Optimizer:critic", "value_heads.value_heads.extrinsic.bias", "can't be resumed from: it is not whole"),
+        ("Optimizer:critic", "network_body._body_endoder.seq_layers.2.bias", "can't be resumed from: it is incomplete"),
+        ("Optimizer:critic", "value_heads.value_heads.extrinsic.bias", "can't be resumed from: it is incomplete"),
         ("Optimizer:value_optimizer", "param_groups", "is not a checkpoint of ML-Agents' ppo, sac or poca"),
         (
             "Policy",

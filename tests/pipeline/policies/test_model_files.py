@@ -89,8 +89,8 @@ def test_the_only_behaviour_is_taken_for_any_name(tmp_path):
     ("reference", "reason"),
     [
         ("run@400", r"holds no policy Test-400.pt or .onnx: there are @700"),
-        ("run@best", r"holds no policy Test-best.pt .*best is kept of runs with an evaluation section"),
-        ("run@newest", r"'@newest' is none of @best, @last and a step"),
+        ("run@best", r"holds no policy Test-best.pt .*only a run with an evaluation section keeps best"),
+        ("run@newest", r"'@newest' is unknown; expected @best, @last, a step"),
         ("run/Test/Test-700.pt@best", r"@best chooses from the folder of a run, but .* is a file"),
         ("rum", r"there is no file and no folder .*rum; did you mean 'run'"),
         (".", r"holds no policies: expected a .pt or .onnx file, the folder of a run"),

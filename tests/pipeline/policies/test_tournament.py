@@ -105,7 +105,7 @@ async def test_all_who_can_not_play_this_game_are_named_before_the_first_one(tmp
 
 
 def test_unitys_games_are_not_for_it():
-    with pytest.raises(RunError, match="plays built-in games and those of PettingZoo and OpenSpiel, and not Unity's"):
+    with pytest.raises(RunError, match="plays built-in games and those of PettingZoo and OpenSpiel, but not Unity's"):
         table_of(["random", "a.onnx"], environment={})
 
 

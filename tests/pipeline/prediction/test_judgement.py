@@ -150,18 +150,18 @@ def test_sacs_value_with_discrete_actions_is_its_v(tmp_path):
 @pytest.mark.parametrize(
     ("make", "call", "message"),
     [
-        (lambda folder: saved(folder, spec_of(SEEN, spaces.Discrete(3)), ".onnx"), "value", "holds a policy alone"),
+        (lambda folder: saved(folder, spec_of(SEEN, spaces.Discrete(3)), ".onnx"), "value", "holds only a policy"),
         (
             lambda folder: saved(folder, spec_of(SEEN, spaces.Discrete(3)), ".onnx"),
             "distribution",
-            "gives actions alone",
+            "gives only actions",
         ),
-        (lambda folder: saved(folder, spec_of(SEEN, spaces.Discrete(3))), "value", "without a critic that values"),
+        (lambda folder: saved(folder, spec_of(SEEN, spaces.Discrete(3))), "value", "without a critic of states"),
         (lambda folder: trained(folder, spec_of(SEEN, spaces.Discrete(3)), "poca")[1], "value", "of a trainer .poca."),
         (
             lambda folder: trained(folder, spec_of(SEEN, spaces.Discrete(3)), network_settings=MEMORY)[1],
             "value",
-            "has a memory of its own",
+            "has its own memory",
         ),
     ],
 )

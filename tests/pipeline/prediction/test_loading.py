@@ -68,7 +68,7 @@ def test_of_a_run_it_takes_the_behaviour_and_the_checkpoint_that_are_asked_for(r
             r"holds 2 behaviours \(Other, Test\), and no Tset; did you mean 'Test'\?: name the folder",
         ),
         ({"behavior": "Test", "checkpoint": 600}, r"holds no policy Test-600\.pt or \.onnx: there are @500, @1000$"),
-        ({"behavior": "Other", "checkpoint": "best"}, "best is kept of runs with an evaluation section"),
+        ({"behavior": "Other", "checkpoint": "best"}, "only a run with an evaluation section keeps best"),
         (
             {"checkpoint": "newest"},
             "checkpoint: expected 'best', 'last', a step or, of a league's pool, 'member-3', got 'newest'$",
@@ -106,7 +106,8 @@ def test_what_names_no_place_is_told_with_the_place_that_is_meant(run_folder, tm
     with pytest.raises(RunError, match="there is no file and no folder first; did you mean 'results/first'"):
         load_policy("first")
     with pytest.raises(
-        RunError, match=r"expected the folder of a run, or a file, got an int; the result of run\(\) has it"
+        RunError,
+        match=r"expected the folder of a run, or a file, got an int; for the result of run\(\), pass its \.folder",
     ):
         load_policy(3)  # type: ignore[call-overload]
 

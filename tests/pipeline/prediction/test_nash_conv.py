@@ -83,7 +83,7 @@ def test_policies_that_do_not_fit_are_refused(tmp_path):
         nash_conv(policy, "kuhn_poker", checkpoint="last")
     with pytest.raises(RunError, match="has a memory"):
         nash_conv(saved(tmp_path, spec, step=800, **MEMORY), "kuhn_poker")
-    with pytest.raises(PredictError, match="gives actions alone"):
+    with pytest.raises(PredictError, match="gives only actions"):
         nash_conv(saved(tmp_path, spec, ".onnx", step=900), "kuhn_poker")
 
 
@@ -135,8 +135,8 @@ def test_players_may_have_policies_of_their_own():
         (Always(0), "kuhn_pokr", {}, "did you mean 'kuhn_poker'"),
         (Always(0), "kuhn_poker", {"options": {"player": 3}}, "did you mean 'players'"),
         (Always(0), "leduc_poker", {"max_states": 1000}, "more than 1000 states"),
-        (Always(0), "bridge_uncontested_bidding", {}, "draws what chance does by itself"),
-        (Always(0), "backgammon", {}, "names no information states"),
+        (Always(0), "bridge_uncontested_bidding", {}, "samples its chance events itself"),
+        (Always(0), "backgammon", {}, "does not provide information states"),
         ("nowhere", "kuhn_poker", {}, "nowhere"),
     ],
 )

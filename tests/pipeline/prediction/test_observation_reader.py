@@ -41,19 +41,19 @@ def policy_of(tmp_path_factory):
 @pytest.mark.parametrize(
     ("observed", "given", "message"),
     [
-        (BOX, np.zeros(4), r"obs: expected one of Box\(-2.0, 2.0, \(3,\), float32\), or a batch of such, got an array of shape \(4,\) \(float64\)$"),
+        (BOX, np.zeros(4), r"obs: expected one of Box\(-2.0, 2.0, \(3,\), float32\), or a batch of them, got an array of shape \(4,\) \(float64\)$"),
         (BOX, np.zeros((2, 2, 3)), r"got an array of shape \(2, 2, 3\)"),
         (BOX, [[1, 2, 3], [1, 2]], "got a list of 2 of different shapes"),
         (BOX, None, "got None$"),
         (BOX, "abc", "got str 'abc'$"),
         (BOX, {"at": AT}, "got a map of 'at'$"),
-        (BOX, (AT, {}), r"env\.reset\(\) returns \(observation, info\): give the observation alone$"),
-        (BOX, [0, np.nan, 0], "obs: has a NaN or infinity, in float32, as the policy sees it; expected finite numbers of Box"),
+        (BOX, (AT, {}), r"env\.reset\(\) returns \(observation, info\): pass only the observation$"),
+        (BOX, [0, np.nan, 0], "obs: has a NaN or infinity, after conversion to float32; expected finite numbers of Box"),
         (BOX, [[0, 0, 0], [0, 1e300, 0]], "obs: has a NaN or infinity in row 1 of 2"),
         (PICTURE, np.zeros((3, 20, 20), np.uint8), r"expected one of Box\(0, 255, \(20, 20, 3\), uint8\)"),
         (PICTURE, np.full((20, 20, 3), 0.5), "expected whole numbers, of .*; pictures are given as bytes, 0 to 255, not scaled$"),
         (PICTURE, np.full((20, 20, 3), 256), r"obs: the observation 'observation' has 256 at \[0, 0, 0\], which uint8 can't hold; expected .* Box\(0, 255"),
-        (STACKED, np.zeros((210, 160, 3), np.uint8), r"shape \(210, 160, 3\) \(uint8\); it is a single frame: .*FrameStackObservation"),
+        (STACKED, np.zeros((210, 160, 3), np.uint8), r"shape \(210, 160, 3\) \(uint8\); this is a single frame, .*FrameStackObservation"),
         (STACKED, np.zeros((2, 250, 160, 3), np.uint8), "a single frame"),
         (STACKED, np.zeros((84, 84), np.uint8), "a single frame"),
         (STACKED, np.zeros((4, 84, 85), np.uint8), r"got an array of shape \(4, 84, 85\) \(uint8\)$"),
@@ -61,9 +61,9 @@ def policy_of(tmp_path_factory):
         (BOTH, {"at": AT, "gaer": GEAR}, r"obs: the space has no 'gaer'; did you mean 'gear'\?"),
         (BOTH, {"at": AT, "gear": 0}, r"obs: the observation 'gear' is 0, outside of its space Discrete\(3, start=1\); expected 1 to 3$"),
         (BOTH, {"at": AT, "gear": 1.5}, r"obs\['gear'\]: expected whole numbers, of Discrete"),
-        (BOTH, {"at": [AT, AT], "gear": GEAR}, r"obs: \['at'\] is of a batch, and \['gear'\] of one observation$"),
-        (BOTH, {"at": [AT, AT], "gear": [GEAR]}, r"obs: \['at'\] is a batch of 2, and \['gear'\] of 1$"),
-        (BOTH, {"at": AT, "gear": [GEAR]}, r"obs: \['at'\] is of one observation, and \['gear'\] of a batch$"),
+        (BOTH, {"at": [AT, AT], "gear": GEAR}, r"obs: \['at'\] is a batch, but \['gear'\] is one observation$"),
+        (BOTH, {"at": [AT, AT], "gear": [GEAR]}, r"obs: \['at'\] is a batch of 2, but \['gear'\] is a batch of 1$"),
+        (BOTH, {"at": AT, "gear": [GEAR]}, r"obs: \['at'\] is one observation, but \['gear'\] is a batch$"),
         (BOTH, [AT, GEAR], r"obs: expected one of Dict\(.*\), got a list of 2 of different shapes"),
         (PAIR, (AT,), r"obs: expected one of Tuple\(Box.*\), got a tuple of shape \(1, 3\)"),
         (PAIR, (AT, [1, 2.5]), r"obs\[1\]: expected whole numbers, of Box"),
@@ -143,7 +143,7 @@ def test_a_tensor_is_fine_unless_it_wants_a_gradient(policy_of):
     expected = policy_of(BOX).predict([1, 1, 1])[0]
     assert policy_of(BOX).predict(torch.ones(3))[0] == expected
     with pytest.raises(
-        PredictError, match=r"got an array of shape \(3,\) \(torch.float32\); of a tensor, give obs\.detach"
+        PredictError, match=r"got an array of shape \(3,\) \(torch.float32\); for a tensor, pass obs\.detach"
     ):
         policy_of(BOX).predict(torch.ones(3, requires_grad=True))
 

@@ -138,7 +138,7 @@ def test_without_matplotlib_no_picture_is_tried_and_the_option_names_the_extra(t
     write_run_picture(folder)
     assert not (folder / "curves.png").exists()
     assert cli.main(["--plot", str(folder)]) == 2
-    assert "pip install 'headrace[plot]'" in capsys.readouterr().err
+    assert 'pip install "headrace[plot]"' in capsys.readouterr().err
 
 
 # The option. ---------------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_one_run_is_drawn_into_its_folder_and_several_into_the_working_directory
     ("arguments", "expected"),
     [
         (["--plot", "nope"], "--plot nope: there is no such run; neither nope nor results/nope is the folder of one"),
-        (["--plot", "empty"], "--plot: empty wrote no curves: a run has some from its first summary_freq steps on"),
+        (["--plot", "empty"], "--plot: empty has no curves yet: a run writes the first ones after summary_freq steps"),
         (["--plot", "a", "--plot-file", "there/is/no.png"], "there/is/no.png can't be written: No such file"),
     ],
 )

@@ -14,7 +14,7 @@ from headrace.stages.policy.design import BF16, TORCHS_OWN
 
 
 def test_what_is_configured_is_taken():
-    assert choose_device("cpu") == ("cpu", "as torch_settings.device says")
+    assert choose_device("cpu") == ("cpu", "set by torch_settings.device")
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -35,11 +35,13 @@ def test_a_device_that_there_is_none_of_is_refused_with_those_that_there_are(dev
 def test_a_run_says_where_its_trainers_compute(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         run_here(cartpole(torch_settings__device="cpu", behaviors__CartPole__max_steps=500, **INLINE), tmp_path, "run")
-    assert "CartPole learns on cpu (as torch_settings.device says)." in caplog.text
+    assert "CartPole learns on cpu (set by torch_settings.device)." in caplog.text
 
 
 def test_a_run_on_a_device_that_is_not_there_ends_with_what_to_write(tmp_path):
-    with pytest.raises(RunFailed, match=r"torch_settings\.device: torch can't compute on 'cuda:99'.*no --torch-device"):
+    with pytest.raises(
+        RunFailed, match=r"torch_settings\.device: torch can't compute on 'cuda:99'.*omit --torch-device"
+    ):
         run_here(cartpole(torch_settings__device="cuda:99", **INLINE), tmp_path, "run")
 
 
@@ -47,7 +49,7 @@ def test_a_run_on_a_device_that_is_not_there_ends_with_what_to_write(tmp_path):
     ("configured", "by", "expected"),
     [
         ("float32", "AMX", (0, "float32 (torch_settings.precision)", False)),
-        ("auto", "AMX", (256, "bf16 from 256 units on (cpu has AMX)", False)),
+        ("auto", "AMX", (256, "bf16 for layers of at least 256 units (cpu has AMX)", False)),
         ("auto", None, (0, "float32 (bf16 is slow on cpu)", False)),
         ("bf16", "AMX", (128, "bf16 (AMX)", False)),
     ],
@@ -62,7 +64,7 @@ def test_a_trainer_that_was_not_shown_to_learn_as_much_rounds_when_it_is_told_to
     monkeypatch.setattr("headrace.stages.policy.network.products.fast_bf16", lambda device: "AMX")
     settings, words, _ = choose_rounding("auto", "cpu", "poca")
     assert settings == TORCHS_OWN
-    assert words == "float32 (bf16 was not shown to learn as much with poca)"
+    assert words == "float32 (bf16 is not shown to learn equally well with poca)"
     assert choose_rounding("bf16", "cpu", "poca").settings == BF16
 
 
@@ -85,7 +87,7 @@ def test_bf16_where_it_is_slow_is_computed_with_a_warning(tmp_path, caplog, monk
     monkeypatch.setattr("headrace.stages.policy.network.products.fast_bf16", lambda device: None)
     config = cartpole(torch_settings__precision="bf16", behaviors__CartPole__max_steps=500, **INLINE)
     run_here(config, tmp_path, "run")
-    (told,) = [record for record in caplog.records if "hidden products" in record.message]
+    (told,) = [record for record in caplog.records if "products of hidden layers" in record.message]
     assert told.levelno == logging.WARNING
     assert "bf16, which cpu computes more slowly than float32; torch_settings.precision: auto" in told.message
 

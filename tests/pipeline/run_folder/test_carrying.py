@@ -76,7 +76,7 @@ def test_any_byte_that_changes_is_named_or_is_of_no_account(run_folder, tmp_path
         named += 1
     assert named > len(whole) // stride // 2
     file.write_bytes(whole[:-30])
-    with pytest.raises(RunFolderError, match="ball.zip: is damaged, or no saved run"):
+    with pytest.raises(RunFolderError, match="ball.zip: is damaged, or not a saved run"):
         unpack(file, tmp_path / "out", "cut")
     assert not list((tmp_path / "out").glob("*"))
 
@@ -90,8 +90,8 @@ def of(folder: Path) -> list[Path]:
     [
         ({"data": "", "policy.pth": ""}, "a model of Stable-Baselines3"),
         ({"archive/data.pkl": ""}, "a policy, which load_policy reads"),
-        ({"a.txt": ""}, "none that RunResult.save wrote"),
-        ({LISTING: json.dumps({"format": 9})}, "format 9, this version reads 1"),
+        ({"a.txt": ""}, "an archive that RunResult.save did not write"),
+        ({LISTING: json.dumps({"format": 9})}, "format 9, but this version reads 1"),
         ({LISTING: json.dumps({"format": 1, "files": {}})}, "the checksum of headrace.json"),
     ],
 )
@@ -109,10 +109,10 @@ def test_a_file_outside_of_the_folder_is_refused(tmp_path, name):
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr(name, "")
         archive.writestr(LISTING, json.dumps({**listing, "checksum": checksum_of(listing)}))
-    with pytest.raises(RunFolderError, match="is not a file that a saved run has"):
+    with pytest.raises(RunFolderError, match="is not a file of a saved run"):
         unpack(tmp_path / "x.zip", tmp_path / "results", None)
 
 
 def test_what_is_not_there_is_named(tmp_path):
-    with pytest.raises(RunFolderError, match=r"none\.zip: there is no such file, nor a folder of a run"):
+    with pytest.raises(RunFolderError, match=r"none\.zip: there is no such file or folder of a run"):
         unpack(tmp_path / "none", tmp_path, None)

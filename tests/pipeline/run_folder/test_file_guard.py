@@ -49,7 +49,7 @@ def test_a_file_is_said_to_be_written_again_when_the_disk_has_taken_it_for_a_whi
     disk.now_s += QUIET_S
     disk.write("a")
     disk.write("a")
-    assert caplog.messages[1:] == ["a is written again."]
+    assert caplog.messages[1:] == ["a can be written again."]
     disk.write("a", refuses=True)
     assert len(caplog.messages) == 3
 

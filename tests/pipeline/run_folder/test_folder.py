@@ -116,7 +116,7 @@ def test_force_names_the_file_that_a_program_has_open(tmp_path):
             self.of = "" if args[0] == tmp_path / "ppo" else "events"
             return super().perform(operation, function, *args, **kwargs)
 
-    with pytest.raises(RunFolderError, match=r"ppo can't be archived, as a program has .*events open.* --run-id"):
+    with pytest.raises(RunFolderError, match=r"ppo can't be archived, because a program has .*events open.* --run-id"):
         RunFolder.create(tmp_path, "ppo", force=True, files=Opened("replace", tries=99))
     assert (tmp_path / "ppo" / "Ball" / "events").is_file()
     RunFolder.create(tmp_path, "ppo", resume=True).close()  # the lock was let go
@@ -136,7 +136,7 @@ def test_resume_of_an_unknown_run_names_those_that_exist(tmp_path):
 
 
 def test_resume_without_any_runs_says_so(tmp_path):
-    with pytest.raises(RunFolderError, match="holds no runs at all"):
+    with pytest.raises(RunFolderError, match="the folder holds no runs"):
         RunFolder.create(tmp_path / "results", "ppo", resume=True)
     assert not (tmp_path / "results").exists()
 
@@ -312,7 +312,7 @@ def test_a_results_folder_that_cannot_be_made_is_named_with_what_is_in_the_way(t
         rf"run can't be written: {re.escape(str(tmp_path / 'file'))} is not a folder\. .* choose another --results-dir$"
     )
     on_windows = sys.platform == "win32" and "resume" in flags  # which sees no folder there, and not why
-    nothing = f"there is no run 'run' in {re.escape(str(results))}; it holds no runs at all"
+    nothing = f"there is no run 'run' in {re.escape(str(results))}; the folder holds no runs"
     with pytest.raises(RunFolderError, match=nothing if "inference" in flags or on_windows else in_way):
         run_here(cartpole(**INLINE), results, "run", **flags)
 
@@ -510,7 +510,7 @@ def test_a_status_file_without_a_checksum_is_read_and_so_is_a_reward_that_is_no_
 
 def test_a_run_whose_files_would_have_too_long_paths_on_windows_is_told_before_it_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(check_length, "__defaults__", (lambda: False,))
-    with pytest.raises(RunFolderError, match=r"Windows takes 259 here: choose a shorter .* LongPathsEnabled"):
+    with pytest.raises(RunFolderError, match=r"Windows allows 259 here: choose a shorter .* LongPathsEnabled"):
         RunFolder.create(tmp_path / ("a" * 150), "ppo")
     assert not list(tmp_path.iterdir())
 

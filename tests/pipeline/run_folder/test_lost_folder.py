@@ -48,10 +48,10 @@ WAYS = {
     move: "it was removed or moved",
     move_the_parent: "it was removed or moved",
     replace_by_a_file: "it was removed or moved",
-    replace_by_a_copy: "another one is in its place",
+    replace_by_a_copy: "another folder is in its place",
     replace_by_an_empty_one: "another folder is in its place",
     remove_the_lock: r".lock.guard was removed",
-    let_another_take_it: "another one is in its place, in use by another process",
+    let_another_take_it: "another folder is in its place, in use by another process",
 }
 
 
@@ -75,7 +75,7 @@ def test_a_link_that_leads_elsewhere_is_noticed(tmp_path):
     with RunFolder.create(tmp_path, "link", resume=True) as folder:
         link.unlink()
         link.symlink_to("second")
-        assert "another one is in its place" in folder.lost()
+        assert "another folder is in its place" in folder.lost()
 
 
 def test_a_folder_that_comes_back_is_the_one_that_it_was(held):

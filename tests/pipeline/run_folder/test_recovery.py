@@ -214,7 +214,7 @@ def test_a_manifest_without_a_checksum_is_that_of_an_older_version(two, heard):
 def test_another_version_of_the_format_is_no_damage(two):
     for path in both_manifests(two, 7):
         path.write_text('{"format": 2, "number": 7}')
-    with pytest.raises(CheckpointFormatError, match="format 2, this version reads 1"):
+    with pytest.raises(CheckpointFormatError, match="format 2, but this version reads 1"):
         choose_checkpoint(two)
     assert (two / "000007").is_dir()
 

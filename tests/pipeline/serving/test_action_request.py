@@ -60,7 +60,7 @@ def test_all_else_is_optional_and_may_be_null():
     [
         (None, "observations: missing; expected place float32[2], eye uint8[1, 2, 2]"),
         ({"place": PLACES}, "observations.eye: missing"),
-        ({**GOOD, "plase": PLACES}, "observations.plase: there is none; did you mean 'place'"),
+        ({**GOOD, "plase": PLACES}, "observations.plase: there is no such observation; did you mean 'place'"),
         ([PLACES], "or a list of 2 in this order"),
         (7, "got a number"),
         ([[1, 2], EYES], "observations.place: expected float32[n, 2], a row per agent, got [2]"),
@@ -81,10 +81,10 @@ def test_all_else_is_optional_and_may_be_null():
         ([PLACES, [[[[0, 1], [2, 256]]]] * 2], "observations.eye: expected whole numbers from 0 to 255"),
         ([PLACES, [[[[0, 1], [2, -1]]]] * 2], "observations.eye: expected whole numbers from 0 to 255"),
         ([PLACES, [[[[0, 1], [2, 0.5]]]] * 2], "observations.eye: expected whole numbers from 0 to 255"),
-        ([PLACES, EYES[:1]], "eye is of 1 agents, and place of 2"),
+        ([PLACES, EYES[:1]], "eye is for 1 agents, but place is for 2"),
         ([[], []], "expected float32[n, 2], a row per agent, got [0]"),
-        ([b"", b""], "of 0 agents, expected 1 to"),
-        ([b"123", EYES], "observations.place: 3 bytes are not a whole number of place float32[2], 8 bytes an agent"),
+        ([b"", b""], "for 0 agents, expected 1 to"),
+        ([b"123", EYES], "observations.place: 3 bytes are not a whole number of place float32[2], 8 bytes per agent"),
         (["!", EYES], "observations.place: a string must be base64"),
         ([b"\0" * 8 * (MOST_AGENTS + 1), b"\0" * 4 * (MOST_AGENTS + 1)], f"expected 1 to {MOST_AGENTS} in a request"),
     ],
@@ -123,6 +123,4 @@ def test_a_body_that_is_no_object_is_refused():
 
 def test_masks_are_refused_where_the_model_has_none():
     spec = BehaviorSpec("Ball", (ObservationSpec("place", (2,)),), ActionSpec(0, (3,)))
-    assert "this model was made without action masks" in refusal(
-        {"observations": [PLACES], "masks": [[1] * 3] * 2}, spec
-    )
+    assert "this model has no action masks" in refusal({"observations": [PLACES], "masks": [[1] * 3] * 2}, spec)

@@ -116,7 +116,7 @@ async def test_a_session_remembers(tmp_path):
     [
         (asking(model="Bell"), "NOT_FOUND", "did you mean 'Ball'"),
         (asking(session="none"), "NOT_FOUND", "there is no session 'none'"),
-        (asking([1, 2]), "INVALID_ARGUMENT", "2 numbers are not a whole number of vector float32[3], 3 an agent"),
+        (asking([1, 2]), "INVALID_ARGUMENT", "2 numbers are not a whole number of vector float32[3], 3 per agent"),
         (asking([1, 2, float("nan")]), "INVALID_ARGUMENT", "not finite"),
         (asking(name="vektor"), "INVALID_ARGUMENT", "did you mean 'vector'"),
         (asking(masks=[True] * 4), "INVALID_ARGUMENT", "masks: has the shape (4,), for 1 agents"),
@@ -198,7 +198,7 @@ async def test_when_it_ends_it_says_so(tmp_path):
         answers = [asyncio.ensure_future(stub.Act(asking())) for _ in range(5)]
         await answers[0]
         await service.end()
-        assert await refusal(stub.Act(asking())) == ("UNAVAILABLE", "the server ends")
+        assert await refusal(stub.Act(asking())) == ("UNAVAILABLE", "the server is shutting down")
         await asyncio.gather(*answers, return_exceptions=True)
 
 

@@ -121,7 +121,7 @@ async def test_a_session_remembers(tmp_path):
             assert answer.status == 200
         assert (await post(caller, ACT, ask))[0] == 404
         status, answer = await post(caller, ACT, {"observations": [[ROW]]})
-        assert (status, "'Ball' remembers what it saw; open a session" in answer["error"]) == (422, True)
+        assert (status, "'Ball' has a memory; open a session" in answer["error"]) == (422, True)
         async with caller.post("/api/models/Ball/sessions") as answer:  # without a body: one agent
             assert (answer.status, (await answer.json())["agents"]) == (201, 1)
 
@@ -244,7 +244,7 @@ async def test_when_it_ends_it_says_so_and_answers_what_is_under_way(tmp_path):
         async with caller.get("/healthz") as answer:
             assert (answer.status, answer.headers["Connection"]) == (503, "close")
         status, answer = await post(caller, ACT, {"observations": [[ROW]]})
-        assert (status, answer["error"]) == (503, "the server ends")
+        assert (status, answer["error"]) == (503, "the server is shutting down")
 
 
 async def test_who_hangs_up_is_dropped(tmp_path):

@@ -93,7 +93,7 @@ def test_one_that_is_gone_is_told_of_once(tmp_path, caplog):
     ("before", "after", "words"),
     [
         ({}, {"actions": ActionSpec(3)}, "other actions: 3 continuous actions; those who ask know 2 continuous"),
-        ({"memory": MEMORY}, {}, "it remembers 0 numbers, and sessions hold 6"),
+        ({"memory": MEMORY}, {}, "its memory has 0 numbers, but the open sessions hold 6"),
     ],
 )
 def test_one_that_does_not_fit_those_who_ask_is_not_served(tmp_path, caplog, before, after, words):
