@@ -232,9 +232,7 @@ class Checkpointing:
         self._commit_if_whole()
         number, missing = self._assembler.pending, self._assembler.missing
         if number is not None and self._assembler.give_up(number):
-            lacking = (
-                f"never delivered {', '.join(missing)}" if missing else "another program has one of its files open"
-            )
+            lacking = f"never delivered {', '.join(missing)}" if missing else "another program has its files open"
             self._failed(number, f"its hosts have ended, and {lacking}")
 
     def exported(self, message: Exported | ExportFailed) -> None:
@@ -279,9 +277,7 @@ class Checkpointing:
         """Let the run fail if a behaviour's last policy could not be written, whatever older ones there are."""
         lost = [f"{name} ({state.not_exported})" for name, state in self._behaviors.items() if state.not_exported]
         if lost:
-            text = (
-                f"the final policy could not be written for {', '.join(lost)}. Free some disk space, and resume the run"
-            )
+            text = f"the final policy could not be written for {', '.join(lost)}. Free disk space, and resume the run"
             self.failed(HostFailed(f"{text}, which writes it again.", "", MAIN))
 
     def _expected(self) -> set[str]:
@@ -376,12 +372,7 @@ class Checkpointing:
         except FileNotFoundError as error:
             self._lost.update(unseen)
             names, path = ", ".join(unseen), error.filename2 or error.filename
-            log.error(
-                "%s is gone. If the run is resumed, these behaviours start at step 0, as they have not appeared "
-                "again yet: %s.",
-                path,
-                names,
-            )
+            log.error("%s is gone. A resumed run starts at step 0: %s.", path, names)
 
     def _failed(self, number: int, reason: str) -> None:
         if self.look():
