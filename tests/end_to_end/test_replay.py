@@ -46,7 +46,7 @@ RUNS = {
 
 IN_PROCESSES = ("CartPole",)
 """Recorded by the command, whose order of batches nobody foresees; the others too under `-m slow`."""
-ALWAYS = ("CartPole", "Volley", "SAC", "POCA", "IMPALA", "bc", "teacher and student")
+ALWAYS = ("CartPole", "Volley", "SAC", "POCA", "IMPALA", "teacher and student")
 RECORDED = [
     *(pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in RUNS),
     *(pytest.param(f"{name} in processes", marks=pytest.mark.slow) for name in RUNS if name not in IN_PROCESSES),

@@ -37,7 +37,15 @@ def test_an_environment_that_asks_its_process_to_exit_ends_the_run_which_names_i
     read_whole_checkpoint(tmp_path / "run")
 
 
-@pytest.mark.parametrize("way", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize(
+    "way",
+    [
+        SystemExit,
+        asyncio.CancelledError,
+        pytest.param(KeyboardInterrupt, marks=pytest.mark.slow),
+        pytest.param(GeneratorExit, marks=pytest.mark.slow),
+    ],
+)
 def test_a_callback_that_exits_ends_the_run_which_names_it_and_is_saved(way, tmp_path):
     def leave(snapshot: ProgressSnapshot) -> None:
         if any(behavior.updates for behavior in snapshot.behaviors):

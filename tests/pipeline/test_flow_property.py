@@ -148,7 +148,7 @@ TICKS_BEYOND_THE_WINDOW = Scenario(
 """What several actors make beyond their caps fills half an update."""
 
 
-@examples(12)
+@examples(8)
 @given(scenarios())
 @example(OPEN_STEPS_AT_A_CHANGE_OF_TURNS)
 @example(A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS)
@@ -165,7 +165,7 @@ def test_it_reaches_its_updates_and_nothing_is_lost_doubled_or_reordered(scenari
         check_bounds(flow, each.name)
 
 
-@examples(12)
+@examples(8)
 @given(scenarios(accidents=False))
 @example(AN_ACTOR_THAT_OTHERS_OVERTAKE)
 @example(TICKS_BEYOND_THE_WINDOW)
@@ -184,7 +184,7 @@ def test_with_actors_that_die_only_what_they_had_on_their_way_makes_others_steps
     check_lag(run_flow(replace(scenario, meddling=0.0)))
 
 
-@examples(15)
+@examples(10)
 @given(scenarios(replicas=st.just(1), accidents=False, ghosts=False), DELAYS_S)
 def test_a_deterministic_run_learns_the_same_however_quick_its_parts_are(
     scenario: Scenario, other_slowness_s: tuple[float, ...]

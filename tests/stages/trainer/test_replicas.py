@@ -36,8 +36,8 @@ from headrace.stages.trainer.sac.replay_memory import ReplayMemory
 from headrace.stages.trainer.sac.sharded_replay import ReplayShard
 
 UPDATES = 100
-LENGTHY = {"ppo", "poca", "sac", "impala"}
-"""The cases that are tried at each change."""
+LENGTHY = {"ppo", "sac", "impala"}
+"""The cases that are tried at each change; of POCA, the gradient of uneven parts is."""
 SHARDS = 2
 LENGTHS = [9, 7, 13, 3, 11, 5]  # of no use for equal parts
 

@@ -316,12 +316,17 @@ SCENES = {
     "groups": ("--scene", "crowd", "--groups", "--new-ids"),
     "several sensors": ("--scene", "given", "--continuous", 1, "--shapes", "8", "20x23", "3x8x8"),
 }
+CHECKED = [
+    pytest.param(kind, arguments, id=f"{kind}-{name}", marks=[pytest.mark.slow] if (number + turns) % 2 else [])
+    for turns, kind in enumerate(("at once", "by turns"))
+    for number, (name, arguments) in enumerate(SCENES.items())
+]
+"""Each scene in one of the two kinds of environments; in the other as well under `-m slow`."""
 
 
 @pytest.mark.lengthy
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("arguments", SCENES.values(), ids=SCENES)
-@pytest.mark.parametrize("kind", ["at once", "by turns"])
+@pytest.mark.parametrize(("kind", "arguments"), CHECKED)
 def test_pettingzoo_s_own_checkers_find_nothing(unity, kind, arguments):
     program = unity("--agents", 3, "--max-steps", 20, *arguments)
     if kind == "at once":
