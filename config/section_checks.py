@@ -59,8 +59,7 @@ def _about_leagues(config: Sections) -> Iterator[Finding]:
     pipeline, hosts = config.pipeline, config.pipeline.hosts
     path: KeyPath = ("pipeline", "hosts", "actors", "replicas")
     if pipeline.deterministic and hosts.actors.replicas not in (1, len(leagues)):
-        needed = max(1, len(leagues))
-        message = f"{hosts.actors.replicas} contradicts 'deterministic: true', which needs {needed}"
+        message = f"{hosts.actors.replicas} contradicts 'deterministic: true', which needs {max(1, len(leagues))}"
         more = "" if leagues else "; raise environment.num_envs instead"
         yield Finding(path, message + more, (("pipeline", "deterministic"),))
     if not learners or config.checkpoint_settings.inference:
@@ -72,6 +71,11 @@ def _about_leagues(config: Sections) -> Iterator[Finding]:
             message = f"is beside the league of {found.of}, and where there are leagues each behaviour has one"
             yield Finding((*_BEHAVIORS, name), f"{message}; give it its own `league`, or leave it out", (where,))
     yield from _about_common_keys(learners)
+    for each in learners.values() if pipeline.deterministic else ():
+        if (actors := each.learners[each.learner].actors) > 1:
+            message = f"{actors} contradicts 'deterministic: true', which needs 1; raise environment.num_envs instead"
+            own = (*_BEHAVIORS, each.of, "league", "learners", each.learner, "actors")
+            yield Finding(own, message, (("pipeline", "deterministic"),))
     wanted = sum(each.learners[each.learner].actors for each in learners.values())
     if not hosts.actors.is_auto("replicas") and hosts.actors.replicas not in (1, wanted):
         whose = ", ".join(dict.fromkeys(league.of for league in learners.values()))
