@@ -372,7 +372,7 @@ def test_a_constructor_that_raises_is_reported_before_training(
 def test_statistics_writers_are_checked_before_anything_starts(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(folder)
     writers = [{"use": "my_writer:Json"}, {"use": "my_stages:ClipReward"}]
-    with pytest.raises(RunError, match=r"(?s)did you mean 'JsonLines'.*ClipReward is no statistics writer"):
+    with pytest.raises(RunError, match=r"(?s)did you mean 'JsonLines'.*ClipReward is not a statistics writer"):
         run_here(cartpole(pipeline__statistics_writers=writers, **INLINE), folder, "writers")
     assert not (folder / "writers").exists()
 

@@ -46,7 +46,7 @@ def check(start, tmp_path, what, hosts):
 def test_a_run_withstands_all_of_it_at_once(start, tmp_path):
     output = check(start, tmp_path, "all", INLINE)
     (said,) = re.findall("Your code changed process-wide state that Headrace needs.*: (.*)", output)
-    for words in ("what SIGTERM does", "loggers below 'headrace'", "sys.path", "time.monotonic()", "os.umask()"):
+    for words in ("the handler of SIGTERM", "loggers below 'headrace'", "sys.path", "time.monotonic()", "os.umask()"):
         assert words in said
     assert "ValueError: in the child" in output
     assert "returned from the code that forked it, so Headrace ended it" in output

@@ -93,7 +93,7 @@ def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resume
     page = steered(LONG_HERE)
     change = {"behavior": "CartPole", "name": "learning_rate", "value": 1.5e-4}
     assert page.call(f"{RUN}/hyperparameters", change) == (200, {"done": True})
-    page.command.until(lambda: "CartPole: learning_rate is 0.00015 from step" in page.command.output, "the log")
+    page.command.until(lambda: "CartPole: learning_rate changed to 0.00015 at step" in page.command.output, "the log")
     page.until(lambda state: learning_rate_in(state) == 1.5e-4, "the value in the state")
 
     def rate():
@@ -155,7 +155,7 @@ def resume_to_its_end(results, *overrides):
         ({"behavior": "CartPole", "name": "batch_size", "value": 7}, 404, "these can: learning_rate, beta, epsilon"),
         ({"behavior": "Cart", "name": "beta", "value": 7}, 404, "there are: CartPole"),
         ({"behavior": "CartPole", "name": "beta"}, 422, "value"),
-        (b"{", 400, "no JSON"),
+        (b"{", 400, "not JSON"),
         (b" " * 100_000, 413, ""),
     ],
 )

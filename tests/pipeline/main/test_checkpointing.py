@@ -223,9 +223,7 @@ def test_a_checkpoint_waits_for_a_program_that_has_a_file_of_it_open(tmp_path, c
         made.checkpointing.close()
     assert waited == (True, [])
     assert made.checkpointing.newest == (0 if tries == 30 else -1)
-    assert made.ended == (
-        [None] if tries == 30 else ["its hosts have ended, and another program has its files open"]
-    )
+    assert made.ended == ([None] if tries == 30 else ["its hosts have ended, and another program has its files open"])
     assert len([line for line in caplog.messages if "Checkpoint 0 waits" in line]) == 1
 
 
