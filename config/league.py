@@ -178,7 +178,7 @@ class LeagueSettings(Settings):
     meta_solver: Literal["nash", "replicator", "uniform"] | None = Field(
         None,
         description="How to compute the mixture of members from the results of their games: as a Nash equilibrium "
-        "(needs SciPy: pip install 'headrace[league]'), by projected replicator dynamics, or uniform.",
+        '(needs SciPy: pip install "headrace[league]"), by projected replicator dynamics, or uniform.',
     )
     rating: Float = Field(
         0.0,

@@ -99,7 +99,7 @@ def describe_environment(config: RunConfig) -> str:
     """Describe in one line the environments of a run with an `environment` section."""
     environment = config.environment
     assert environment is not None, "there is a section"
-    return f"{environment.kind} {environment.named}".rstrip() + f", {environment.num_envs} instances per actor"
+    return f"{environment.kind} {environment.named}".rstrip() + f", {_instances(environment.num_envs)}"
 
 
 def describe_programs(config: RunConfig) -> str:
@@ -115,7 +115,7 @@ def describe_programs(config: RunConfig) -> str:
     if not settings.base_port:
         ports = "any free ports"
     beside = f" and {count} for evaluation" if evaluated else ""
-    return f"{name} {settings.env_path}, {count} instances per actor{beside}, on {ports}"
+    return f"{name} {settings.env_path}, {_instances(count)}{beside}, on {ports}"
 
 
 def _repeat(config: RunConfig) -> str:
@@ -185,3 +185,7 @@ def _behavior(config: RunConfig, name: str, trainer: str, kind: str) -> Sequence
         f"  max_steps {settings.max_steps}, time_horizon {settings.time_horizon}, "
         f"trajectory queue of {config.pipeline.queues.trajectories.maxlen}",
     ]
+
+
+def _instances(count: int | str) -> str:
+    return f"{count} instance{'s' * (count != 1)} per actor"

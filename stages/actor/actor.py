@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from headrace.queues.messages import Assignment, Barrier, Matches, PolicyUpdate, TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec, behavior_name
 from headrace.stages.activity import ACTING, ASKING, RESTING, STEPPING, WAITING
 from headrace.stages.actor.credits import CreditAccount, CreditGate
 from headrace.stages.actor.resets import Resets
-from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Action, Guard, State
+from headrace.stages.actor.states import STANDS_STILL, TRANSITIONS, Action, Guard, Item, State, Work
 from headrace.stages.agent import AgentProcessor
 from headrace.stages.environments.parameters import EnvironmentParameters
 from headrace.stages.environments.protocol import settled
@@ -28,8 +27,6 @@ from headrace.stages.environments.stage import EnvironmentStage
 from headrace.stages.errors import BrokenEnvironmentError, EnvironmentEnded
 from headrace.stages.restarts import RestartBudget
 from headrace.stages.stage import Source, StageContext
-
-Item = TrajectoryBatch | Barrier
 
 
 @dataclass(frozen=True)
@@ -42,15 +39,6 @@ class ActorPort:
     """The environments have ended in order, for this reason: the actor emits what it holds, and then nothing more."""
     stopped: Callable[[], None] = lambda: None
     """The host has taken the last item after a requested stop; the actor has only to close the environments."""
-
-
-class _Work(NamedTuple):
-    """The two halves of an action: the first may return items to emit; the second is awaited after they have left."""
-
-    emit: Callable[[], Iterable[Item] | None] | None
-    wait: Callable[[], Awaitable[None]] | None
-    consult: Callable[[], Awaitable[bool]] | None = None
-    """Awaited before both; if it returns False, neither runs, and the guards of the state are tested again."""
 
 
 class Actor(Source[Item]):
@@ -209,7 +197,7 @@ class Actor(Source[Item]):
             self._state = then
         self._port.stopped()
 
-    def _bind(self) -> dict[State, list[tuple[Callable[[], bool], _Work, State]]]:
+    def _bind(self) -> dict[State, list[tuple[Callable[[], bool], Work, State]]]:
         """Bind the table of transitions to this actor's methods."""
         guards: dict[Guard, Callable[[], bool]] = {
             Guard.CHECKPOINT_DUE: lambda: self._checkpoint is not None and self._obeys(),
@@ -222,18 +210,18 @@ class Actor(Source[Item]):
         }
         consult = None if self._environment.oracle is None else self._consult
         actions = {
-            Action.BARRIER: _Work(self._barrier, None),
-            Action.RENEWAL: _Work(self._close_at_checkpoint, None),
-            Action.FLUSH: _Work(self._processor.flush, None),
-            Action.SLEEP: _Work(None, self._sleep),
-            Action.DECIDE: _Work(self._decide, None, consult),
-            Action.RESET: _Work(self._processor.close_all, self._reset),
-            Action.STEP: _Work(self._before_step, self._advance),
-            Action.STAND_STILL: _Work(self._stand_still, self._await_credits),
-            Action.ASK: _Work(self._account.ask, self._await_credits),
-            Action.RESUME: _Work(self._decide_again, self._advance, consult),
-            Action.RENEW: _Work(None, self._renew),
-            Action.CLOSE: _Work(self._close, self._sleep),
+            Action.BARRIER: Work(self._barrier, None),
+            Action.RENEWAL: Work(self._close_at_checkpoint, None),
+            Action.FLUSH: Work(self._processor.flush, None),
+            Action.SLEEP: Work(None, self._sleep),
+            Action.DECIDE: Work(self._decide, None, consult),
+            Action.RESET: Work(self._processor.close_all, self._reset),
+            Action.STEP: Work(self._before_step, self._advance),
+            Action.STAND_STILL: Work(self._stand_still, self._await_credits),
+            Action.ASK: Work(self._account.ask, self._await_credits),
+            Action.RESUME: Work(self._decide_again, self._advance, consult),
+            Action.RENEW: Work(None, self._renew),
+            Action.CLOSE: Work(self._close, self._sleep),
         }
         if not self._resets_at_checkpoints:
             del guards[Guard.RENEWAL_DUE]

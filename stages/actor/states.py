@@ -6,8 +6,14 @@ credits stands still: it has emitted all that it held, and follows its host's co
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum, IntEnum, auto
 from typing import NamedTuple
+
+from headrace.queues.messages import Barrier, TrajectoryBatch
+
+Item = TrajectoryBatch | Barrier
+"""What an actor emits."""
 
 
 class State(IntEnum):
@@ -50,6 +56,15 @@ class Action(Enum):
     RESUME = auto()  # have newer policies decide again, step the environments
     RENEW = auto()  # reset the environments with the seed of the checkpoint
     CLOSE = auto()  # close and emit all trajectories, return all credits, wait for the host
+
+
+class Work(NamedTuple):
+    """The two halves of an action: the first may return items to emit; the second is awaited after they have left."""
+
+    emit: Callable[[], Iterable[Item] | None] | None
+    wait: Callable[[], Awaitable[None]] | None
+    consult: Callable[[], Awaitable[bool]] | None = None
+    """Awaited before both; if it returns False, neither runs, and the guards of the state are tested again."""
 
 
 class Transition(NamedTuple):

@@ -198,7 +198,7 @@ class GameRecorder:
             BrokenEnvironmentError: if an environment fails while it is made.
         """
         if not self._games and not makes_mp4():
-            log.info("Films are GIFs of the first %.0f s: for whole ones as mp4, pip install 'headrace[video]'.", GIF_S)
+            log.info('Films are GIFs of the first %.0f s: for whole ones as mp4, pip install "headrace[video]".', GIF_S)
         group, film = make_shown_group(self._request, raw=True)
         return RecordedGroup(group, film, self._open)
 

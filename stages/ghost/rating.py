@@ -118,7 +118,7 @@ class SkillRating:
                 self._missing = True
                 log.warning(
                     "More than two teams play each other, for which ELO is a makeshift; a better rating, "
-                    "Self-play/Skill, needs openskill: pip install 'headrace[league]'."
+                    'Self-play/Skill, needs openskill: pip install "headrace[league]".'
                 )
             else:
                 self._model = PlackettLuce()

@@ -123,7 +123,7 @@ class BehaviorSpaces:
         if len(batch.continuous) != count or len(batch.discrete) != count:
             raise StageError(
                 f"{self.owner}: got {len(batch.continuous)} continuous and {len(batch.discrete)} discrete actions for "
-                f"the {count} agents of {self.behavior} whose turn it is"
+                f"the agents of {self.behavior} whose turn it is; expected {count} of each"
             )
         return _one_by_one(self._action_space, self._spaces.actions(count).to_environment(batch))
 

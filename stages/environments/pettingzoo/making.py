@@ -30,7 +30,7 @@ Api = Literal["auto", "parallel", "aec"]
 Make = Callable[..., Any]
 
 _FUNCTIONS: Mapping[str, str] = {"parallel": "parallel_env", "aec": "env"}
-_INSTALL = "python -m pip install 'headrace[pettingzoo]'"
+_INSTALL = 'python -m pip install "headrace[pettingzoo]"'
 _OURS = ("pettingzoo", "mpe2")
 """Packages of the extra `headrace[pettingzoo]`."""
 _OTHERS = ("magent2", "multi_agent_ale_py", "chess", "rlcard", "pyspiel", "pymunk", "pygame", "shimmy")
@@ -239,7 +239,7 @@ def _needs(error: ImportError) -> str:
     missing = error.__cause__ if isinstance(error.__cause__, ImportError) else error
     return (
         f"it needs packages that are not installed ({missing}); its family's extra installs them, such as python -m "
-        "pip install 'pettingzoo[classic]'"
+        'pip install "pettingzoo[classic]"'
     )
 
 

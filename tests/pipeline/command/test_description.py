@@ -12,7 +12,7 @@ from headrace.pipeline.command.description import describe
     ("sections", "said"),
     [
         ({}, "environment: the Unity Editor, on port 5004"),
-        ({"env_settings": {"env_path": "a/Game"}}, "environment: unity a/Game, 1 instances per actor, on port 5005"),
+        ({"env_settings": {"env_path": "a/Game"}}, "environment: unity a/Game, 1 instance per actor, on port 5005"),
         (
             {"env_settings": {"env_path": "Game", "num_envs": 3, "base_port": 6000}},
             "environment: unity Game, 3 instances per actor, on ports 6000 to 6002",
@@ -30,7 +30,7 @@ from headrace.pipeline.command.description import describe
         ),
         (
             {"env_settings": {"env_path": "Game", "base_port": 0}},
-            "environment: unity Game, 1 instances per actor, on any free ports",
+            "environment: unity Game, 1 instance per actor, on any free ports",
         ),
         (
             {"environment": {"kind": "mlagents", "factory": "mine:make", "num_envs": 2}},

@@ -153,7 +153,7 @@ def test_an_mlflow_that_is_not_there_is_named_before_anything_starts(tmp_path: P
 def test_a_missing_package_is_named_with_its_extra(name, monkeypatch):
     monkeypatch.setattr("headrace.pipeline.reporting.writers.find_spec", lambda package: None)
     (mistake,) = check_writers(config(name))
-    assert str(mistake).endswith(f"'{name}' needs packages that are missing: `pip install 'headrace[{name}]'`")
+    assert str(mistake).endswith(f'{name!r} needs packages that are missing: `pip install "headrace[{name}]"`')
 
 
 @pytest.mark.parametrize("name", ["csv", "wandb", "mlflow"])

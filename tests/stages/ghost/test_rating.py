@@ -84,7 +84,7 @@ def test_without_openskill_nothing_is_rated_and_that_is_said_once(monkeypatch, c
         assert not rating.rate([[record] for record in records], [1.0, 0.5, 0.0])
     assert [record.mu for record in records] == [None] * 3
     (said,) = caplog.messages
-    assert "pip install 'headrace[league]'" in said
+    assert 'pip install "headrace[league]"' in said
 
 
 def test_the_skill_is_what_a_policy_can_at_least_be_trusted_with():

@@ -96,7 +96,7 @@ def test_a_projection_is_a_mixture(point):
 
 def test_without_scipy_nash_is_refused_with_what_to_do(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(StageError, match=r"needs SciPy.*pip install 'headrace\[league\]'; or use 'replicator'"):
+    with pytest.raises(StageError, match=r"needs SciPy.*pip install \"headrace\[league\]\"; or use 'replicator'"):
         meta_solver.require("nash")
     meta_solver.require("replicator")
     meta_solver.require(None)

@@ -31,7 +31,7 @@ def test_a_message_comes_back_and_tells_its_format(content, form):
     ("content", "words"),
     [
         (b"{]", "not JSON: .* at character 1, in '{]'"),
-        (b'{"type": "state", "rewards": [0.5, NaN]}', "not JSON: .* in .*not finite, look for a division by zero"),
+        (b'{"type": "state", "rewards": [0.5, NaN]}', "not JSON: .* in .*not finite: look for a division by zero"),
         (b'{"type": "stat\xe9"}', "neither JSON, which is UTF-8, nor msgpack: byte 14"),
         (b"\x82\xc1", "not msgpack"),
         (b"", "an empty message"),

@@ -81,7 +81,7 @@ def test_without_the_package_its_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspiel", None)
     settings = EnvironmentSettings(kind="open_spiel", game="kuhn_poker", behavior="Kuhn")
     with pytest.raises(
-        LoadError, match=r"'kuhn_poker' needs the package open_spiel.*pip install 'headrace\[openspiel\]'"
+        LoadError, match=r"'kuhn_poker' needs the package open_spiel.*pip install \"headrace\[openspiel\]\""
     ):
         make_group(request_of(settings))
 

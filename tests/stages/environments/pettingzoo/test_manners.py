@@ -110,7 +110,9 @@ def test_an_agent_that_ends_and_comes_back_in_the_next_step_begins_another_episo
 
 def test_agents_that_are_over_and_forgotten_in_agents_are_named():
     env = Scripted({"a": "+", "b": "+"}, *({"a": "+", "b": "T+"} for _ in range(30)))
-    with pytest.raises(BrokenEnvironmentError, match="'b' has ended in 20 steps in a row, and is still in agents; exp"):
+    with pytest.raises(
+        BrokenEnvironmentError, match="'b' has ended in 20 steps in a row, and is still in agents; remove"
+    ):
         play(group_of(env), 30)
 
 

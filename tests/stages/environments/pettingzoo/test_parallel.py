@@ -204,7 +204,9 @@ def test_actions_of_another_number_than_was_asked_for_are_refused():
     actions = some(group.reset(0), group)
     actions["Red?team=0"] = ActionBatch(np.zeros((3, 0), np.float32), np.zeros((3, 1), np.int32))
 
-    with pytest.raises(StageError, match="got 3 continuous and 3 discrete actions for 1 agents of Red"):
+    with pytest.raises(
+        StageError, match="got 3 continuous and 3 discrete actions for the agents of Red whose turn it is; expected 1"
+    ):
         group.step(actions)
 
 

@@ -101,7 +101,11 @@ def test_sides_are_alike_if_all_have_the_same_behaviours(by, alike):
 @pytest.mark.parametrize(
     ("by", "blamed", "message"),
     [
-        ({"adversary_*": {}}, (), r"none of 'adversary_\*' fits agent 'agent_0'; .* Add a line such as 'agent_\*', or"),
+        (
+            {"adversary_*": {}},
+            (),
+            r"none of 'adversary_\*' matches agent 'agent_0'; .* Add a line such as 'agent_\*', or",
+        ),
         (
             {"adversry_*": {}, "*": {}},
             ("adversry_*",),

@@ -378,7 +378,7 @@ async def test_refusals_are_logged_ever_more_rarely(caplog):
         for _ in range(25):
             await refused(stranger(b""), "not a greeting", grpc.StatusCode.INVALID_ARGUMENT)
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [re.findall(r"\((\d+) by now\)", line) for line in lines] == [[], ["10"]]
+    assert [re.findall(r"\((\d+) so far\)", line) for line in lines] == [[], ["10"]]
 
 
 async def refused(
