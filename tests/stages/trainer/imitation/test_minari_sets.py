@@ -57,7 +57,7 @@ def test_choices_count_from_zero():
 def test_what_can_not_be_read_is_refused():
     with pytest.raises(StageError, match=r"demo: its observation space is Box.*only reads one-dimensional Box"):
         of(spaces.Discrete(2), [episode([0])], spaces.Box(0, 1, (3, 8, 8)))
-    with pytest.raises(StageError, match=r"demo: its actions are MultiBinary\(2\)"):
+    with pytest.raises(StageError, match=r"demo: its action space is MultiBinary\(2\)"):
         of(spaces.MultiBinary(2), [episode([[0, 1]])])
     with pytest.raises(StageError, match="demo: the dataset has no steps"):
         of(spaces.Discrete(2), [])
