@@ -36,8 +36,9 @@ class Turns:
             self._done.add(learner)
         if self.learner not in self._done and self._steps[self.learner] < self._end:
             return False
-        names, place = list(self._length), list(self._length).index(self.learner)
-        order = [*names[place + 1 :], *names[: place + 1]]
+        names = list(self._length)
+        following = names.index(self.learner) + 1
+        order = names[following:] + names[:following]
         before, self.learner = self.learner, next((name for name in order if name not in self._done), self.learner)
         self._end = self._next_end()
         return self.learner != before
