@@ -162,6 +162,14 @@ def as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _device(value: object) -> object:
+    if isinstance(value, str):
+        kind, _, index = value.partition(":")
+        if kind == "gpu" or not kind.isalpha() or (":" in value and not index.isdecimal()):
+            raise ValueError(f"'{value}' is no torch device; expected 'cpu', 'cuda', 'cuda:1' or the like")
+    return value
+
+
 Flag = Annotated[bool, Strict()]
 Int = Annotated[int, Strict(), BeforeValidator(_whole)]
 Float = Annotated[float, Strict(), BeforeValidator(_number)]
@@ -169,6 +177,7 @@ Text = Annotated[str, Strict(), BeforeValidator(_text)]
 Reference = Annotated[str, Strict(), BeforeValidator(_reference)]
 PathText = Annotated[Text, WrapValidator(_any_path), BeforeValidator(checked_path)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(as_tuple)]
+Device = Annotated[Text, BeforeValidator(_device)]
 
 PlainMap = dict[str, Any]
 """A map that is passed unchanged: keyword arguments for code that the schema does not know."""

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, Strict, field_validator
 
 from headrace.config.errors import Finding
-from headrace.config.fields import ChoosingSettings, Float, Int, PlainMap, Settings, Text, changed, one_of
+from headrace.config.fields import ChoosingSettings, Device, Float, Int, PlainMap, Settings, Text, changed, one_of
 from headrace.config.tables import Table
 
 
@@ -53,6 +53,10 @@ def joined_directly(sources: str, sink: str) -> bool:
     return sources == sink or HOST_KINDS[sink].in_main
 
 
+NODE = "node:"
+"""Prefix under which Ray offers each node of a cluster as a resource, by its address; one of each."""
+
+
 class HostResources(Settings):
     """What a host on Ray asks for. Ray starts a host where there is as much left, and reserves it."""
 
@@ -62,7 +66,9 @@ class HostResources(Settings):
     gpus: Float = Field(0.0, ge=0, le=1000, description="GPUs; a fraction shares one.")
     memory: Int | None = Field(None, gt=0, le=2**50, description="Bytes of memory; null: not considered.")
     custom: PlainMap = Field(
-        default_factory=dict, description="Amounts of resources of your own, by the names that nodes offer them under."
+        default_factory=dict,
+        description="Amounts of resources of your own, by the names that nodes offer them under; "
+        "`node:10.0.0.7: 0.01` asks for the node with this address.",
     )
     placement: Literal["spread", "pack"] = Field(
         "spread", description="Over as many nodes as there are, or on as few as will do."
@@ -212,3 +218,28 @@ class HostsSettings(Settings):
             if not HOST_KINDS[(hosts := getattr(self, part)).kind].in_main
         }
         return self.model_copy(update=moved)
+
+
+class PlacementSettings(Settings):
+    """Where a learner of a league and its actors run, in place of what all hosts have."""
+
+    device: Device | None = Field(
+        None, description="Torch device of its trainer, such as `cpu` or `cuda:1`; null: `torch_settings.device`."
+    )
+    actors: HostResources | None = Field(
+        None,
+        description="What each of its actors asks for; `kind: ray` only. Null: `pipeline.hosts.actors.resources`.",
+    )
+    learners: HostResources | None = Field(
+        None,
+        description="What its trainer's host asks for, and each replica of it; `kind: ray` only. Null: "
+        "`pipeline.hosts.learners.resources`.",
+    )
+
+    def not_on_ray(self, hosts: HostsSettings) -> Iterator[Finding]:
+        """Find resources for hosts of a kind that can't ask for any."""
+        for part in ("actors", "learners"):
+            kind = getattr(hosts, part).kind
+            if getattr(self, part) is not None and not HOST_KINDS[kind].on_ray:
+                message = f"hosts of kind '{kind}' can't ask for resources; drop them, or use kind: ray"
+                yield Finding((part,), message, (("pipeline", "hosts", part, "kind"),))

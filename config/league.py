@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, mode
 from headrace.config.brains import MemberSettings, as_brains
 from headrace.config.errors import Finding, suggest
 from headrace.config.fields import Flag, Float, Int, Names, PlainMap, Settings, Text, as_tuple, report
+from headrace.config.host_kinds import PlacementSettings
 from headrace.config.league_presets import PRESETS
 
 UNKNOWN: Mapping[str, Any] = {"": {"learners": {}, "members": ()}}
@@ -140,6 +141,9 @@ class LearnerSettings(Settings):
     )
     freeze: FreezeSettings = Field(default_factory=FreezeSettings, description="When it is frozen into the pool.")
     reset: ResetSettings | None = Field(None, description="What happens to it then; null: it continues.")
+    placement: PlacementSettings | None = Field(
+        None, description="Where it and its actors run; null: as all hosts do (`torch_settings`, `pipeline.hosts`)."
+    )
     own: PlainMap = Field(default_factory=dict, exclude=True, description="The other keys, as a map.")
 
     @model_validator(mode="before")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from headrace.config.behaviors import BehaviorSettings
 from headrace.config.brains import PLAYER, BrainSettings
 from headrace.config.environment_kinds import ENVIRONMENT_KINDS, UNITY, load_entry
 from headrace.config.errors import Finding, KeyPath, dotted, suggest
-from headrace.config.league import LeagueSettings
+from headrace.config.host_kinds import NODE, HostResources
+from headrace.config.league_checks import about_leagues
+from headrace.config.league_placement import placement_key, placement_of
 from headrace.config.listen import LAST_PORT
 from headrace.config.sections import Sections
 
@@ -31,13 +33,14 @@ def check_sections(config: Sections) -> list[Finding]:
         *_about_roles(config),
         *_about_names(config),
         *_about_lessons(config),
+        *_about_nodes(config),
         *_about_ghosts(config),
         *_about_learning_teams(config),
         *_about_replay(config),
         *_about_hindsight(config),
         *_about_ratings_that_stop(config),
         *_about_persons(config),
-        *_about_leagues(config),
+        *about_leagues(config),
     ]
 
 
@@ -49,65 +52,24 @@ def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
     return blocks if config.default_settings is None else [*blocks, (_DEFAULT, config.default_settings)]
 
 
-def _about_leagues(config: Sections) -> Iterator[Finding]:
-    """Find contradictions to the rule that each actor plays for one learner of a league, or for all without one."""
-    if config.default_settings is not None and config.default_settings.league is not None:
-        message = "belongs to a behaviour that is listed, whose learners it names; move it there"
-        yield Finding((*_DEFAULT, "league"), message)
-    leagues = {name: each.league for name, each in config.behaviors.items() if each.league is not None}
-    learners = {name: league for name, league in leagues.items() if league.of}  # an invalid one has none
-    pipeline, hosts = config.pipeline, config.pipeline.hosts
-    path: KeyPath = ("pipeline", "hosts", "actors", "replicas")
-    if pipeline.deterministic and hosts.actors.replicas not in (1, len(leagues)):
-        message = f"{hosts.actors.replicas} contradicts 'deterministic: true', which needs {max(1, len(leagues))}"
-        more = "" if leagues else "; raise environment.num_envs instead"
-        yield Finding(path, message + more, (("pipeline", "deterministic"),))
-    if not learners or config.checkpoint_settings.inference:
-        return
-    first, found = next(iter(learners.items()))
-    where: KeyPath = (*_BEHAVIORS, first, "league")
+def _about_nodes(config: Sections) -> Iterator[Finding]:
+    """Find hosts that ask for a node of a cluster in a run that joins none."""
+    hosts = config.pipeline.hosts
+    asked: list[tuple[KeyPath, HostResources | None]] = [
+        (("pipeline", "hosts", part, "resources"), getattr(hosts, part).resources) for part in type(hosts).model_fields
+    ]
     for name, settings in config.behaviors.items():
-        if settings.league is None:
-            message = f"is beside the league of {found.of}, and where there are leagues each behaviour has one"
-            yield Finding((*_BEHAVIORS, name), f"{message}; give it its own `league`, or leave it out", (where,))
-    yield from _about_common_keys(learners)
-    for each in learners.values() if pipeline.deterministic else ():
-        if (actors := each.learners[each.learner].actors) > 1:
-            message = f"{actors} contradicts 'deterministic: true', which needs 1; raise environment.num_envs instead"
-            own = (*_BEHAVIORS, each.of, "league", "learners", each.learner, "actors")
-            yield Finding(own, message, (("pipeline", "deterministic"),))
-    wanted = sum(each.learners[each.learner].actors for each in learners.values())
-    if not hosts.actors.is_auto("replicas") and hosts.actors.replicas not in (1, wanted):
-        whose = ", ".join(dict.fromkeys(league.of for league in learners.values()))
-        message = f"{hosts.actors.replicas}, and the learners of {whose} have {wanted} actors; leave it out"
-        yield Finding(path, message, (path, where))
-    if pipeline.inference == "central":
-        message = "'central' does not go with a league, whose actors decide for themselves; leave it out"
-        yield Finding(("pipeline", "inference"), message, (where,))
-    resets = any(each.learners[each.learner].reset for each in learners.values())
-    for key, several in (("learners", hosts.learners.replicas > 1), ("replay", hosts.replay.kind is not None)):
-        if resets and several:
-            message = "does not go with learners of a league that are reset; leave it out"
-            yield Finding(("pipeline", "hosts", key), message, (where,))
-
-
-def _about_common_keys(learners: Mapping[str, LeagueSettings]) -> Iterator[Finding]:
-    """Find keys that differ between the leagues of a game's behaviours, which share one table of payoffs."""
-    (name, first), *others = learners.items()
-    for other, league in others:
-        for key in ("payoff", "decay", "meta_solver", "rating", "learning", "turn_steps", "quality_rate"):
-            mine, theirs = getattr(league, key), getattr(first, key)
-            if mine != theirs:
-                message = f"{mine!r}, and {theirs!r} in the league of {first.of}; the leagues of a game share it"
-                yield Finding((*_BEHAVIORS, other, "league", key), message)
-    if not others and first.learning == "turns":
-        message = f"'turns' is for several learners, and {name} is the only one; leave it out"
-        yield Finding((*_BEHAVIORS, name, "league", "learning"), message)
-    if len(first.rivals) > 1 and first.meta_solver is not None:
-        message = (
-            f"'{first.meta_solver}' is for games of one behaviour or two, and {1 + len(first.rivals)} have leagues"
-        )
-        yield Finding((*_BEHAVIORS, name, "league", "meta_solver"), f"{message}; leave it out")
+        if settings.league is not None and settings.league.learner:
+            key, placement = placement_key(config, name), placement_of(config, name)
+            asked += [((*key, "actors"), placement.actors), ((*key, "learners"), placement.learners)]
+    for path, resources in asked if config.pipeline.ray.address is None else ():
+        for resource in () if resources is None else resources.custom:
+            if resource.startswith(NODE):
+                message = (
+                    "is a node of a cluster, and without pipeline.ray.address the run starts its own Ray, on this "
+                    "machine alone; name the cluster there, or leave it out"
+                )
+                yield Finding((*path, "custom", resource), message, (("pipeline", "ray", "address"),))
 
 
 def _about_replay(config: Sections) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from headrace.config.environment_parameters import CompletionCriteria, Curriculu
 from headrace.config.errors import KeyPath
 from headrace.config.fields import (
     ChoosingSettings,
+    Device,
     Flag,
     Float,
     Int,
@@ -236,18 +237,10 @@ class CheckpointSettings(Settings):
             self._fill(resume=True)
 
 
-def _device(value: object) -> object:
-    if isinstance(value, str):
-        kind, _, index = value.partition(":")
-        if kind == "gpu" or not kind.isalpha() or (":" in value and not index.isdecimal()):
-            raise ValueError(f"'{value}' is no torch device; expected 'cpu', 'cuda', 'cuda:1' or the like")
-    return value
-
-
 class TorchSettings(Settings):
     """Settings of torch."""
 
-    device: Annotated[Text | None, BeforeValidator(_device)] = Field(
+    device: Device | None = Field(
         None, description="Torch device of the trainers, such as `cpu` or `cuda:1`; null: `cuda` if there is one."
     )
     gradients: Literal["auto", "autograd"] = Field(

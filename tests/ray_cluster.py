@@ -1,8 +1,8 @@
 """A Ray cluster of several nodes on this machine, in a process of its own; a script, told what to do line by line.
 
 `add NAME` adds a node with ten of the resource `game`, or of another one: `add NAME RESOURCE`; `kill NAME…` kills nodes,
-as if their machines had lost power; `objects` asks what lies in the object stores; `end`, or the end of its input, ends
-the cluster. It answers each line with one of its own. All nodes listen on 127.0.0.1 alone.
+as if their machines had lost power; `process NAME` asks for the id of the process that starts a node's hosts, `objects`
+for what lies in the object stores; `end`, or the end of its input, ends the cluster. It answers each line with one of its own. All nodes listen on 127.0.0.1 alone.
 """
 
 from __future__ import annotations
@@ -100,6 +100,9 @@ def _serve(cluster_class: Any, folder: str) -> None:
         elif verb == "kill":
             for name in names:
                 made.remove_node(nodes.pop(name), allow_graceful=False)
+        elif verb == "process":
+            answers.write(f"done {nodes[names[0]].all_processes['raylet'][0].process.pid}\n")
+            continue
         elif verb == "objects":
             answers.write(f"done {_objects(made.address)}\n")
             continue

@@ -7,9 +7,10 @@ from textwrap import indent
 
 import yaml
 
-from headrace.config import BehaviorSettings, Curriculum, EnvironmentParameter, RunConfig
+from headrace.config import Curriculum, EnvironmentParameter, RunConfig
 from headrace.config.environment_kinds import UNITY, load_entry
 from headrace.config.league import expanded
+from headrace.config.league_placement import placement_of
 from headrace.config.trainers import declared_kind
 from headrace.pipeline.common.graph import (
     GHOST,
@@ -143,16 +144,18 @@ def _parameter(parameter: EnvironmentParameter) -> str:
     return f"{parameter.sampler_type}, " + ", ".join(f"{name} {value}" for name, value in drawn.items())
 
 
-def _gradients(config: RunConfig, settings: BehaviorSettings) -> Sequence[str]:
+def _gradients(config: RunConfig, name: str) -> Sequence[str]:
     """Describe how a trainer that has two ways computes its gradients, as far as the configuration tells."""
+    settings = config.behavior_settings(name)
     kind = declared_kind(settings.trainer_type)
     if kind.without_autograd is None:
         return []
     torch_settings, network = config.torch_settings, settings.network_settings
     if torch_settings.gradients == "autograd":
         return ["  gradients by autograd, as torch_settings.gradients says"]
-    if torch_settings.device not in (None, "cpu"):
-        return [f"  gradients by autograd, on {torch_settings.device}"]
+    device = placement_of(config, name).device or torch_settings.device
+    if device not in (None, "cpu"):
+        return [f"  gradients by autograd, on {device}"]
     owned = {"a memory": network.memory, "a custom network": network.network, "the noise of gsde": network.gsde}
     for what, settings_of_it in owned.items():
         if settings_of_it is not None:
@@ -180,7 +183,7 @@ def _behavior(config: RunConfig, name: str, trainer: str, kind: str) -> Sequence
     return [
         f"behavior {name}: "
         + " → ".join(["actors", *middle, f"trainer {trainer} ({kind})", "publisher (main)", "actors"]),
-        *_gradients(config, settings),
+        *_gradients(config, name),
         *([f"  replay buffer in {in_shards} ({config.pipeline.hosts.replay.kind})"] if shards else []),
         f"  max_steps {settings.max_steps}, time_horizon {settings.time_horizon}, "
         f"trajectory queue of {config.pipeline.queues.trajectories.maxlen}",

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from headrace.config import BehaviorSettings, RunConfig
+from headrace.config.errors import dotted
+from headrace.config.league_placement import placement_key, placement_of
 from headrace.pipeline.common.errors import RunError
 from headrace.stages.policy.design import BF16, TORCHS_OWN, ProductSettings
 
@@ -14,8 +16,23 @@ SHOWN = ("ppo", "sac")
 SHOWN_FROM = 256
 
 
-def choose_device(configured: str | None) -> tuple[str, str]:
+KEY = "torch_settings.device"
+
+
+def device_of(config: RunConfig, behavior: str) -> tuple[str, str]:
+    """Return the torch device of a behaviour's trainer, with the reason; see `choose_device`."""
+    own = placement_of(config, behavior).device
+    if own is None:
+        return choose_device(config.torch_settings.device)
+    return choose_device(own, dotted((*placement_key(config, behavior), "device")))
+
+
+def choose_device(configured: str | None, key: str = KEY) -> tuple[str, str]:
     """Return the torch device, with the reason: the configured one, else `cuda` if there is one, else `cpu`.
+
+    Args:
+        configured: the device; None: the first one of CUDA, or the CPU.
+        key: of the YAML, which has it.
 
     Raises:
         RunError: if torch can't compute on the configured one; the message lists the available ones.
@@ -31,10 +48,10 @@ def choose_device(configured: str | None) -> tuple[str, str]:
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # whichever the device makes torch raise
         reason = str(error).splitlines()[0]
         raise RunError(
-            f"torch_settings.device: torch can't compute on {configured!r}: {reason}; expected one of "
-            f"{', '.join(_available())}; or omit --torch-device, to use the first CUDA device if there is one"
+            f"{key}: torch can't compute on {configured!r}: {reason}; expected one of {', '.join(_available())}; or "
+            f"omit {'--torch-device' if key == KEY else 'it'}, to use the first CUDA device if there is one"
         ) from error
-    return configured, "set by torch_settings.device"
+    return configured, f"set by {key}"
 
 
 class Rounding(NamedTuple):

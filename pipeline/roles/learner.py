@@ -33,7 +33,7 @@ from headrace.pipeline.hosts.protocol import HostEdges, HostPlan
 from headrace.pipeline.policies.export import export_policy
 from headrace.pipeline.policies.onnx_export import OnnxExporter
 from headrace.pipeline.reporting.episode_table import EpisodeTable
-from headrace.pipeline.roles.device import choose_device, choose_rounding
+from headrace.pipeline.roles.device import choose_rounding, device_of
 from headrace.pipeline.roles.outlets import InletTap, recorded_here
 from headrace.pipeline.roles.training import TrainerHost
 from headrace.pipeline.run_folder.atomic_files import FileGuard
@@ -71,7 +71,7 @@ class LearnerHost(TrainerHost):
 
     async def _work(self) -> None:
         replicas = self.config.pipeline.hosts.learners.replicas
-        device, why = choose_device(self.config.torch_settings.device)
+        device, why = device_of(self.config, self.plan.behavior)
         together = f", in {replicas} replicas" if replicas > 1 else ""
         log = self.stages.context(TRAINER).log
         log.info("%s learns on %s (%s)%s.", self.plan.behavior, device, why, together)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.config import ConfigError, RunConfig, load_config
+from headrace.config.league_placement import placement_of, resources_of
 
 FILE = """\
 environment: {kind: builtin, id: RockPaperScissors}
@@ -58,6 +59,24 @@ def refused(tmp_path, text):
             ["league.yaml:2: pipeline.hosts.actors.replicas: 2, and the learners of RPS have 3 actors"],
         ),
         (
+            "actors: 2",
+            "placement: {learners: {gpus: 1}}",
+            [
+                "league.yaml:11: behaviors.RPS.league.learners.other.placement.learners: hosts of kind 'process' can't "
+                "ask for resources; drop them, or use kind: ray"
+            ],
+        ),
+        (
+            "actors: 2",
+            "placement: {actor: {gpus: 1}}",
+            ["league.yaml:11: behaviors.RPS.league.learners.other.placement.actor: unknown key; did you mean 'actors'"],
+        ),
+        (
+            "actors: 2",
+            "placement: {device: gpu}",
+            ["league.yaml:11: behaviors.RPS.league.learners.other.placement.device: 'gpu' is no torch device"],
+        ),
+        (
             "learners:",
             "turn_steps: 9\n      learners:",
             ["league.yaml:7: behaviors.RPS.league.turn_steps: has no eff"],
@@ -80,6 +99,32 @@ def test_a_mistake_is_refused_with_its_line(tmp_path, old, new, mistakes):
     for wanted in mistakes:
         assert any(each.startswith(wanted) for each in found), found
     assert len({each.split(": ")[0] for each in found}) == 1, "nothing else is wrong"
+
+
+ON_RAY = "pipeline: {hosts: {actors: {kind: ray}, learners: {kind: ray, resources: {gpus: 1}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("resources", "wanted"),
+    [
+        ("{gpu: 1}", "gpu: unknown key; did you mean 'gpus'"),
+        ("{custom: {fast: many}}", "custom: 'many' of 'fast' does not fit; expected a number of at least 0"),
+        ("{custom: {'node:10.0.0.7': 0.1}}", "custom.node:10.0.0.7: is a node of a cluster, and without pipeline.ray."),
+    ],
+)
+def test_resources_of_a_learner_that_nobody_can_offer_are_refused_with_their_line(tmp_path, resources, wanted):
+    placed = FILE.replace("actors: 2", f"placement: {{learners: {resources}}}")
+    (found,) = refused(tmp_path, placed + ON_RAY)
+    assert found.startswith(f"league.yaml:11: behaviors.RPS.league.learners.other.placement.learners.{wanted}"), found
+
+
+def test_each_learner_of_a_league_has_its_place_and_else_that_of_all_hosts(tmp_path):
+    path = tmp_path / "league.yaml"
+    path.write_text(FILE.replace("actors: 2", "placement: {device: cpu, learners: {}, actors: {cpus: 3}}") + ON_RAY)
+    config = load_config(path)
+    assert [resources_of(config, "learners", f"RPS.{name}").gpus for name in ("main", "other")] == [1.0, 0.0]
+    assert [resources_of(config, "actors", f"RPS.{name}").cpus for name in ("main", "other")] == [None, 3.0]
+    assert [placement_of(config, f"RPS.{name}").device for name in ("main", "other")] == [None, "cpu"]
 
 
 def test_learners_inherit_and_their_own_keys_go_over_those_of_the_behaviour(tmp_path):

@@ -15,7 +15,9 @@ from ray.exceptions import ActorUnavailableError, RayError
 
 from headrace.config import RunConfig
 from headrace.config.host_kinds import HostResources
+from headrace.config.league_placement import resources_of
 from headrace.pipeline.common.errors import RunError
+from headrace.pipeline.common.graph import league_seats
 from headrace.pipeline.common.run_parts import host_role
 from headrace.pipeline.control.channel import CONTROL_BOUND, LocalControl
 from headrace.pipeline.control.messages import OpenEdge
@@ -280,6 +282,7 @@ class RayHosts:
         self._watch: asyncio.Task[None] | None = None
         self._hosts: dict[str, RayHost] = {}
         self._stored = Stored()
+        self._seats = league_seats(config)
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> RayHost:
         """Start a host, which may wait for a node with free resources.
@@ -299,7 +302,7 @@ class RayHosts:
             raise RunError(_HEADLESS)
         # For followers of a learner in another kind of host, Ray may not be running yet.
         own = session.own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
-        options = _options(self._resources_of(plan.role), own)
+        options = _options(self._resources_of(plan), own)
         worker_class = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
         actor = worker_class.remote(plan.to_plain(), sys.path if own else [])
         host = RayHost(plan, actor, session, self._stored, self._maxlen, _in_words(options))
@@ -327,8 +330,13 @@ class RayHosts:
         if self._session is not None:
             self._session.close()
 
-    def _resources_of(self, role: str) -> HostResources:
-        resources: HostResources = getattr(self._config.pipeline.hosts, host_role(role).placed_as).resources
+    def _resources_of(self, plan: HostPlan) -> HostResources:
+        placed_as = host_role(plan.role).placed_as
+        if plan.role == "actor" and self._seats:
+            return resources_of(self._config, "actors", self._seats[plan.replica])
+        if placed_as == "learners":
+            return resources_of(self._config, "learners", plan.behavior)
+        resources: HostResources = getattr(self._config.pipeline.hosts, placed_as).resources
         return resources
 
     async def _watch_head(self, session: RaySession) -> None:

@@ -24,9 +24,11 @@ import ray
 from ray._private.services import canonicalize_bootstrap_address
 
 from headrace.config import RunConfig
-from headrace.config.host_kinds import HOST_KINDS
+from headrace.config.errors import dotted
+from headrace.config.host_kinds import HOST_KINDS, HostResources
+from headrace.config.league_placement import placement_key, placement_of, resources_of
 from headrace.pipeline.common.errors import RunError
-from headrace.pipeline.common.graph import decides_centrally
+from headrace.pipeline.common.graph import decides_centrally, league_seats
 from headrace.pipeline.hosts.birth import child_environment
 from headrace.pipeline.hosts.process_cleanup import remove_folder_at_end, watch_this_process
 from headrace.place import FOLDERS, ROOT
@@ -92,11 +94,12 @@ class RaySession:
                 f"Ray {ray.__version__} listens on {address} although it was started for {LOOPBACK}; use another "
                 "version of Ray"
             )
-        for name, amount in (("GPU", gpus), ("memory", memory)):
+        for name, amount, key in (("GPU", gpus, "gpus"), ("memory", memory, "memory")):
             if amount > (there := ray.cluster_resources().get(name, 0)):
                 self.close()
                 raise RunError(
-                    f"pipeline.hosts: resources request {amount:,.12g} of {name}, but this machine has {there:,.12g}"
+                    f"{_askers(config, key)}: resources request {amount:,.12g} of {name}, but this machine has "
+                    f"{there:,.12g}"
                 )
 
     def _join(self, config: RunConfig) -> None:
@@ -113,7 +116,8 @@ class RaySession:
         if (gpus := _amounts(config).get("GPU", 0.0)) and not ray.cluster_resources().get("GPU"):
             self.close()
             raise RunError(
-                f"pipeline.hosts: resources request {gpus:g} of GPU, but no node of the cluster at {address!r} has any"
+                f"{_askers(config, 'gpus')}: resources request {gpus:g} of GPU, but no node of the cluster at "
+                f"{address!r} has any"
             )
 
     async def wait_until_lost(self) -> None:
@@ -177,22 +181,38 @@ def _modules_in(config: RunConfig) -> list[str]:
 
 def _amounts(config: RunConfig) -> dict[str, float]:
     """Return the total of the resources that a run's hosts on Ray request, by Ray's names."""
-    hosts = config.pipeline.hosts
-    counts = (
-        (hosts.actors, hosts.actors.replicas),
-        (hosts.evaluation, int(config.evaluation is not None)),
-        (hosts.replay, hosts.replay.replicas * max(1, len(config.behaviors))),
-        (hosts.inference, int(decides_centrally(config))),
-        (hosts.learners, hosts.learners.replicas * max(1, len(config.behaviors))),
-    )
     total: Counter[str] = Counter()
-    for settings, count in counts:
-        if not count or settings.kind is None or not HOST_KINDS[settings.kind].on_ray:
-            continue
-        resources = settings.resources
+    for resources in _requests(config):
         each = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory, **resources.custom}
-        total.update({name: count * amount for name, amount in each.items() if amount})
+        total.update({name: amount for name, amount in each.items() if amount})
     return dict(total)
+
+
+def _requests(config: RunConfig) -> Iterator[HostResources]:
+    """Yield what each host of a run requests, if it is on Ray."""
+    hosts, behaviors = config.pipeline.hosts, [*config.behaviors] or [""]
+    seats = league_seats(config) or [""] * hosts.actors.replicas
+    parts = (
+        (hosts.actors, [resources_of(config, "actors", seat) for seat in seats]),
+        (hosts.evaluation, [hosts.evaluation.resources] * (config.evaluation is not None)),
+        (hosts.replay, [hosts.replay.resources] * hosts.replay.replicas * len(behaviors)),
+        (hosts.inference, [hosts.inference.resources] * decides_centrally(config)),
+        (hosts.learners, [resources_of(config, "learners", each) for each in behaviors] * hosts.learners.replicas),
+    )
+    for settings, requests in parts:
+        if settings.kind is not None and HOST_KINDS[settings.kind].on_ray:
+            yield from requests
+
+
+def _askers(config: RunConfig, what: str) -> str:
+    """Return the keys by which hosts request `gpus` or `memory`."""
+    placed = {name: placement_of(config, name) for name in config.behaviors}
+    asking = [
+        name for name, each in placed.items() if any(getattr(part, what, None) for part in (each.actors, each.learners))
+    ]
+    shared = [getattr(config.pipeline.hosts, part).resources for part in type(config.pipeline.hosts).model_fields]
+    found = ["pipeline.hosts"] if any(getattr(each, what) for each in shared) else []
+    return " and ".join([*found, *(dotted(placement_key(config, name)) for name in asking)])
 
 
 @functools.cache

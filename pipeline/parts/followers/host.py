@@ -10,7 +10,7 @@ from typing import Any
 from headrace.pipeline.common.graph import TRAINER
 from headrace.pipeline.control.messages import FollowerReady, OpenEdge
 from headrace.pipeline.parts.followers.learner import Followers, device_of_replica, in_thread, is_loss, own_address
-from headrace.pipeline.roles.device import choose_device
+from headrace.pipeline.roles.device import device_of
 from headrace.pipeline.roles.training import TrainerHost
 from headrace.stages.loop import NoOutlet, StageRunner
 from headrace.stages.stage import NoStatistics
@@ -32,7 +32,7 @@ class FollowerHost(TrainerHost):
         (address, port), rank = self.plan.rendezvous, self.plan.replica
         here = own_address(address, port)
         size = self.config.pipeline.hosts.learners.replicas
-        device, own = device_of_replica(choose_device(self.config.torch_settings.device)[0], rank, size)
+        device, own = device_of_replica(device_of(self.config, self.plan.behavior)[0], rank, size)
         self.control.send(FollowerReady())
         # Without a time limit: it ends with the learner.
         replicas = await in_thread(lambda: JoinedReplicas(rank, size, connect(address, port, size), own, here))

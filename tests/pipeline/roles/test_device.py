@@ -1,6 +1,7 @@
 """Which torch device a trainer gets, and what is said where there is no such device."""
 
 import logging
+import re
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from runs import run_here
 
 from headrace.config import RunConfig
 from headrace.pipeline.common.errors import RunError, RunFailed
-from headrace.pipeline.roles.device import choose_device, choose_provider, choose_rounding, products_of
+from headrace.pipeline.roles.device import choose_device, choose_provider, choose_rounding, device_of, products_of
 from headrace.stages.policy.design import BF16, TORCHS_OWN
 
 
@@ -29,6 +30,19 @@ def test_without_a_word_it_is_cuda_where_there_is_one(monkeypatch, there):
 def test_a_device_that_there_is_none_of_is_refused_with_those_that_there_are(device):
     with pytest.raises(RunError, match=rf"torch_settings\.device: torch can't compute on '{device}': .*one of cpu"):
         choose_device(device)
+
+
+def test_a_learner_of_a_league_computes_on_the_device_of_its_placement():
+    learners = {"main": {"matches": [{"match": "self"}], "placement": {"device": "cpu"}}, "other": {}}
+    lost = {**learners, "other": {"placement": {"device": "cuda:99"}}}
+    one, other = (
+        RunConfig.from_plain({"behaviors": {"Duel": {"league": {"learners": each}}}}) for each in (learners, lost)
+    )
+    key = "behaviors.Duel.league.learners.{}.placement.device"
+    assert device_of(one, "Duel.main") == ("cpu", f"set by {key.format('main')}")
+    assert device_of(one, "Duel.other") == choose_device(None)
+    with pytest.raises(RunError, match=rf"{re.escape(key.format('other'))}: torch can't compute on 'cuda:99'.*omit it"):
+        device_of(other, "Duel.other")
 
 
 @pytest.mark.lengthy
