@@ -2,16 +2,17 @@
 
 The first one encodes a batch's observations, refuses bad numbers, and normalises. The last one makes a policy: the
 actor's weights and the normaliser's state. `Transitions` are the form in which reward signals and imitation take rows,
-whichever memory the rows come from.
+whichever memory the rows come from; `InputRows` the form in which on-policy trainers' networks do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,7 +27,7 @@ from headrace.stages.policy.design import (
     PolicyDesign,
     design_of,
 )
-from headrace.stages.policy.network.layers import Inputs
+from headrace.stages.policy.network.layers import Inputs, gathered, to_device
 from headrace.stages.policy.observations import EncodedObservations, Normalizer, ObservationLayout
 from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
@@ -281,3 +282,75 @@ def drawn_actions(
         columns[f"{prefix}continuous_actions"] if actions.continuous_size else np.empty((n, 0), np.float32),
         columns[f"{prefix}discrete_actions"] if actions.discrete_branches else np.empty((n, 0), np.int32),
     )
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """N rows of network inputs, to gather from."""
+
+    vectors: Tensor
+    """[N, V] normalised, on the device."""
+    others: tuple[Tensor, ...]
+    """[N, *shape] images and sets, on the host."""
+    previous_actions: Tensor | None = None
+    """[N, P] on the device; None without memory."""
+
+    @classmethod
+    def of(
+        cls,
+        vectors: NDArray[np.float32],
+        others: tuple[Array, ...],
+        previous: NDArray[np.float32] | None,
+        device: str,
+        images: Collection[int] = (),
+    ) -> InputRows:
+        """Rows of arrays; shared with the arrays if the device allows it.
+
+        Args:
+            vectors: [N, V]
+            others: [N, *shape] of each image and set.
+            previous: [N, P]
+            device: the torch device that computes with them.
+            images: the indices of those of `others` that are images with the channels first. On a CPU the channels of a
+                pixel are made contiguous here, as convolutions need them: once, instead of in each pass.
+        """
+        tensors = [torch.from_numpy(other) for other in others]
+        if device == "cpu":
+            for number in images:
+                tensors[number] = tensors[number].contiguous(memory_format=torch.channels_last)
+        return cls(
+            to_device(torch.from_numpy(vectors), device),
+            tuple(tensors),
+            None if previous is None else to_device(torch.from_numpy(previous), device),
+        )
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that holds gathered rows."""
+        return self.vectors.device
+
+    def part(self, rows: slice) -> InputRows:
+        """Some of the rows; views."""
+        previous = None if self.previous_actions is None else self.previous_actions[rows]
+        return InputRows(self.vectors[rows], tuple(other[rows] for other in self.others), previous)
+
+    def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> Inputs:
+        """Sequences of rows [q, L] from memories [q, m]."""
+        device, flat = self.vectors.device, torch.from_numpy(rows.reshape(-1))
+        there = to_device(flat, device)
+        previous = None if self.previous_actions is None else self.previous_actions.index_select(0, there)
+        return Inputs(
+            self.vectors.index_select(0, there),
+            gather_others(self.others, flat, device),
+            previous,
+            memories,
+            rows.shape[1],
+        )
+
+
+def gather_others(others: tuple[Tensor, ...], rows: Tensor, device: str | torch.device) -> tuple[Tensor, ...]:
+    """Some rows of images and sets, copied to the device in their own dtype."""
+    return tuple(gathered(other, rows, device) for other in others)

@@ -25,6 +25,7 @@ from headrace.stages.policy.network.layers import (
     HIDDEN_GAIN,
     VALUE_GAIN,
     Inputs,
+    compiled_layer,
     draw_weights,
     host_copies,
     write_tanh,
@@ -119,7 +120,7 @@ class ActorCritic(FlatVectors):
         x = inputs.vectors.expand(self._towers, *inputs.vectors.shape)
         if self._compiles and not torch.is_grad_enabled():
             for bias, weight in self._body:
-                x = compiled.layer(x, weight, bias, self.activation)
+                x = compiled_layer(x, weight, bias, self.activation)
             return _head(self._action, x[0]), _head(self._value, x[-1])
         for bias, weight in self._body:
             x = self._activation(self.products.stacked(bias, x, weight))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headrace.queues.messages import Array
 from headrace.stages.policy.design import FROM_UNITS, TORCHS_OWN, ProductSettings
+from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.products import HiddenLinear, HiddenProducts
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
@@ -112,6 +113,15 @@ TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
 """Multiply a gradient in place by the activation's slope, given its output or input, by autograd's operators."""
 SLOPE_OF_INPUT = frozenset({"swish", "gelu"})
 """Activations whose slope depends on their input."""
+
+
+def compiled_layer(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
+    """A compiled layer [T, R, U] of x [T, R, V], weight [T, V, U] and bias [T, 1, U], without a graph."""
+    y = x.new_empty((*x.shape[:2], weight.shape[2]))
+    z = torch.empty_like(y) if activation == "swish" else y
+    arrays = (each.detach().numpy() for each in (x, weight, bias, z, y))
+    compiled.kernels.forward(*arrays, compiled.ACTIVATIONS[activation])
+    return y
 
 
 def layer_norm(x: Tensor) -> Tensor:
@@ -377,3 +387,9 @@ class Inputs(NamedTuple):
         """Some of the rows, without memory."""
         rest = None if self.vectors_rest is None else self.vectors_rest[index]
         return Inputs(self.vectors[index], tuple(other[index] for other in self.others), vectors_rest=rest)
+
+
+def on_host(values: Tensor) -> NDArray[np.float64]:
+    """A copy of values as an array, without gradients."""
+    found: NDArray[np.float64] = values.detach().cpu().numpy().astype(np.float64)
+    return found

@@ -30,8 +30,8 @@ from torch import Tensor
 from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.network.layers import Inputs, categorical_log_probs, gaussian_scores, to_device
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
+from headrace.stages.trainer.intake import InputRows
 from headrace.stages.trainer.on_policy.by_hand import ActionLikelihood, Numbers, PerceptronsByHand
-from headrace.stages.trainer.on_policy.minibatches import InputRows
 from headrace.stages.trainer.protocol import Part, Replicas
 
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)

@@ -116,14 +116,14 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
             h.rows_per_update,
             self._sequences(),
             follows_agents=self._signals.follows_agents,
-            extra=self._design.asked_columns,
+            extra=self._asked_columns,
             unroll_length=h.unroll_length,
             squashed=self.squashed,
         )
 
     def _make_joined(self) -> RolloutBuffer:
         recorded = Column(VALUES, "float32", (len(self._signals.names),))
-        rows, extra = self._hyperparameters.batch_rows, [*self._design.asked_columns, recorded]
+        rows, extra = self._hyperparameters.batch_rows, [*self._asked_columns, recorded]
         sizes = self._spec, self._intake.layout, rows, self._sequences()
         return RolloutBuffer(*sizes, extra=extra, squashed=self.squashed)
 
@@ -212,7 +212,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
 
     def _recorded(self, batch: RolloutBuffer, penalties: NDArray[np.float32] | None, replayed: slice) -> Recorded:
         device, heads = self.context.device, None
-        if self._design.asked_columns:
+        if self._asked_columns:
             acted = batch.rows[ACTION_HEADS][replayed].copy()
             if penalties is not None:
                 acted[:, -self._spec.actions.mask_size :] += penalties[replayed, -self._spec.actions.mask_size :]

@@ -19,12 +19,12 @@ from torch import Tensor
 from headrace.config import ImpalaHyperparameters
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import NotFiniteError
-from headrace.stages.policy.network.layers import Inputs, split_gaussians
+from headrace.stages.policy.network.layers import Inputs, on_host, split_gaussians
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
 from headrace.stages.trainer.adam import Adam, GradientParts, NetworkUpdate
 from headrace.stages.trainer.impala.gradients import ImpalaAutograd, ImpalaGradients, Limits, Ratios, Unrolls, ratios_of
+from headrace.stages.trainer.on_policy.signals import accumulated, next_values
 from headrace.stages.trainer.on_policy.update import Coefficients
-from headrace.stages.trainer.on_policy.values import accumulated, next_values, on_host
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 LOSSES = ("policy_gradient", "baseline", "entropy", "policy_cloning", "value_cloning", "total_loss")

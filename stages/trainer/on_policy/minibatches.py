@@ -8,7 +8,7 @@ its last row, whose results never reach a loss.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol, TypeVar
@@ -19,81 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.queues.messages import Array
-from headrace.stages.policy.network.layers import Inputs, gathered, to_device
+from headrace.stages.policy.network.layers import Inputs, to_device
+from headrace.stages.trainer.intake import InputRows, gather_others
 from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
-
-
-@dataclass(frozen=True)
-class InputRows:
-    """N rows of network inputs, to gather from."""
-
-    vectors: Tensor
-    """[N, V] normalised, on the device."""
-    others: tuple[Tensor, ...]
-    """[N, *shape] images and sets, on the host."""
-    previous_actions: Tensor | None = None
-    """[N, P] on the device; None without memory."""
-
-    @classmethod
-    def of(
-        cls,
-        vectors: NDArray[np.float32],
-        others: tuple[Array, ...],
-        previous: NDArray[np.float32] | None,
-        device: str,
-        images: Collection[int] = (),
-    ) -> InputRows:
-        """Rows of arrays; shared with the arrays if the device allows it.
-
-        Args:
-            vectors: [N, V]
-            others: [N, *shape] of each image and set.
-            previous: [N, P]
-            device: the torch device that computes with them.
-            images: the indices of those of `others` that are images with the channels first. On a CPU the channels of a
-                pixel are made contiguous here, as convolutions need them: once, instead of in each pass.
-        """
-        tensors = [torch.from_numpy(other) for other in others]
-        if device == "cpu":
-            for number in images:
-                tensors[number] = tensors[number].contiguous(memory_format=torch.channels_last)
-        return cls(
-            to_device(torch.from_numpy(vectors), device),
-            tuple(tensors),
-            None if previous is None else to_device(torch.from_numpy(previous), device),
-        )
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    @property
-    def device(self) -> torch.device:
-        """The device that holds gathered rows."""
-        return self.vectors.device
-
-    def part(self, rows: slice) -> InputRows:
-        """Some of the rows; views."""
-        previous = None if self.previous_actions is None else self.previous_actions[rows]
-        return InputRows(self.vectors[rows], tuple(other[rows] for other in self.others), previous)
-
-    def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> Inputs:
-        """Sequences of rows [q, L] from memories [q, m]."""
-        device, flat = self.vectors.device, torch.from_numpy(rows.reshape(-1))
-        there = to_device(flat, device)
-        previous = None if self.previous_actions is None else self.previous_actions.index_select(0, there)
-        return Inputs(
-            self.vectors.index_select(0, there),
-            gather_others(self.others, flat, device),
-            previous,
-            memories,
-            rows.shape[1],
-        )
-
-
-def gather_others(others: tuple[Tensor, ...], rows: Tensor, device: str | torch.device) -> tuple[Tensor, ...]:
-    """Some rows of images and sets, copied to the device in their own dtype."""
-    return tuple(gathered(other, rows, device) for other in others)
 
 
 class MinibatchArrays(NamedTuple):

@@ -1,4 +1,7 @@
-"""All reward signals of a behaviour, and a full buffer in the form that they take."""
+"""All reward signals of a behaviour, a full buffer in the form that they take, and the advantages of its rows.
+
+Axis letters: N rows of K trajectories; S reward signals.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,14 @@ from torch import Tensor
 
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.errors import StageError
+from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.policy.sampling import environment_actions
 from headrace.stages.trainer.agent_table import AgentTable, Chains, add_to_episodes
 from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer, arrays_of
-from headrace.stages.trainer.on_policy.values import (
-    CriticValues,
-    Floats,
-    advantages,
-    explained_variances,
-    rows_per_pass,
-)
+from headrace.stages.trainer.on_policy.values import CriticValues, Floats, rows_per_pass
 from headrace.stages.trainer.protocol import TrainerContext
 from headrace.stages.trainer.rewards import make_signals, reward_scale
 from headrace.stages.trainer.rewards.signal import Extrinsic
@@ -77,9 +75,9 @@ class Signals:
             self.scale.see(extrinsic, lengths, agents, episodes, buffer.ended, update, chains)
 
     def observe(self, vectors: NDArray[np.float32]) -> None:
-        """Let all signals observe the vector observations [n, V] of new steps."""
-        for signal in self._signals:
-            signal.observe(vectors)
+        """Show the vector observations [n, V] of new steps to all signals but the environment's reward."""
+        for at in self._others:
+            self._signals[at].observe(vectors)
 
     def transitions(self, buffer: RolloutBuffer) -> BufferTransitions | None:
         """The rows of a full buffer in the signals' form; None if the environment's reward is the only one."""
@@ -248,3 +246,97 @@ class BufferTransitions:
                 for array in (self._continuous[rows], self._choices[rows], self._rewards[rows], terminated)
             ),
         )
+
+
+# Generalised advantage estimation over packed trajectories.
+
+
+def advantages(
+    rewards: Floats,
+    values_t: Floats,
+    final_values: Floats,
+    lengths: NDArray[np.integer],
+    valueless: NDArray[np.bool_],
+    gammas: Floats,
+    lambd: float,
+) -> Floats:
+    """GAE(γ, λ) of Schulman et al. (2015), "High-Dimensional Continuous Control Using GAE", eq. 16.
+
+    δ_t = r_t + γ V_{t+1} - V_t and A_t = Σ_k (γλ)^k δ_{t+k} within a trajectory. V after the last row is 0 if
+    the episode terminated there; it is the value of the final next observation if the trajectory was truncated or
+    cut, or if the signal continues beyond termination.
+
+    Args:
+        rewards: [N, S] received after the action of the row, scaled by the signal's strength.
+        values_t: [N, S] critic's value of the row's observation.
+        final_values: [K, S] critic's value of the observation after the last row; ignored if it is valueless.
+        lengths: [K] rows of each trajectory, at least 1.
+        valueless: [K, S] true if no reward can follow the last step: the episode terminated, and the signal ends
+            with it.
+        gammas: [S] discount of each signal.
+        lambd: λ.
+
+    Returns:
+        [N, S] advantages; the returns (value targets) are advantages + values_t.
+    """
+    values_tp1 = next_values(values_t, final_values, lengths, valueless)
+    return accumulated(rewards + gammas * values_tp1 - values_t, gammas * lambd, lengths)
+
+
+def next_values(
+    values_t: Floats, final_values: Floats, lengths: NDArray[np.integer], valueless: NDArray[np.bool_]
+) -> Floats:
+    """The value [N, S] after each row: the next row's, or the final one; 0 if that is valueless."""
+    values_tp1 = np.empty_like(values_t)
+    values_tp1[:-1] = values_t[1:]
+    values_tp1[np.cumsum(lengths) - 1] = np.where(valueless, 0.0, final_values)
+    return values_tp1
+
+
+def accumulated(terms: Floats, decay: Floats, lengths: NDArray[np.integer]) -> Floats:
+    """Sums x_t = term_t + decay_t x_{t+1} [N, S] within each trajectory, of terms [N, S] and decays [N, S] or [S]."""
+    if compiled.kernels is not None and terms.dtype == np.float64:
+        sums = np.empty(terms.shape)
+        decays = np.ascontiguousarray(np.broadcast_to(decay, terms.shape))
+        compiled.kernels.accumulate(np.ascontiguousarray(terms), decays, lengths.astype(np.int64), sums)
+        return sums
+    order, active = _backward_order(lengths, np.cumsum(lengths) - 1)
+    # Rows sorted by distance from the end: all last rows, all rows before them, …; longest trajectories first. The rows
+    # at one distance are then one slice, and the rows of longer trajectories at the next distance match a prefix of it.
+    sums = terms[order]
+    decays = np.broadcast_to(decay, terms.shape) if decay.ndim == 1 else decay[order]
+    start = 0
+    for distance in range(1, len(active)):
+        here = start + active[distance - 1]
+        n = active[distance]
+        sums[here : here + n] += decays[here : here + n] * sums[start : start + n]
+        start = here
+    result = np.empty_like(sums)
+    result[order] = sums
+    return result
+
+
+def normalized(values: Floats) -> Floats:
+    """Values [N] minus their mean, divided by their standard deviation (over a whole buffer, as in ML-Agents)."""
+    centred: Floats = values - values.mean()
+    deviation = float(values.std())
+    return centred / (deviation + 1e-10)
+
+
+def explained_variances(values: Floats, targets: Floats) -> Floats:
+    """1 - Var(target - value) / Var(target) [S], from values and targets [N, S]; NaN if targets do not vary.
+
+    A perfect critic has 1; a critic that predicts the mean has 0; a worse one is negative.
+    """
+    spread = targets.var(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(spread > 0, 1.0 - (targets - values).var(axis=0) / spread, np.nan)
+
+
+def _backward_order(lengths: NDArray[np.integer], last: NDArray[np.integer]) -> tuple[NDArray[np.intp], list[int]]:
+    """Row indices by distance from their trajectory's end, and the number of trajectories that reach each distance."""
+    ranks = np.argsort(-lengths, kind="stable")
+    counts = np.bincount(lengths)[::-1].cumsum()[::-1][1:]  # [longest] trajectories with at least 1, 2, … rows
+    distances = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(len(distances)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return last[ranks][within] - distances, counts.tolist()

@@ -26,8 +26,8 @@ from headrace.stages.trainer.adam import NetworkUpdate, flushed_denormals
 from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.gradients import say_autograd, say_uncompiled
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
-from headrace.stages.trainer.intake import Intake, policy_design, with_group_rewards
-from headrace.stages.trainer.on_policy.minibatches import InputRows, MinibatchSource
+from headrace.stages.trainer.intake import InputRows, Intake, policy_design, with_group_rewards
+from headrace.stages.trainer.on_policy.minibatches import MinibatchSource
 from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer
 from headrace.stages.trainer.on_policy.signals import BufferTransitions, Signals
 from headrace.stages.trainer.on_policy.update import Coefficients, OnPolicyUpdate
@@ -99,6 +99,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._design = policy_design(context)
         self.squashed = self._design.squashed
         self._layout = policy_layout(self._design)
+        self._asked_columns = self._design.asked_columns
         self._random = new_random(context.seed)
         # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
         self._hyperparameters: Settings = self.hyperparameters.model_validate(settings.hyperparameters)  # type: ignore[assignment]
@@ -134,7 +135,8 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         if not batch.num_rows:
             return
         batch = batch if self.follows_groups else with_group_rewards(batch)
-        require_columns(batch, self._design.asked_columns)  # a derived class may have changed its settings
+        if self._asked_columns:  # again, as a derived class may have changed its settings
+            require_columns(batch, self._asked_columns)
         observations, finals = self._intake.encode(batch, self.step)
         self._signals.observe(observations.vectors)
         self._buffer.append(batch, observations, finals)

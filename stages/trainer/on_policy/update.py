@@ -1,8 +1,8 @@
 """PPO on one page: epochs of minibatches over one rollout, the clipped loss of each, and a step of Adam.
 
 Schulman et al. (2017), "Proximal Policy Optimization Algorithms". `OnPolicyUpdate` has the loop of algorithm 1, lines
-6 and 7, for any losses; `PPOUpdate` has those of PPO, eq. 7 and 9. The advantages of eq. 11, and the weights of rows
-that arrive late, are in `values`.
+6 and 7, for any losses; `PPOUpdate` has those of PPO, eq. 7 and 9. The advantages of eq. 11 are in `signals`, the
+weights of rows that arrive late in `values`.
 
 An update is a function of parameters, optimizer state and one rollout: no code inside reads a value, so none waits for
 a device (except for `target_kl`, once an epoch), and the inner step has fixed shapes. The gradients of a step may
@@ -125,6 +125,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         self._continuous = spec.actions.continuous_size
         self._branches = list(spec.actions.discrete_branches)
         self._behavior = spec.name
+        self._batch_rows = hyperparameters.batch_rows
         self._parts = None
         if hyperparameters.max_grad_norm is not None:
             self._parts = GradientParts(network.gradients, network.parts, hyperparameters.shared_grad_norm)
@@ -156,7 +157,8 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         h, steps = self.settings, _StepResults()
         with self.adam.undone_on_failure():
             weights = self.loss_weights(coefficients)
-            for epoch, minibatches in enumerate(rollout.epochs(h.num_epoch, h.batch_rows, random, self.replicas), 1):
+            epochs = rollout.epochs(h.num_epoch, self._batch_rows, random, self.replicas)
+            for epoch, minibatches in enumerate(epochs, 1):
                 self.measuring = h.target_kl is not None or epoch == h.num_epoch
                 self._learn(minibatches, coefficients, weights, steps, after_each)
                 if h.target_kl is not None and steps.epochs and change_of(steps.epochs[-1]).beyond(h.target_kl):

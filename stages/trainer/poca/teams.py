@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.stages.policy.network.layers import Inputs, to_device
-from headrace.stages.trainer.on_policy.minibatches import InputRows, Minibatch, MinibatchSource, gather_others
+from headrace.stages.trainer.intake import InputRows, gather_others
+from headrace.stages.trainer.on_policy.minibatches import Minibatch, MinibatchSource
 from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer
 from headrace.stages.trainer.poca.network import Teams
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas

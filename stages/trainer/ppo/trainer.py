@@ -24,10 +24,10 @@ from headrace.stages.policy.network.layers import to_device
 from headrace.stages.policy.network.protocol import Perceptrons
 from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.gradients import CapturedStep, Graphs, copied, graphs_for, say_uncaptured
+from headrace.stages.trainer.intake import InputRows
 from headrace.stages.trainer.on_policy.anchor import Anchor, DivergenceByHand
 from headrace.stages.trainer.on_policy.by_hand import ActionLikelihood, Numbers, PerceptronsByHand
 from headrace.stages.trainer.on_policy.minibatches import (
-    InputRows,
     Minibatch,
     MinibatchArrays,
     PackedColumns,
@@ -35,7 +35,7 @@ from headrace.stages.trainer.on_policy.minibatches import (
     SequenceRollout,
 )
 from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer, SequenceCuts
-from headrace.stages.trainer.on_policy.signals import BufferTransitions
+from headrace.stages.trainer.on_policy.signals import BufferTransitions, normalized
 from headrace.stages.trainer.on_policy.trainer import OnPolicyTrainer, Outcome, Prepared
 from headrace.stages.trainer.on_policy.update import (
     Coefficients,
@@ -50,7 +50,6 @@ from headrace.stages.trainer.on_policy.values import (
     evaluate_rows,
     evaluate_sequences,
     importance_weights,
-    normalized,
 )
 from headrace.stages.trainer.protocol import TrainerContext
 

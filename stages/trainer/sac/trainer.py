@@ -100,6 +100,8 @@ class SACTrainer(Trainer):
         self._episode_rewards = EpisodeRewards(self._signals, self._maker)
         self._learning = [signal for signal in self._signals if type(signal).learn is not RewardSignal.learn]
         """The signals that learn."""
+        self._observing = [signal for signal in self._signals if not isinstance(signal, Extrinsic)]
+        """The signals that may have a normaliser."""
         self._gammas = torch.tensor([signal.gamma for signal in self._signals], device=context.device)
         self._ends = torch.tensor(ends, device=context.device)
         self._pace = UpdatePace(context, h)
@@ -118,7 +120,7 @@ class SACTrainer(Trainer):
         if not batch.num_rows:
             return
         rows, finals = self._intake.encode(batch, self.step)
-        for signal in self._signals:
+        for signal in self._observing:
             signal.observe(rows.vectors)
         for name, sums in self._episode_rewards.add(batch, rows, finals, self.version).items():
             self.context.statistics.extend(self.context.behavior, name, sums, "mean")

@@ -17,7 +17,8 @@ from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import make_actor_critic, orthogonalised
-from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
+from headrace.stages.trainer.intake import InputRows
+from headrace.stages.trainer.on_policy.minibatches import Rollout
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
 from headrace.stages.trainer.reward_scale import RewardScale
 from headrace.stages.trainer.sac.networks import coefficient_gradients

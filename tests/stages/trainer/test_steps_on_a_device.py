@@ -15,7 +15,8 @@ from headrace.config import BehaviorSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.trainer import TrainerContext, gradients
 from headrace.stages.trainer.factory import make_trainer
-from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
+from headrace.stages.trainer.intake import InputRows
+from headrace.stages.trainer.on_policy.minibatches import Rollout
 from headrace.stages.trainer.on_policy.update import Coefficients
 from headrace.stages.trainer.ppo import trainer as captured_ppo
 from headrace.stages.trainer.ppo.trainer import CapturedPPOSteps

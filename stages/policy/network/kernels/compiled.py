@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from headrace.queues.specs import ActionSpec
 
@@ -36,12 +35,3 @@ def scores(actions: ActionSpec, dtype: torch.dtype) -> bool:
     """Whether the clipped loss of these actions is compiled."""
     few = actions.continuous_size <= 24 and len(actions.discrete_branches) <= 8
     return kernels is not None and few and dtype == torch.float32
-
-
-def layer(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
-    """A layer [T, R, U] of x [T, R, V], weight [T, V, U] and bias [T, 1, U], without a graph."""
-    y = x.new_empty((*x.shape[:2], weight.shape[2]))
-    z = torch.empty_like(y) if activation == "swish" else y
-    arrays = (each.detach().numpy() for each in (x, weight, bias, z, y))
-    kernels.forward(*arrays, ACTIVATIONS[activation])
-    return y

@@ -22,8 +22,8 @@ from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.trainer.adam import GradientParts
 from headrace.stages.trainer.gradients import say_uncompiled
 from headrace.stages.trainer.on_policy.minibatches import Minibatch, PackedColumns
+from headrace.stages.trainer.on_policy.signals import accumulated
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
-from headrace.stages.trainer.on_policy.values import accumulated
 from headrace.stages.trainer.ppo.trainer import PPOByHand
 from headrace.stages.trainer.protocol import TrainerContext
 

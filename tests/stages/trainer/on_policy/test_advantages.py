@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from headrace.stages.trainer.on_policy.values import advantages, explained_variances, normalized
+from headrace.stages.trainer.on_policy.signals import advantages, explained_variances, normalized
 
 
 def gae(rewards, values, final, lengths, terminated, gamma=0.5, lambd=0.5):

@@ -6,7 +6,8 @@ from headrace.config import MemorySettings, NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import make_actor_critic
-from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout, SequenceRollout, standardised
+from headrace.stages.trainer.intake import InputRows
+from headrace.stages.trainer.on_policy.minibatches import Rollout, SequenceRollout, standardised
 from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas

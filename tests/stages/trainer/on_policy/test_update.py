@@ -7,7 +7,8 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import MASK_PENALTY, PolicyDesign
 from headrace.stages.policy.network import ActorCritic, Inputs
-from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
+from headrace.stages.trainer.intake import InputRows
+from headrace.stages.trainer.on_policy.minibatches import Rollout
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate, value_loss
 
 HYBRID = ActionSpec(2, (3, 2), masked=True)

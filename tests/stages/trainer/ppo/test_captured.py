@@ -9,8 +9,9 @@ from headrace.stages.errors import NotFiniteError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.trainer.gradients import WARM_UP
+from headrace.stages.trainer.intake import InputRows
 from headrace.stages.trainer.on_policy.anchor import Anchor
-from headrace.stages.trainer.on_policy.minibatches import InputRows, Rollout
+from headrace.stages.trainer.on_policy.minibatches import Rollout
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
 from headrace.stages.trainer.ppo.trainer import CapturedPPOSteps
 
