@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+from unity_client.main import main
+
+from headrace.stages.environments.programs.worker import WorkerSettings
+from headrace.stages.environments.unity import environment
+from headrace.stages.environments.unity.environment import UnityEnvironment
 from headrace.stages.environments.unity.executable import Executable
 from headrace.stages.environments.unity.messages import AgentActionProto, ListAgentActionProto
-from headrace.stages.environments.unity.worker import UnityWorker
+from headrace.stages.environments.unity.worker import Channels, UnityWorker
 
 BUILD = Path(__file__).with_name("unity_client") / "unity_build"
 """Without its extension, as users give it."""
@@ -35,9 +44,18 @@ def build(folder: Path, *arguments: str) -> Executable:
     return Executable(BUILD, (*arguments, "--report", str(folder)), log_file=folder / "Player-0.log")
 
 
+_given = 0
+"""Ports given to tests so far."""
+
+
 def free_port(count: int = 1) -> int:
-    """The first of some ports in a row that nobody listens to, below those that systems give to their own connections."""
-    for base in range(10_000 + os.getpid() * 16 % 20_000, 32_000, count):
+    """The first of some ports in a row that nobody listens to, below those that systems give to their own connections.
+
+    No port comes twice in a row, so that two tests at a time, or two servers of one, have ports of their own.
+    """
+    global _given
+    for base in range(10_000 + (os.getpid() * 16 + _given) % 20_000, 32_000, count):
+        _given += count
         if all(is_free(port) for port in range(base, base + count)):
             return base
     raise AssertionError("no free ports")
@@ -51,6 +69,70 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+class PlayedScene:
+    """The stand-in in a thread of this process, as an Editor in which the user has pressed Play.
+
+    The start of a program would be most of what a short test takes.
+    """
+
+    def __init__(self, port: int, *arguments: str) -> None:
+        self.returncode: int | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=([*arguments, "--mlagents-port", str(port)],), daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, arguments: list[str]) -> None:
+        self.returncode = main(arguments)
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join()
+
+
+@asynccontextmanager
+async def playing(
+    folder: Path,
+    *arguments: str,
+    channels: Channels | None = None,
+    seed: int = 1,
+    listen: str = "localhost",
+    max_message_mib: int = 512,
+) -> AsyncIterator[UnityWorker]:
+    """A connected worker and a played scene, whose report goes to the folder, from the start to an orderly end."""
+    port = free_port()
+    settings = WorkerSettings(0, port, seed, 60.0, max_message_mib)
+    worker = UnityWorker(settings, None, 1, channels or NoChannels(), listen)
+    scene = PlayedScene(port, "--report", str(folder), *arguments)
+    try:
+        await worker.start()
+        yield worker
+    finally:
+        await worker.close()
+        await asyncio.to_thread(scene.join)
+
+
+class PlayedEnvironments:
+    """Makes low-level environments on played scenes, and ends them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._patch = patch
+        self._made: list[tuple[UnityEnvironment, PlayedScene]] = []
+
+    def __call__(self, *arguments: object, **options: Any) -> UnityEnvironment:
+        port = free_port()
+        self._patch.setattr(environment, "EDITOR_PORT", port)
+        scene = PlayedScene(port, *map(str, arguments))
+        self._made.append((UnityEnvironment(**options), scene))
+        return self._made[-1][0]
+
+    def close(self) -> None:
+        """End all; closing twice is allowed."""
+        for env, scene in self._made:
+            env.close()
+            scene.join()
 
 
 def reports(folder: Path) -> list[dict[str, Any]]:

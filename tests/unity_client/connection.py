@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 from unity_client.faults import Closed, Lost, Violation
+from unity_client.report import PATIENCE_S
 
 from headrace.stages.environments.unity.messages import CLOSE, EXCHANGE, OK, UnityMessageProto
 
@@ -13,6 +14,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # two scenes of one process have connections of their own
 )
 
 
@@ -23,8 +25,10 @@ class Connection:
         self._channel = grpc.insecure_channel(f"localhost:{port}", options=_OPTIONS)
         self._call = self._channel.unary_unary(EXCHANGE)
 
-    def exchange(self, output: Any = None) -> Any:
-        """Send a `UnityOutputProto`, or none; the trainer's `UnityInputProto`.
+    def exchange(self, output: Any = None, wait: bool = False) -> Any:
+        """Send a `UnityOutputProto`, or none, after the trainer has begun to listen if that is to be waited for.
+
+        The result is the trainer's `UnityInputProto`.
 
         Raises:
             Closed: if the trainer ends the connection.
@@ -35,7 +39,7 @@ class Connection:
         message.header.status = OK
         if output is not None:
             message.unity_output.CopyFrom(output)
-        answer = UnityMessageProto.FromString(self.raw(message.SerializeToString()))
+        answer = UnityMessageProto.FromString(self.raw(message.SerializeToString(), wait))
         if answer.header.status == CLOSE:
             raise Closed("the trainer has closed the connection")
         if answer.header.status != OK:
@@ -44,10 +48,10 @@ class Connection:
             raise Violation("an answer has to be a unity_input, and nothing else")
         return answer.unity_input
 
-    def raw(self, request: bytes) -> bytes:
+    def raw(self, request: bytes, wait: bool = False) -> bytes:
         """Send bytes and take bytes."""
         try:
-            return bytes(self._call(request))
+            return bytes(self._call(request, timeout=PATIENCE_S if wait else None, wait_for_ready=wait))
         except grpc.RpcError as error:
             raise Lost(f"{error.code().name}: {error.details()}") from error
 

@@ -31,7 +31,7 @@ def greet(connection: Connection, options: argparse.Namespace) -> Any:
     hello.log_path = str(options.log_file or "")
     declared = {name: name not in options.lacks for name in CAPABILITIES}
     hello.capabilities.CopyFrom(UnityRLCapabilitiesProto(**declared))
-    answer = connection.exchange(output)
+    answer = connection.exchange(output, wait=True)
     if not answer.HasField("rl_initialization_input"):
         raise Violation("the answer to a greeting has to be a greeting")
     _check(answer.rl_initialization_input)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from unity_runs import BUILD, NoChannels, play, reports
+from unity_runs import BUILD, NoChannels, PlayedScene, play, reports
 
 from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.environments.unity.errors import UnityBroken, UnityEnded, UnityRefused
@@ -23,13 +23,20 @@ def editor(port: int, timeout_s: float = 60.0) -> UnityWorker:
 
 
 @asynccontextmanager
-async def playing(port: int, folder: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Somebody pressed Play; at the end it is waited for."""
-    options = ("--mlagents-port", str(port), "--report", str(folder), *arguments)
+async def pressed(port: int, folder: Path, *arguments: str) -> AsyncIterator[PlayedScene]:
+    """The user has pressed Play; the end of the scene is waited for."""
+    scene = PlayedScene(port, "--report", str(folder), *arguments)
+    yield scene
+    await asyncio.to_thread(scene.join)
+
+
+@asynccontextmanager
+async def crashing(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The Editor as a process of its own, which can be killed."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(BUILD.parent),
-        *options,
+        *("--mlagents-port", str(port)),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
     )
@@ -48,11 +55,11 @@ async def test_the_editor_is_waited_for_and_its_user_told(free_port, listening, 
     worker = editor(free_port)
     async with asyncio.TaskGroup() as tasks:
         starting = await connect(worker, listening, tasks)
-        async with playing(free_port, tmp_path) as process:
+        async with pressed(free_port, tmp_path) as scene:
             await starting
             await play(worker, steps=20)
             await worker.close()
-        assert process.returncode == 0
+        assert scene.returncode == 0
     words = f"Listening on port {free_port}. Start training by pressing the Play button in the Unity Editor."
     assert words in caplog.messages
     assert reports(tmp_path)[0]["messages"] == 21
@@ -66,45 +73,45 @@ async def test_stop_in_the_editor_is_an_end_and_no_failure(free_port, listening,
     worker = editor(free_port)
     async with asyncio.TaskGroup() as tasks:
         starting = await connect(worker, listening, tasks)
-        async with playing(free_port, tmp_path, "--misbehave", "stop") as process:
+        async with pressed(free_port, tmp_path, "--misbehave", "stop") as scene:
             await starting
             with pytest.raises(UnityEnded, match=rf"the Unity Editor \(port {free_port}\) has closed the connection"):
                 await play(worker, steps=10)
-        assert process.returncode == 0
+        assert scene.returncode == 0
     assert reports(tmp_path)[0]["reason"] == "Unity has closed the connection"
 
 
 async def test_after_a_stop_the_port_can_be_listened_on_again(free_port, listening, tmp_path):
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(2):
+        for number in range(2):
             worker = editor(free_port)
             starting = await connect(worker, listening, tasks)
-            async with playing(free_port, tmp_path, "--misbehave", "stop"):
+            async with pressed(free_port, tmp_path / str(number), "--misbehave", "stop"):
                 await starting
                 with pytest.raises(UnityEnded):
                     await play(worker, steps=10)
-    assert [report["messages"] for report in reports(tmp_path)] == [3, 3]
+            assert reports(tmp_path / str(number))[0]["messages"] == 3
 
 
 async def test_a_second_editor_is_sent_away(free_port, listening, tmp_path):
     worker = editor(free_port)
     async with asyncio.TaskGroup() as tasks:
         starting = await connect(worker, listening, tasks)
-        async with playing(free_port, tmp_path / "first"):
+        async with pressed(free_port, tmp_path / "first"):
             await starting
             await worker.reset()
-            async with playing(free_port, tmp_path / "second"):
+            async with pressed(free_port, tmp_path / "second"):
                 pass
             await worker.close()
     assert "another Unity is connected with it already" in reports(tmp_path / "second")[0]["reason"]
     assert reports(tmp_path / "first")[0]["returncode"] == 0
 
 
-async def test_an_editor_that_crashes_while_it_waits_for_us_is_noticed(free_port, listening, tmp_path):
+async def test_an_editor_that_crashes_while_it_waits_for_us_is_noticed(free_port, listening):
     worker = editor(free_port, timeout_s=5.0)
     async with asyncio.TaskGroup() as tasks:
         starting = await connect(worker, listening, tasks)
-        async with playing(free_port, tmp_path, "--misbehave", "die-mid-step", "--at-step", "1000000") as process:
+        async with crashing(free_port) as process:
             await starting
             await worker.reset()
             process.kill()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 
 import numpy as np
 import pytest
-from unity_runs import BUILD, reports
+from unity_runs import BUILD, PlayedEnvironments, reports
 
 from headrace.stages.environments.unity.environment import UnityEnvironment
 from headrace.stages.environments.unity.errors import (
@@ -35,8 +36,16 @@ SIMPLE = "Simple?team=0"
 
 
 @pytest.fixture
+def play(monkeypatch, tmp_path):
+    """Plays the stand-in's scenes in this process."""
+    played = PlayedEnvironments(monkeypatch)
+    yield functools.partial(played, "--report", tmp_path)
+    played.close()
+
+
+@pytest.fixture
 def unity(tmp_path):
-    """Starts the stand-in, on any free port."""
+    """Starts the stand-in as a program, on any free port."""
     begun = []
 
     def start(*arguments, **options):
@@ -54,8 +63,8 @@ def goal_of(decisions):
     return np.sign(decisions.obs[0][:, :1])
 
 
-def test_a_script_plays_to_the_end_of_episodes(unity, tmp_path):
-    env = unity("--agents", 3)
+def test_a_script_plays_to_the_end_of_episodes(play, tmp_path):
+    env = play("--agents", 3)
     assert dict(env.behavior_specs) == {}
     env.reset()
     (spec,) = env.behavior_specs.values()
@@ -76,8 +85,8 @@ def test_a_script_plays_to_the_end_of_episodes(unity, tmp_path):
     assert report["agent_steps"] == 60
 
 
-def test_the_first_step_is_a_reset_and_actions_that_nobody_set_are_zeros(unity, tmp_path):
-    env = unity("--agents", 2, "--branches", 2, 3, "--continuous", 1)
+def test_the_first_step_is_a_reset_and_actions_that_nobody_set_are_zeros(play, tmp_path):
+    env = play("--agents", 2, "--branches", 2, 3, "--continuous", 1)
     env.step()
     env.step()
     decisions, _ = env.get_steps(SIMPLE)
@@ -87,8 +96,8 @@ def test_the_first_step_is_a_reset_and_actions_that_nobody_set_are_zeros(unity, 
     assert (report["resets"], report["agent_steps"]) == (1, 2)
 
 
-def test_steps_are_mappings_by_agent(unity):
-    env = unity("--agents", 2, "--branches", 2, 3, "--mask")
+def test_steps_are_mappings_by_agent(play):
+    env = play("--agents", 2, "--branches", 2, 3, "--mask")
     env.reset()
     decisions, endings = env.get_steps(SIMPLE)
     first, second = decisions
@@ -103,16 +112,16 @@ def test_steps_are_mappings_by_agent(unity):
         decisions[99]
 
 
-def test_behaviors_stand_in_the_order_in_which_unity_announced_them(unity):
+def test_behaviors_stand_in_the_order_in_which_unity_announced_them(play):
     names = ["Gull", "Auk", "Tern", "Crow", "Wren", "Rook", "Knot", "Swan"]
-    env = unity("--behaviors", *names)
+    env = play("--behaviors", *names)
     env.reset()
     announced = [name.partition("?")[0] for name in env.behavior_specs]
     assert announced == names
 
 
-def test_one_agent_s_action_leaves_the_others_as_they_were(unity):
-    env = unity("--agents", 2)
+def test_one_agent_s_action_leaves_the_others_as_they_were(play):
+    env = play("--agents", 2)
     env.reset()
     before, _ = env.get_steps(SIMPLE)
     env.set_actions(SIMPLE, ActionTuple(np.zeros((2, 1), np.float32)))
@@ -122,8 +131,8 @@ def test_one_agent_s_action_leaves_the_others_as_they_were(unity):
         env.set_action_for_agent(SIMPLE, 77, ActionTuple(np.ones((1, 1), np.float32)))
 
 
-def test_pictures_are_floats_from_0_to_1_and_specs_say_what_dimensions_are(unity):
-    env = unity("--scene", "visual", "--vectors", 1, "--goal-signal")
+def test_pictures_are_floats_from_0_to_1_and_specs_say_what_dimensions_are(play):
+    env = play("--scene", "visual", "--vectors", 1, "--goal-signal")
     env.reset()
     vector, picture = env.behavior_specs[SIMPLE].observation_specs
     assert (vector.shape, vector.observation_type) == ((1,), ObservationType.GOAL_SIGNAL)
@@ -139,10 +148,10 @@ def test_pictures_are_floats_from_0_to_1_and_specs_say_what_dimensions_are(unity
     assert set(np.unique(decisions.obs[1])) <= {0.0, 1.0}
 
 
-def test_side_channels_speak_and_hear(unity, tmp_path):
+def test_side_channels_speak_and_hear(play, tmp_path):
     engine, stats = EngineConfigurationChannel(), StatsSideChannel()
     engine.set_configuration_parameters(time_scale=4.0)
-    env = unity("--stats", side_channels=[engine, stats])
+    env = play("--stats", side_channels=[engine, stats])
     env.reset()
     for _ in range(7):
         decisions, _ = env.get_steps(SIMPLE)
@@ -153,8 +162,8 @@ def test_side_channels_speak_and_hear(unity, tmp_path):
     assert reports(tmp_path)[0]["engine"] == {"time_scale": [4.0]}
 
 
-def test_wrong_actions_say_what_was_expected(unity):
-    env = unity("--agents", 2)
+def test_wrong_actions_say_what_was_expected(play):
+    env = play("--agents", 2)
     env.reset()
     with pytest.raises(UnityActionException, match=r"got continuous actions of shape \(1, 1\).*expected \(2, 1\)"):
         env.set_actions(SIMPLE, ActionTuple(np.zeros((1, 1), np.float32)))
@@ -165,22 +174,33 @@ def test_wrong_actions_say_what_was_expected(unity):
 @pytest.mark.parametrize(
     ("trouble", "expected", "says"),
     [
-        ("die-mid-step", UnityEnvironmentException, "SIGKILL"),
-        ("exit-mid-step", UnityEnvironmentException, "return code"),
         ("wrong-observation", UnityObservationException, "numbers, expected"),
         ("garbage", UnityCommunicationException, "doesn't keep to the protocol"),
         ("nan-reward", UnityCommunicationException, "its reward is nan"),
         ("unknown-behavior", UnityEnvironmentException, "never announced"),
         ("stop", UnityCommunicatorStoppedException, "closed the connection"),
-        ("hang", UnityTimeOutException, "within 2 s"),
     ],
 )
-def test_each_trouble_has_ml_agents_exception(unity, trouble, expected, says):
-    env = unity("--misbehave", trouble, "--at-step", 3, timeout_wait=2 if trouble == "hang" else 30)
+def test_each_trouble_has_ml_agents_exception(play, trouble, expected, says):
+    env = play("--misbehave", trouble, "--at-step", 3)
     with pytest.raises(expected, match=says):
         for _ in range(5):
             env.step()
     assert issubclass(expected, UnityException)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "expected", "says"),
+    [
+        ("die-mid-step", UnityEnvironmentException, "SIGKILL"),
+        ("hang", UnityTimeOutException, "within 2 s"),
+    ],
+)
+def test_the_end_and_the_silence_of_a_program_have_ml_agents_exception(unity, trouble, expected, says):
+    env = unity("--misbehave", trouble, "--at-step", 3, timeout_wait=2 if trouble == "hang" else 30)
+    with pytest.raises(expected, match=says):
+        for _ in range(5):
+            env.step()
 
 
 def test_what_can_not_start_says_why(unity, tmp_path):
@@ -199,8 +219,8 @@ def test_what_can_not_start_says_why(unity, tmp_path):
         unity("--communication-version", "2.0.0")
 
 
-def test_a_closed_one_says_so_and_closes_again(unity):
-    env = unity()
+def test_a_closed_one_says_so_and_closes_again(play):
+    env = play()
     env.reset()
     env.close()
     env.close()

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import random
+import re
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from unity_runs import Actor, NoChannels, build, reports
+from unity_client.academy import Academy
+from unity_client.channels import Channels
+from unity_client.faults import Violation
+from unity_client.main import main
+from unity_client.misbehavior import Misbehavior
+from unity_client.options import options_of
+from unity_client.report import Report
+from unity_client.scenes import make_scene
+from unity_runs import Actor, playing, reports
 
-from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.environments.unity.columns import BehaviorReader
+from headrace.stages.environments.unity.messages import (
+    RESET,
+    STEP,
+    AgentActionProto,
+    ListAgentActionProto,
+    UnityMessageProto,
+)
 from headrace.stages.environments.unity.worker import UnityWorker
 
 pytestmark = pytest.mark.lengthy
 
 BALANCE = "Balance?team=0"
 
-StartWorker = Callable[..., AbstractAsyncContextManager[UnityWorker]]
+StartScene = Callable[..., AbstractAsyncContextManager[UnityWorker]]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> StartWorker:
-    """Starts a stand-in with these arguments, and ends it."""
-
-    @asynccontextmanager
-    async def starting(*arguments: str, seed: int = 1) -> AsyncIterator[UnityWorker]:
-        worker = UnityWorker(WorkerSettings(0, 0, seed, 60.0), build(tmp_path, *arguments), 1, NoChannels())
-        await worker.start()
-        yield worker
-        await worker.close()
-
-    return starting
+def start(tmp_path: Path) -> StartScene:
+    """Starts a scene with these arguments, and ends it."""
+    return functools.partial(playing, tmp_path)
 
 
 async def told(worker: UnityWorker, steps: int, actor: Actor | None = None) -> list[Any]:
@@ -206,6 +214,95 @@ async def test_trouble_with_agents_comes_at_its_step(start):
         assert [symptom(output) for output in outputs] == [False, False, True], kind
 
 
-async def test_without_a_port_it_plays_alone(tmp_path):
-    process = await asyncio.create_subprocess_exec(f"{build(tmp_path).path}.x86_64", stdout=asyncio.subprocess.DEVNULL)
-    assert await process.wait() == 94
+def test_without_a_port_it_plays_alone():
+    assert main([]) == 94
+
+
+class Trainer:
+    """Orders for an academy: a reset, then what a rule makes of each message."""
+
+    def __init__(self, rule: Callable[[Any], dict[str, Any]]) -> None:
+        self._rule = rule
+
+    def exchange(self, output: Any = None) -> Any:
+        order = UnityMessageProto().unity_input
+        order.rl_input.command = RESET if output is None else STEP
+        for behavior, chosen in ({} if output is None else self._rule(output)).items():
+            order.rl_input.agent_actions[behavior].CopyFrom(chosen)
+        return order
+
+
+def complaint_of(*arguments: str, rule: Callable[[Any], dict[str, Any]]) -> str:
+    """What the stand-in says of orders that it refuses."""
+    options = options_of([*arguments])
+    channels, report = Channels(), Report(None, None, None, [])
+    scene = make_scene(options, random.Random(1), channels, report)
+    with pytest.raises(Violation) as caught:
+        Academy(scene, Trainer(rule), channels, report, Misbehavior(options), options).run()
+    return str(caught.value)
+
+
+def told_to(*actions: Any, behavior: str = "Simple?team=0") -> Callable[[Any], dict[str, Any]]:
+    return lambda output: {behavior: ListAgentActionProto(value=actions)}
+
+
+@pytest.mark.parametrize(
+    ("scene", "action", "complaint"),
+    [
+        (("--continuous", "2"), {"continuous_actions": [0.0]}, "1 continuous and 0 discrete actions, expected 2 and 0"),
+        (("--continuous", "1"), {"continuous_actions": [math.nan]}, "isn't finite"),
+        (("--branches", "2"), {"discrete_actions": [2]}, "choice 2 of 2"),
+        (("--branches", "2"), {"continuous_actions": [1.0]}, "1 continuous and 0 discrete actions, expected 0 and 1"),
+        (
+            ("--continuous", "1"),
+            {"continuous_actions": [0.5], "vector_actions_deprecated": [0.4]},
+            "the vector for old",
+        ),
+    ],
+    ids=["too few", "not a number", "no such choice", "the other kind", "another vector for old packages"],
+)
+def test_it_refuses_what_its_agents_cannot_do(scene, action, complaint):
+    assert complaint in complaint_of(*scene, rule=told_to(AgentActionProto(**action)))
+
+
+def test_it_refuses_forbidden_choices():
+    def rule(output: Any) -> dict[str, Any]:
+        (info,) = infos(output)
+        choice = list(info.action_mask).index(True)
+        return told_to(AgentActionProto(discrete_actions=[choice], vector_actions_deprecated=[choice]))(output)
+
+    assert re.search(r"choice \d+ is forbidden", complaint_of("--branches", "40", "--mask", rule=rule))
+
+
+def test_it_refuses_actions_in_another_order():
+    actor = Actor()
+
+    def rule(output: Any) -> dict[str, Any]:
+        (acts,) = actor(output).values()
+        return told_to(*reversed(acts.value), behavior="Many?team=0")(output)
+
+    complaint = complaint_of("--scene", "many", "--agents", "2", "--echo", rule=rule)
+    assert re.search("agent 0 of .* saw .* and was told", complaint)
+
+
+@pytest.mark.parametrize(
+    ("rule", "complaint"),
+    [
+        (lambda output: {}, "0 actions for 1 agents"),
+        (told_to(AgentActionProto(), AgentActionProto()), "2 actions for 1 agents"),
+        (told_to(AgentActionProto(), behavior="Nobody"), "where no agent asked for a decision"),
+    ],
+    ids=["none", "too many", "for others"],
+)
+def test_it_wants_one_action_for_each_agent_that_asked(rule, complaint):
+    assert complaint in complaint_of(rule=rule)
+
+
+def test_trouble_may_be_had_only_once(tmp_path):
+    arguments = ["--misbehave", "exit-mid-step", "--once", str(tmp_path / "had")]
+    kinds = []
+    for _ in range(2):
+        options = options_of(arguments)
+        Misbehavior(options)
+        kinds.append(options.misbehave)
+    assert kinds == ["exit-mid-step", None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import re
 import signal
@@ -17,7 +16,7 @@ from uuid import UUID
 
 import grpc.aio
 import pytest
-from unity_runs import BUILD, Actor, NoChannels, alive, build, play, reports
+from unity_runs import BUILD, Actor, NoChannels, alive, build, play, playing, reports
 
 from headrace.stages.environments.programs.errors import ProgramRefused
 from headrace.stages.environments.programs.worker import WorkerSettings
@@ -27,8 +26,6 @@ from headrace.stages.environments.unity.messages import (
     CLOSE,
     EXCHANGE,
     OK,
-    AgentActionProto,
-    ListAgentActionProto,
     UnityMessageProto,
 )
 from headrace.stages.environments.unity.worker import Channels, UnityWorker
@@ -94,16 +91,16 @@ async def test_both_greet_each_other(make, tmp_path):
 
 
 @pytest.mark.lengthy
-async def test_the_connection_is_logged_in_the_words_that_others_look_for(make, caplog):
+async def test_the_connection_is_logged_in_the_words_that_others_look_for(tmp_path, caplog):
     caplog.set_level("INFO")
-    async with started(make()):
+    async with playing(tmp_path):
         pass
     assert "Connected to Unity environment with package version 3.0.0 and communication version 1.5.0" in caplog.text
 
 
 @pytest.mark.lengthy
-async def test_agents_receive_actions_and_carry_them_out(make, tmp_path):
-    async with started(make("--agents", "3", "--echo")) as worker:
+async def test_agents_receive_actions_and_carry_them_out(tmp_path):
+    async with playing(tmp_path, "--agents", "3", "--echo") as worker:
         await play(worker, steps=50)
     (report,) = reports(tmp_path)
     assert report["returncode"] == 0
@@ -111,8 +108,8 @@ async def test_agents_receive_actions_and_carry_them_out(make, tmp_path):
 
 
 @pytest.mark.lengthy
-async def test_actions_reach_their_own_agents_among_many_that_end_at_different_times(make, tmp_path):
-    async with started(make("--scene", "many", "--echo")) as worker:
+async def test_actions_reach_their_own_agents_among_many_that_end_at_different_times(tmp_path):
+    async with playing(tmp_path, "--scene", "many", "--echo") as worker:
         await play(worker, steps=110)
     (report,) = reports(tmp_path)
     assert (report["returncode"], report["agent_steps"]) == (0, 110 * 64)
@@ -129,8 +126,8 @@ async def test_actions_reach_their_own_agents_among_many_that_end_at_different_t
     ],
     ids=lambda arguments: " ".join(arguments),
 )
-async def test_every_scene_can_be_played(make, tmp_path, arguments):
-    async with started(make(*arguments)) as worker:
+async def test_every_scene_can_be_played(tmp_path, arguments):
+    async with playing(tmp_path, *arguments) as worker:
         await play(worker, steps=120)
     (report,) = reports(tmp_path)
     assert report["returncode"] == 0, report["reason"]
@@ -140,15 +137,15 @@ async def test_every_scene_can_be_played(make, tmp_path, arguments):
 
 
 @pytest.mark.lengthy
-async def test_a_message_may_hold_nothing_but_endings(make, tmp_path):
-    async with started(make("--scene", "crowd")) as worker:
+async def test_a_message_may_hold_nothing_but_endings(tmp_path):
+    async with playing(tmp_path, "--scene", "crowd") as worker:
         await play(worker, steps=100)
     assert reports(tmp_path)[0]["endings_only"] > 0
 
 
 @pytest.mark.lengthy
-async def test_reset_begins_anew_without_endings(make, tmp_path):
-    async with started(make("--agents", "2")) as worker:
+async def test_reset_begins_anew_without_endings(tmp_path):
+    async with playing(tmp_path, "--agents", "2") as worker:
         await play(worker, steps=3)
         output = await worker.reset()
     infos = output.rl_output.agentInfos["Simple?team=0"].value
@@ -158,7 +155,7 @@ async def test_reset_begins_anew_without_endings(make, tmp_path):
 
 
 @pytest.mark.lengthy
-async def test_side_channels_ride_on_every_order_and_every_answer(make, tmp_path):
+async def test_side_channels_ride_on_every_order_and_every_answer(tmp_path):
     class Recorder:
         def __init__(self) -> None:
             time_scale = struct.pack("<if", 2, 20.0)
@@ -173,76 +170,10 @@ async def test_side_channels_ride_on_every_order_and_every_answer(make, tmp_path
             self.heard += data
 
     recorder = Recorder()
-    async with started(make("--stats", channels=recorder)) as worker:
+    async with playing(tmp_path, "--stats", channels=recorder) as worker:
         await play(worker, steps=6)
     assert reports(tmp_path)[0]["engine"] == {"time_scale": [20.0]}
     assert b"Client/Average" in recorder.heard
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize(
-    ("scene", "action", "complaint"),
-    [
-        (("--continuous", "2"), {"continuous_actions": [0.0]}, "1 continuous and 0 discrete actions, expected 2 and 0"),
-        (("--continuous", "1"), {"continuous_actions": [math.nan]}, "isn't finite"),
-        (("--branches", "2"), {"discrete_actions": [2]}, "choice 2 of 2"),
-        (("--branches", "2"), {"continuous_actions": [1.0]}, "1 continuous and 0 discrete actions, expected 0 and 1"),
-        (
-            ("--continuous", "1"),
-            {"continuous_actions": [0.5], "vector_actions_deprecated": [0.4]},
-            "the vector for old",
-        ),
-    ],
-    ids=["too few", "not a number", "no such choice", "the other kind", "another vector for old packages"],
-)
-async def test_the_stand_in_refuses_what_its_agents_cannot_do(make, scene, action, complaint):
-    worker = make(*scene)
-    await worker.start()
-    await worker.reset()
-    wrong = ListAgentActionProto(value=[AgentActionProto(**action)])
-    with pytest.raises(UnityBroken, match="return code 91") as caught:
-        await worker.step({"Simple?team=0": wrong})
-    assert complaint in str(caught.value)
-
-
-@pytest.mark.lengthy
-async def test_the_stand_in_refuses_forbidden_choices(make):
-    worker = make("--branches", "40", "--mask")
-    await worker.start()
-    output = await worker.reset()
-    (info,) = output.rl_output.agentInfos["Simple?team=0"].value
-    choice = list(info.action_mask).index(True)
-    wrong = AgentActionProto(discrete_actions=[choice], vector_actions_deprecated=[choice])
-    with pytest.raises(UnityBroken, match=f"choice {choice} is forbidden"):
-        await worker.step({"Simple?team=0": ListAgentActionProto(value=[wrong])})
-
-
-@pytest.mark.lengthy
-async def test_the_stand_in_refuses_actions_in_another_order(make):
-    worker = make("--scene", "many", "--agents", "2", "--echo")
-    await worker.start()
-    actions = Actor()(await worker.reset())
-    actions["Many?team=0"] = ListAgentActionProto(value=reversed(actions["Many?team=0"].value))
-    with pytest.raises(UnityBroken, match="VIOLATION: agent 0 of .* saw .* and was told"):
-        await worker.step(actions)
-
-
-@pytest.mark.lengthy
-@pytest.mark.parametrize(
-    ("actions", "complaint"),
-    [
-        ({}, "0 actions for 1 agents"),
-        ({"Simple?team=0": ListAgentActionProto(value=[AgentActionProto()] * 2)}, "2 actions for 1 agents"),
-        ({"Nobody": ListAgentActionProto(value=[AgentActionProto()])}, "where no agent asked for a decision"),
-    ],
-    ids=["none", "too many", "for others"],
-)
-async def test_the_stand_in_wants_one_action_for_each_agent_that_asked(make, actions, complaint):
-    worker = make()
-    await worker.start()
-    await worker.reset()
-    with pytest.raises(UnityBroken, match=complaint):
-        await worker.step(actions)
 
 
 @pytest.mark.lengthy
@@ -303,25 +234,24 @@ async def test_a_unity_whose_agents_never_ask_has_a_message_of_its_own(make):
 
 @pytest.mark.lengthy
 async def test_a_unity_that_never_connects_has_a_message_of_its_own_and_is_killed(make, tmp_path):
-    worker = make("--misbehave", "never-connects")
-    worker.timeout_s = 1.0
-    with pytest.raises(UnityBroken, match=r"hasn't connected within 1 s.*--timeout-wait"):
+    worker = make(executable=build_that_hangs(tmp_path))
+    worker.timeout_s = 0.3
+    with pytest.raises(UnityBroken, match=r"hasn't connected within 0\.3 s.*--timeout-wait"):
         await worker.start()
     assert not alive(worker.pid)
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("version", ["2.0.0", "0.15.0", "API-13"])
-async def test_another_version_is_refused_and_the_executable_killed(make, version):
-    worker = make("--misbehave", "wrong-version", "--communication-version", version)
-    with pytest.raises(UnityRefused, match=rf"speaks version {version} of the communication .* here it is 1\.5\.0"):
+async def test_another_version_is_refused_and_the_executable_killed(make):
+    worker = make("--misbehave", "wrong-version", "--communication-version", "API-13")
+    with pytest.raises(UnityRefused, match=r"speaks version API-13 of the communication .* here it is 1\.5\.0"):
         await worker.start()
     assert not alive(worker.pid)
 
 
 @pytest.mark.lengthy
-async def test_a_missing_base_capability_is_warned_of(make, caplog):
-    async with started(make("--lacks", "baseRLCapabilities")) as worker:
+async def test_a_missing_base_capability_is_warned_of(tmp_path, caplog):
+    async with playing(tmp_path, "--lacks", "baseRLCapabilities") as worker:
         await worker.reset()
     assert "doesn't declare baseRLCapabilities" in caplog.text
 
@@ -334,39 +264,39 @@ async def test_a_missing_base_capability_is_warned_of(make, caplog):
         ("empty-message", "its message has the status 0, expected 200 or 400"),
     ],
 )
-async def test_nonsense_is_refused_as_such(make, kind, words):
-    worker = make("--misbehave", kind)
-    await worker.start()
-    with pytest.raises(UnityBroken, match="doesn't keep to the protocol") as caught:
-        await play(worker, steps=10)
+async def test_nonsense_is_refused_as_such(tmp_path, kind, words):
+    async with playing(tmp_path, "--misbehave", kind) as worker:
+        with pytest.raises(UnityBroken, match="doesn't keep to the protocol") as caught:
+            await play(worker, steps=10)
     assert words in str(caught.value)
 
 
 @pytest.mark.lengthy
-async def test_large_messages_are_taken(make, tmp_path):
-    async with started(make("--misbehave", "huge-message", "--huge-mib", "9")) as worker:
+async def test_large_messages_are_taken(tmp_path):
+    async with playing(tmp_path, "--misbehave", "huge-message", "--huge-mib", "9") as worker:
         await play(worker, steps=10)
     assert reports(tmp_path)[0]["returncode"] == 0
 
 
 @pytest.mark.lengthy
-async def test_a_limit_of_messages_is_kept_and_named(make):
-    worker = make("--misbehave", "huge-message", "--huge-mib", "1", max_message_mib=1)
-    await worker.start()
-    with pytest.raises(UnityBroken, match=r"a message above the limit of 1 MiB, set by env_settings\.max_message_mib"):
-        await play(worker, steps=10)
+async def test_a_limit_of_messages_is_kept_and_named(tmp_path):
+    large = ("--misbehave", "huge-message", "--huge-mib", "1")
+    words = r"a message above the limit of 1 MiB, set by env_settings\.max_message_mib"
+    async with playing(tmp_path, *large, max_message_mib=1) as worker:
+        with pytest.raises(UnityBroken, match=words):
+            await play(worker, steps=10)
 
 
 @pytest.mark.lengthy
-async def test_the_limit_holds_for_orders_too(make):
+async def test_the_limit_holds_for_orders_too(tmp_path):
     class Talker(NoChannels):
         def outgoing(self) -> bytes:
             return bytes(2**20)
 
-    worker = make(channels=Talker(), max_message_mib=1)
-    await worker.start()
-    with pytest.raises(UnityRefused, match=r"the order for it .* has 1,048,\d+ bytes, and the limit is 1 MiB, set by"):
-        await worker.reset()
+    words = r"the order for it .* has 1,048,\d+ bytes, and the limit is 1 MiB, set by"
+    async with playing(tmp_path, channels=Talker(), max_message_mib=1) as worker:
+        with pytest.raises(UnityRefused, match=words):
+            await worker.reset()
 
 
 async def test_fifty_cameras_of_512_pixels_in_full_precision_fit_into_the_default_limit():
@@ -379,9 +309,11 @@ STOP = UnityMessageProto(header={"status": CLOSE}).SerializeToString()
 
 
 @pytest.mark.lengthy
-async def test_strangers_who_speak_the_protocol_neither_end_nor_disturb_a_training(make, tmp_path, caplog):
-    worker = make("--agents", "3", "--echo")
-    async with started(worker), grpc.aio.insecure_channel(f"localhost:{worker.port}") as stranger:
+async def test_strangers_who_speak_the_protocol_neither_end_nor_disturb_a_training(tmp_path, caplog):
+    async with (
+        playing(tmp_path, "--agents", "3", "--echo") as worker,
+        grpc.aio.insecure_channel(f"localhost:{worker.port}") as stranger,
+    ):
         actor = Actor()
         output = await worker.reset()
         for _ in range(50):
@@ -391,7 +323,15 @@ async def test_strangers_who_speak_the_protocol_neither_end_nor_disturb_a_traini
             output = await worker.step(actor(output))
     (report,) = reports(tmp_path)
     assert (report["returncode"], report["agent_steps"]) == (0, 150)
-    assert re.search(r"Unity worker 0 \(unity_build, port \d+\) refused a call from \S+:\d+: another", caplog.text)
+    assert re.search(r"the Unity Editor \(port \d+\) refused a call from \S+:\d+: another", caplog.text)
+
+
+def build_that_hangs(folder: Path) -> Executable:
+    """A program that does nothing until it is killed."""
+    script = folder / "hangs.sh"
+    script.write_text("#!/bin/sh\nexec sleep 600\n")
+    script.chmod(0o755)
+    return Executable(script)
 
 
 def build_that_waits(folder: Path) -> Executable:
@@ -418,10 +358,10 @@ def greeting(version: str = "1.5.0") -> bytes:
     ],
 )
 async def test_a_unity_that_does_not_like_our_greeting_has_a_message_of_its_own(
-    make, free_port, version, words, monkeypatch
+    make, free_port, tmp_path, version, words, monkeypatch
 ):
     monkeypatch.setattr("headrace.stages.environments.unity.worker._REFUSAL_S", 0.2)
-    worker = make("--misbehave", "never-connects", port=free_port)
+    worker = make(executable=build_that_hangs(tmp_path), port=free_port)
     worker.timeout_s = 1.5
     async with asyncio.TaskGroup() as tasks, grpc.aio.insecure_channel(f"localhost:{free_port}") as unity:
         starting = tasks.create_task(failure(worker.start()))
@@ -480,22 +420,11 @@ async def test_an_address_that_this_machine_does_not_have_is_refused_with_the_re
 
 
 @pytest.mark.lengthy
-async def test_a_unity_is_found_whatever_is_listened_on(make, tmp_path):
-    for listen in ("localhost", "all", "127.0.0.1", "::1"):
-        async with started(make(listen=listen)) as worker:
+async def test_a_unity_is_found_whatever_is_listened_on(tmp_path):
+    for number, listen in enumerate(("localhost", "all", "127.0.0.1", "::1")):
+        async with playing(tmp_path / str(number), listen=listen) as worker:
             await play(worker, steps=3)
-    assert len(reports(tmp_path)) == 4
-
-
-@pytest.mark.lengthy
-async def test_trouble_may_be_had_only_once(make, tmp_path):
-    arguments = ("--misbehave", "exit-mid-step", "--once", str(tmp_path / "had"))
-    first = make(*arguments)
-    await first.start()
-    with pytest.raises(UnityBroken):
-        await play(first, steps=10)
-    async with started(make(*arguments)) as second:
-        await play(second, steps=10)
+        assert reports(tmp_path / str(number))[0]["agent_steps"] == 3
 
 
 async def test_a_port_in_use_is_refused_before_anything_is_started(make, tmp_path):
@@ -515,10 +444,10 @@ async def test_a_missing_executable_is_refused_and_its_port_released(make, tmp_p
 
 
 @pytest.mark.lengthy
-async def test_a_cancelled_start_leaves_no_process_and_no_port(make):
-    worker = make("--misbehave", "never-connects")
+async def test_a_cancelled_start_leaves_no_process_and_no_port(make, tmp_path):
+    worker = make(executable=build_that_hangs(tmp_path))
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(0.3):
             await worker.start()
     assert not alive(worker.pid)
     with closing(socket.create_server(("", worker.port))):
@@ -610,9 +539,9 @@ async def test_a_worker_that_has_failed_says_so_when_asked_again(make):
 
 @pytest.mark.lengthy
 async def test_one_hanging_unity_keeps_no_other_waiting(make, tmp_path):
-    stuck, free = make("--misbehave", "hang", "--at-step", "1"), make()
+    stuck = make("--misbehave", "hang", "--at-step", "1")
     await stuck.start()
-    async with started(free), asyncio.TaskGroup() as tasks:
+    async with playing(tmp_path) as free, asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(stuck.reset())
         await play(free, steps=30)
         assert not waiting.done()
@@ -621,14 +550,20 @@ async def test_one_hanging_unity_keeps_no_other_waiting(make, tmp_path):
 
 
 @pytest.mark.lengthy
-async def test_four_unities_are_stepped_at_once(make, tmp_path):
-    async def whole_life(worker: UnityWorker) -> None:
-        async with started(worker):
-            await play(worker, steps=30)
+async def test_four_unities_are_stepped_at_once(tmp_path):
+    all_reset = asyncio.Barrier(4)
+
+    async def whole_life() -> None:
+        async with playing(tmp_path) as worker:
+            actor = Actor()
+            output = await worker.reset()
+            await all_reset.wait()
+            for _ in range(30):
+                output = await worker.step(actor(output))
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(4):
-            tasks.create_task(whole_life(make()))
+            tasks.create_task(whole_life())
     found = reports(tmp_path)
     assert [report["messages"] for report in found] == [31] * 4
     assert len({report["port"] for report in found}) == 4

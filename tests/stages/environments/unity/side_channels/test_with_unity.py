@@ -6,9 +6,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from unity_runs import build, play, reports
+from unity_runs import play, playing, reports
 
-from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.environments.unity.side_channels import (
     EngineConfigurationChannel,
     EnvironmentParametersChannel,
@@ -19,7 +18,6 @@ from headrace.stages.environments.unity.side_channels import (
     StatsAggregationMethod,
     StatsSideChannel,
 )
-from headrace.stages.environments.unity.worker import UnityWorker
 
 pytestmark = pytest.mark.lengthy
 
@@ -29,13 +27,8 @@ REVERSING = UUID("0dca4da5-1c9c-4d9b-9a4e-2a6fb1a1d3c8")
 
 async def talk(folder: Path, *channels: SideChannel, arguments: tuple[str, ...] = (), steps: int = 12) -> dict:
     """What the stand-in reports of a short run with these channels."""
-    executable = build(folder, *arguments)
-    worker = UnityWorker(WorkerSettings(0, 0, 1, 60.0), executable, 1, SideChannels(channels))
-    await worker.start()
-    try:
+    async with playing(folder, *arguments, channels=SideChannels(channels)) as worker:
         await play(worker, steps)
-    finally:
-        await worker.close()
     (report,) = reports(folder)
     assert report["returncode"] == 0, report["reason"]
     return report

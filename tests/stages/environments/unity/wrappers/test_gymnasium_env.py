@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
-from unity_runs import BUILD
+from unity_runs import BUILD, PlayedEnvironments
 from unity_said import NAME, Scene, says, spec
 
 from headrace.unity import UnityEnvironment, UnityGymException, UnityToGymWrapper
@@ -249,22 +251,15 @@ def test_an_agent_of_a_group_is_told_the_group_s_reward():
     assert env.step([0])[4]["group_reward"] == 5.0
 
 
-# The stand-in Unity, a program of its own.
+# The stand-in Unity.
 
 
 @pytest.fixture
-def unity(tmp_path):
-    """Starts programs with one agent."""
-    begun = []
-
-    def start(*arguments):
-        args = ["--agents", "1", "--max-steps", "20", *map(str, arguments)]
-        begun.append(UnityEnvironment(str(BUILD), base_port=0, additional_args=args, log_folder=str(tmp_path)))
-        return begun[-1]
-
-    yield start
-    for env in begun:
-        env.close()
+def unity(monkeypatch):
+    """Plays scenes with one agent."""
+    played = PlayedEnvironments(monkeypatch)
+    yield functools.partial(played, "--agents", 1, "--max-steps", 20)
+    played.close()
 
 
 CHECKED = {
@@ -278,13 +273,26 @@ CHECKED = {
 }
 
 
+UNSAID = pytest.mark.filterwarnings("ignore:.*(infinity|render fps|alternative render)")
+
+
 @pytest.mark.lengthy
-@pytest.mark.filterwarnings("ignore:.*(infinity|render fps|alternative render)")
+@UNSAID
 @pytest.mark.parametrize(("arguments", "options"), CHECKED.values(), ids=CHECKED)
 def test_gymnasium_s_own_checker_finds_nothing(unity, arguments, options):
     env = UnityToGymWrapper(unity(*arguments), **options)
-    check_env(env)
+    check_env(env, skip_render_check=True, skip_close_check=True)
     assert env.spec.nondeterministic
+
+
+@pytest.mark.lengthy
+@UNSAID
+def test_gymnasium_s_own_checker_makes_others_of_the_same_program(tmp_path):
+    """To draw and to close them; there is no other Editor."""
+    arguments = ["--agents", "1", "--max-steps", "20", "--scene", "visual"]
+    program = UnityEnvironment(str(BUILD), base_port=0, additional_args=arguments, log_folder=str(tmp_path))
+    check_env(UnityToGymWrapper(program, uint8_visual=True))
+    program.close()
 
 
 @pytest.mark.lengthy

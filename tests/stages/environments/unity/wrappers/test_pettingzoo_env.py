@@ -11,11 +11,11 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
-from unity_runs import BUILD
+from unity_runs import PlayedEnvironments
 from unity_said import NAME, Scene, says, spec
 
 from headrace.stages.environments.unity.errors import UnityActionException, UnityException
-from headrace.unity import EngineConfigurationChannel, UnityAECEnv, UnityEnvironment, UnityParallelEnv
+from headrace.unity import EngineConfigurationChannel, UnityAECEnv, UnityParallelEnv
 
 pettingzoo_test = pytest.importorskip("pettingzoo.test")
 WALKS = spec(continuous=1)
@@ -283,24 +283,15 @@ def test_a_reset_in_the_middle_of_a_round_forgets_the_round():
     assert scene.acted == [(NAME, [[0.5], [0.25]], [[], []])]
 
 
-# The stand-in Unity, a program of its own.
+# The stand-in Unity.
 
 
 @pytest.fixture
-def unity(tmp_path):
-    """Starts programs."""
-    begun = []
-
-    def start(*arguments, **options):
-        args = [*map(str, arguments)]
-        begun.append(
-            UnityEnvironment(str(BUILD), base_port=0, additional_args=args, log_folder=str(tmp_path), **options)
-        )
-        return begun[-1]
-
-    yield start
-    for env in begun:
-        env.close()
+def unity(monkeypatch):
+    """Plays scenes."""
+    played = PlayedEnvironments(monkeypatch)
+    yield played
+    played.close()
 
 
 SCENES = {
