@@ -67,7 +67,7 @@ class RunInFolder:
                 }
             )
         rest: dict[str, Any] = {"hosts": [], "edges": [], "players": [], "bottleneck": cause and asdict(cause)}
-        return {"status": "in its folder", "message": "", "behaviors": found, **rest}
+        return {"status": "from its folder", "message": "", "behaviors": found, **rest}
 
     def curves(self) -> dict[str, Any]:
         """All curves."""

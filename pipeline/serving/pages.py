@@ -19,7 +19,7 @@ STYLE = "/style.css"
 """The path of the pages' style sheet."""
 _MOST_SHOWN = 24
 """Maximum numbers of an observation that are written out; for more, a line of Python creates them."""
-_LINKS = (("docs", "the API"), ("api/openapi.json", "OpenAPI"), ("metrics", "metrics"), ("healthz", "health"))
+_LINKS = (("docs", "API"), ("api/openapi.json", "OpenAPI"), ("metrics", "metrics"), ("healthz", "health"))
 
 
 def page_routes(protocol: OpenInference, document: dict[str, Any]) -> list[web.RouteDef]:
@@ -56,7 +56,7 @@ def index_page(protocol: OpenInference, address: str, token: bool) -> str:
         token: True if calls need a token.
     """
     links = ", ".join(f'<a href="{path}">{text}</a>' for path, text in _LINKS)
-    body = [f"<p>Models answer observations with actions: {links}.</p>"]
+    body = [f"<p>Send observations to a model to get actions. See also: {links}.</p>"]
     for plain in protocol.service.models():
         described = protocol.model(plain["name"])
         body.append(f"<h2>{escape(plain['name'])}</h2>")
@@ -89,7 +89,7 @@ def _curl(model: dict[str, Any], memory: bool, address: str, token: bool) -> str
 
 def docs_page(document: dict[str, Any]) -> str:
     """Return the description of the API, an OpenAPI document, as a page."""
-    body = ['<p><a href="api/openapi.json">as an OpenAPI document</a></p>']
+    body = ['<p><a href="api/openapi.json">The API as an OpenAPI document</a></p>']
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             body.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['summary'])}</p>")

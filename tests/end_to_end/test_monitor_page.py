@@ -122,4 +122,4 @@ def test_a_stage_that_holds_its_producers_up_is_seen_at_a_glance(start, browser,
     assert texts(browser, "[data-do]") == ["Watch a game"]  # no controls without the option
     page.command.process.kill()
     until(browser, "document.querySelector('.pill').textContent === 'connection lost'", "the loss")
-    assert "does not answer any more" in texts(browser, "#banner")[0]
+    assert "no longer responding" in texts(browser, "#banner")[0]

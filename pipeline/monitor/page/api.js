@@ -1,23 +1,23 @@
-// Calls of the server: with the token of the address, and a stream that comes again after a break.
+// Calls to the server, with the token of the address, and a stream that reconnects.
 
 const address = new URL(location.href);
 const secret = address.searchParams.get("token");
 if (secret) {
   sessionStorage.setItem("token", secret);
   address.searchParams.delete("token");
-  history.replaceState(null, "", address); // it should not stay in bookmarks and pictures of the screen
+  history.replaceState(null, "", address); // keeps the token out of bookmarks and screenshots
 }
 
 /** @returns {string} */
 const token = () => sessionStorage.getItem("token") ?? "";
-/** The token where a browser can send no header. */
+/** The token as a query, for requests whose headers a browser can't set. */
 const query = () => (token() ? `?token=${encodeURIComponent(token())}` : "");
 
 /**
- * Ask the server.
+ * Call the server.
  * @param {string} path Such as "runs".
  * @param {{method?: string, body?: any}} [options] A body is sent as JSON.
- * @returns {Promise<any>} What it answers; an Error with its message if it refuses.
+ * @returns {Promise<any>} The response; rejects with an Error that has the message and the status.
  */
 export async function ask(path, { method = "GET", body } = {}) {
   const headers = /** @type {Record<string, string>} */ ({});
@@ -46,11 +46,11 @@ export function openSocket(run, what) {
 }
 
 /**
- * Follow a run's stream; the browser connects again by itself, with the last number that it has seen.
+ * Follow a run's stream; the browser reconnects by itself, with the number of the last event that it received.
  * @param {string} run
  * @param {(event: any) => void} onEvent
  * @param {(connected: boolean) => void} onConnection
- * @returns {() => void} Ends it.
+ * @returns {() => void} Call it to stop following.
  */
 export function follow(run, onEvent, onConnection) {
   let source = /** @type {EventSource|null} */ (null);
@@ -63,7 +63,7 @@ export function follow(run, onEvent, onConnection) {
     };
     source.onerror = () => {
       onConnection(false);
-      if (source?.readyState === EventSource.CLOSED) again = window.setTimeout(open, 3000); // refused: the browser gives up
+      if (source?.readyState === EventSource.CLOSED) again = window.setTimeout(open, 3000); // the server refused, and the browser does not retry by itself
     };
   };
   open();

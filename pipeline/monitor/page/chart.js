@@ -25,7 +25,7 @@ export function save(file, content) {
 
 /** A chart and its element. */
 export class Chart {
-  /** @param {string} name @param {any} owner What says which lines there are, and how they are drawn. @param {boolean} [large] */
+  /** @param {string} name @param {any} owner Supplies the lines, and how to draw them. @param {boolean} [large] */
   constructor(name, owner, large = false) {
     this.name = name;
     this.owner = owner;
@@ -49,7 +49,7 @@ export class Chart {
     if (visible && this.stale) this.draw();
   }
 
-  /** Draw the present lines: into the chart that is there if only numbers have changed. */
+  /** Draw the current lines: into the existing chart if only numbers have changed. */
   draw() {
     const { x, log, clip, smooth } = this.owner, width = this.area.clientWidth;
     if (!width) return;
@@ -72,7 +72,7 @@ export class Chart {
     this.plot = new uPlot(this.options(width, positive), this.table, this.area);
   }
 
-  /** Take new numbers in, and stay where somebody has zoomed in. */
+  /** Show new numbers, and keep the user's zoom. */
   renew() {
     const { min, max } = this.plot.scales.x, before = this.plot.data[0];
     const zoomed = before.length > 1 && (min > before[0] || max < before.at(-1));
@@ -82,7 +82,7 @@ export class Chart {
     });
   }
 
-  /** Say the values at a row, or the newest ones. @param {number|null|undefined} row */
+  /** Show the values at a row, or the newest values. @param {number|null|undefined} row */
   tell(row) {
     const columns = this.lines.map((line) => this.table[this.columnOf(line)]), none = row === null || row === undefined;
     const values = columns.map((column) => short(none ? column.findLast((value) => value !== null) : valueAt(column, row), none ? 3 : 4));
@@ -92,7 +92,7 @@ export class Chart {
     fill(this.values, ...(many ? this.lines.map((line, at) => h("span", { title: line.label }, spot(line), this.large ? `${line.label} ` : "", h("b", {}, values[at]))) : []));
   }
 
-  /** The column with what is said of a line. @param {any} line */
+  /** The column of the values that are shown for a line. @param {any} line */
   columnOf(line) {
     let at = 1;
     for (const each of this.lines) {
@@ -132,12 +132,12 @@ export class Chart {
     };
   }
 
-  /** The marks to be seen, each with its line. */
+  /** The visible marks, each with the colour of its line. */
   marks() {
     return this.owner.marked ? this.lines.flatMap((line) => line.marks.map((mark) => ({ ...mark, ink: line.ink }))) : [];
   }
 
-  /** Lines where something was set or began anew, and a tooth for each checkpoint. @param {any} plot */
+  /** Draw vertical lines at changes and restarts, and a triangle for each checkpoint. @param {any} plot */
   drawMarks(plot) {
     const { ctx: pen, bbox } = plot, dot = devicePixelRatio, below = bbox.top + bbox.height;
     const inks = { set: colour("warn"), lesson: colour("good"), restart: colour("bad"), checkpoint: colour("pale") };
@@ -161,7 +161,7 @@ export class Chart {
     pen.restore();
   }
 
-  /** Say which marks the pointer is at. @param {any} plot */
+  /** Show the meaning of the marks at the pointer. @param {any} plot */
   read(plot) {
     const left = plot.cursor.left, here = left >= 0 && plot.over.matches(":hover");
     const found = here ? this.marks().filter((mark) => Math.abs(plot.valToPos(mark.x, "x") - left) <= NEAR) : [];
@@ -169,14 +169,14 @@ export class Chart {
     this.near.textContent = [...new Set(found.map((mark) => mark.text))].slice(-3).join(" · ");
   }
 
-  /** What is drawn, as a table. */
+  /** The drawn values, as a table. */
   csv() {
     const columns = ["values", "low", "high"], lines = this.owner.lines(this.name);
     const heads = lines.flatMap((line) => columns.filter((name) => line[name]).map((name) => (name === "values" ? line.label : `${line.label} ${name}`)));
     return new Blob([csv([AXES[this.owner.x], ...heads], joined(lines, columns))], { type: "text/csv" });
   }
 
-  /** The picture, with its name and what the lines are. @returns {Promise<Blob>} */
+  /** The picture, with its title and a legend. @returns {Promise<Blob>} */
   png() {
     const chart = this.plot.ctx.canvas, dot = devicePixelRatio, row = 18 * dot, head = row * (this.lines.length + 1.5);
     const canvas = h("canvas", { width: chart.width, height: chart.height + head }), pen = canvas.getContext("2d");

@@ -1,8 +1,8 @@
-// Controls of a live run: shown where the run allows them.
+// Controls of a live run: shown if the run allows them.
 import { ask } from "./api.js";
 import { clip, fill, h } from "./dom.js";
 
-/** The buttons and values by which a run is steered. */
+/** The buttons and hyperparameters that control a run. */
 export class Controls {
   /** @param {string} run @param {boolean} allowed */
   constructor(run, allowed) {
@@ -14,7 +14,7 @@ export class Controls {
     if (!allowed) return;
     this.pause = h("button", { type: "button", "data-do": "pause", click: () => this.act(this.paused ? "resume" : "pause") }, "Pause");
     this.save = h("button", { type: "button", "data-do": "checkpoint", click: () => this.act("checkpoint") }, "Checkpoint now");
-    this.stop = h("button.danger", { type: "button", "data-do": "stop", click: () => confirm("End the run in order, with a last checkpoint?") && this.act("stop") }, "Stop");
+    this.stop = h("button.danger", { type: "button", "data-do": "stop", click: () => confirm("Stop the run and save a final checkpoint?") && this.act("stop") }, "Stop");
     this.said = h("span.soft", { role: "status" });
     fill(this.buttons, this.said, this.pause, this.save, this.stop);
   }
@@ -25,7 +25,7 @@ export class Controls {
       await ask(`runs/${this.run}/${what}`, { method: "POST", body });
       this.say("");
     } catch (error) {
-      if (error.status === 428 && confirm(`${error.message.split(";")[0]}. Set it all the same?`)) return this.act(what, { ...body, confirm: true });
+      if (error.status === 428 && confirm(`${error.message.split(";")[0]}. Set it anyway?`)) return this.act(what, { ...body, confirm: true });
       this.say(error.message);
     }
   }
@@ -51,7 +51,7 @@ export class Controls {
     this.values.hidden = !may.length || !goesOn;
     if (text === this.drawn || this.values.contains(document.activeElement)) return;
     this.drawn = text;
-    fill(this.values, h("h2", {}, "Hyperparameters", h("span.soft", { style: null }, "at the start of their schedules; used from the next update on")), ...may.map(([behavior, values]) => this.form(behavior, values, may.length > 1)));
+    fill(this.values, h("h2", {}, "Hyperparameters", h("span.soft", { style: null }, "values at the start of their schedules; a change applies from the next update")), ...may.map(([behavior, values]) => this.form(behavior, values, may.length > 1)));
   }
 
   /** @param {string} behavior @param {Record<string, number>} values @param {boolean} several */

@@ -1,4 +1,4 @@
-// Curves: a chart for each statistic, with the lines of all runs and behaviours that are chosen.
+// Curves: a chart for each statistic, with the lines of all selected runs and behaviours.
 import { ask } from "./api.js";
 import { AXES, Chart, groupOf, save } from "./chart.js";
 import { clip, colour, fill, h } from "./dom.js";
@@ -6,7 +6,7 @@ import { explain, pieces } from "./explain.js";
 import { between, commonName, meanOf } from "./series.js";
 
 const ORDER = ["Environment", "Evaluation", "Self-play", "League", "Losses", "Policy", "action", "Pipeline", "Steps per Second", "Queue Depth", "Producer Wait", "Consumer Wait"];
-const MOST = 3000; // points of a curve that are kept here before all is read again, downsampled
+const MOST = 3000; // points of a curve; beyond this, the page rereads the curves, downsampled
 const INKS = 10, DASH = [6, 3], OUT_OF_VIEW_MS = 10000, TOGETHER_MS = 50;
 const PIPELINE = "Pipeline", UPDATES = "Pipeline/Updates", ALL = "\0all";
 const idle = window.requestIdleCallback ?? ((/** @type {any} */ work) => setTimeout(() => work({ timeRemaining: () => 0 }), 30));
@@ -36,15 +36,15 @@ export class Curves {
     smooth.addEventListener("input", () => { this.smooth = Number(smooth.value); this.redraw(); });
     const filter = h("input", { type: "search", placeholder: "filter", "aria-label": "Filter curves" });
     filter.addEventListener("input", () => { this.filter = filter.value.toLowerCase(); this.build(); });
-    const options = h("div.tabs", { role: "group", "aria-label": "What is drawn" },
-      this.mean ? this.option("mean", "mean of seeds", "Runs of one configuration as their mean and standard deviation") : null,
-      this.option("log", "log", "Logarithmic vertical axis; where there are values below 0, on both sides of it"),
-      this.option("clip", "clip", "The range of all but the farthest 4 % of the values"),
-      this.option("marked", "marks", "Where a hyperparameter was set, a lesson began, a checkpoint (teeth) or a restart was"));
+    const options = h("div.tabs", { role: "group", "aria-label": "Display options" },
+      this.mean ? this.option("mean", "mean of seeds", "Draw runs that differ only in their seeds as one line: their mean and standard deviation") : null,
+      this.option("log", "log", "Logarithmic vertical axis; symmetric about 0 if there are values of 0 or less"),
+      this.option("clip", "clip", "Leave out the farthest 2 % of the values at each end"),
+      this.option("marked", "marks", "Mark changed hyperparameters, new lessons, restarts, and checkpoints (triangles)"));
     this.legend = h("div.legend");
     this.body = h("div.body");
-    this.section = h("section", { id: "curves" }, h("h2", {}, "Curves", h("div.tools", {}, this.tabs, this.axis, options, h("label", {}, "smooth", smooth), filter)), this.legend, this.body);
-    this.dialog = h("dialog.chart-dialog", { "aria-label": "A statistic", close: () => { this.large?.plot?.destroy(); this.large = undefined; } });
+    this.section = h("section", { id: "curves" }, h("h2", {}, "Curves", h("div.tools", {}, this.tabs, this.axis, options, h("label", {}, "smoothing", smooth), filter)), this.legend, this.body);
+    this.dialog = h("dialog.chart-dialog", { "aria-label": "Statistic", close: () => { this.large?.plot?.destroy(); this.large = undefined; } });
     this.section.append(this.dialog);
   }
 
@@ -58,7 +58,7 @@ export class Curves {
     return button;
   }
 
-  /** Read a run's curves; those that come at the same time are drawn together. @param {string} id */
+  /** Read a run's curves; curves that arrive together are drawn together. @param {string} id */
   async read(id) {
     const { revision, curves, marks } = await ask(`runs/${id}/curves`);
     this.begin(Object.assign(this.run(id), { revision, all: curves, marks }));
@@ -70,7 +70,7 @@ export class Curves {
     return this.runs.find((run) => run.id === id);
   }
 
-  /** When its first summary was. @param {any} run */
+  /** Set the time of its first summary. @param {any} run */
   begin(run) {
     const first = Object.values(run.all).flatMap((named) => Object.values(named).map((columns) => columns.times[0] ?? Infinity));
     run.begin = Math.min(...first);
@@ -84,29 +84,29 @@ export class Curves {
       for (const [name, list] of Object.entries(named)) {
         const columns = ((run.all[category] ??= {})[name] ??= { steps: [], times: [], values: [] });
         for (const [step, time, value] of list) {
-          if (step <= (columns.steps.at(-1) ?? -1) && time <= (columns.times.at(-1) ?? -1)) continue; // read with all others
+          if (step <= (columns.steps.at(-1) ?? -1) && time <= (columns.times.at(-1) ?? -1)) continue; // an earlier full read contains this point
           columns.steps.push(step);
           columns.times.push(time);
           columns.values.push(value);
         }
-        if (columns.steps.length > MOST) return void this.read(id).catch(() => {}); // with the next points again
+        if (columns.steps.length > MOST) return void this.read(id).catch(() => {}); // the next points try again
       }
     }
     if (!Number.isFinite(run.begin)) this.begin(run);
     if (marks.length || Object.keys(points).length) this.renew(OUT_OF_VIEW_MS);
   }
 
-  /** All behaviours, and the pipeline as one. */
+  /** All behaviours, and the pipeline as another category. */
   categories() {
     return [...new Set(this.runs.flatMap((run) => Object.keys(run.all)))];
   }
 
-  /** Those that are shown. */
+  /** The selected categories. */
   chosen() {
     return this.category === ALL ? this.categories().filter((category) => category !== PIPELINE) : [this.category];
   }
 
-  /** Draw what has changed; lay all out anew if there are other statistics. @param {number} [rest] As of `redraw`. */
+  /** Draw what has changed; lay everything out again if the statistics have changed. @param {number} [rest] See `redraw`. */
   renew(rest) {
     const all = this.categories();
     if (this.category !== ALL && !all.includes(this.category)) this.category = all.find((name) => name !== PIPELINE) ?? all[0] ?? "";
@@ -121,7 +121,7 @@ export class Curves {
     return [...names].filter((name) => name.toLowerCase().includes(this.filter)).sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
   }
 
-  /** Lay the charts out anew, in the page's colours. */
+  /** Lay the charts out again, in the page's colours. */
   build() {
     this.seen.disconnect();
     for (const chart of this.charts.values()) chart.plot?.destroy();
@@ -130,12 +130,12 @@ export class Curves {
     this.laid = JSON.stringify([all, names]);
     const tab = (group, key, words, title) => h("button", { type: "button", "aria-pressed": String(this[group] === key), title, "data-tab": key === ALL ? "*" : key, click: () => { this[group] = key; this.build(); } }, words);
     fill(this.tabs, ...all.map((category) => tab("category", category, clip(category, 32), category)), behaviors.length > 1 ? tab("category", ALL, "all behaviours", "All behaviours in one chart") : null);
-    fill(this.axis, ...Object.entries(AXES).map(([x, words]) => tab("x", x, words, x === "updates" ? "Updates of the policy; runs of older versions have not written them" : null)));
+    fill(this.axis, ...Object.entries(AXES).map(([x, words]) => tab("x", x, words, x === "updates" ? "Policy updates; older runs did not record them" : null)));
     this.inks = Array.from({ length: INKS }, (_, at) => colour(`line-${at}`));
     this.showLegend();
     for (const name of names) this.charts.set(name, new Chart(name, this));
     fill(this.body, h("div.charts", {}, ...[...this.charts.values()].map((chart) => chart.element)));
-    if (!names.length) fill(this.body, h("p.soft", {}, this.filter ? "No curve has such a name." : "The first summary has yet to come."));
+    if (!names.length) fill(this.body, h("p.soft", {}, this.filter ? "No curve matches the filter." : "No summary yet."));
     for (const chart of this.charts.values()) this.seen.observe(chart.element);
     this.redraw();
   }
@@ -147,7 +147,7 @@ export class Curves {
     return [...groups.values()].map((runs) => ({ runs, label: runs.length > 1 ? commonName(runs.map((run) => run.name)) : runs[0].name }));
   }
 
-  /** What has a colour: runs where there are several, else behaviours. @returns {string[]} */
+  /** The names that have a colour each: runs if there are several, otherwise behaviours. @returns {string[]} */
   coloured() {
     return this.runs.length > 1 ? this.lots().map((lot) => lot.label) : this.chosen();
   }
@@ -170,7 +170,7 @@ export class Curves {
     })));
   }
 
-  /** What a chart draws. @param {string} statistic */
+  /** The lines of a chart. @param {string} statistic */
   lines(statistic) {
     const chosen = this.chosen(), several = this.runs.length > 1, found = [];
     this.lots().forEach(({ runs, label }, at) => chosen.forEach((category, of) => {
@@ -196,7 +196,7 @@ export class Curves {
     return { xs: over(columns.steps, columns.times), values: columns.values, marks: marks.map(([, , kind, text], at) => ({ kind, text, x: places[at] })) };
   }
 
-  /** Draw all that is in view now. @param {number} [rest] After so many ms the rest, when there is time. */
+  /** Draw the charts in view now. @param {number} [rest] Milliseconds after which the others follow, when the browser is idle. */
   redraw(rest = 0) {
     for (const chart of this.charts.values()) {
       chart.stale = true;
@@ -208,7 +208,7 @@ export class Curves {
     this.later = setTimeout(() => { this.later = 0; idle((deadline) => this.drawRest(deadline)); }, rest);
   }
 
-  /** So that a picture of the whole page has all charts. @param {{timeRemaining: () => number}} deadline */
+  /** Draw the charts out of view, so that a screenshot of the whole page is complete. @param {{timeRemaining: () => number}} deadline */
   drawRest(deadline) {
     for (const chart of this.charts.values()) {
       if (!chart.stale) continue;
@@ -217,7 +217,7 @@ export class Curves {
     }
   }
 
-  /** Show a statistic large, with what it is. @param {string} name */
+  /** Show a statistic enlarged, with its explanation. @param {string} name */
   async enlarge(name) {
     const chart = (this.large = new Chart(name, this, true)), file = `${this.runs.length > 1 ? "runs" : this.runs[0].name}-${name}`.replace(/[^\w.-]+/g, "_");
     const words = h("div.explained", { tabindex: -1 });
@@ -228,6 +228,6 @@ export class Curves {
     chart.draw();
     const found = await explain(name).catch(() => undefined);
     const line = (head, markdown) => h("p", {}, h("b", {}, `${head}: `), ...pieces(markdown).map(({ text, code }) => (code ? h("code", {}, text) : text)));
-    fill(words, ...(found ? [line("What it is", found.what), line("What it should do", found.should)] : [h("p", {}, "A statistic of your own, or of the environment: docs/statistics.md does not explain it.")]));
+    fill(words, ...(found ? [line("What it is", found.what), line("What it should do", found.should)] : [h("p", {}, "docs/statistics.md does not describe this statistic. It comes from your code or from the environment.")]));
   }
 }

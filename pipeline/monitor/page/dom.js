@@ -1,4 +1,4 @@
-// Elements and numbers, in the few forms that the page needs.
+// Helpers that create elements and format numbers.
 
 /**
  * Make an element.
@@ -26,7 +26,7 @@ export function fill(parent, ...children) {
   parent.replaceChildren(...children.filter((child) => child !== null));
 }
 
-/** A text without its middle if it is too long: many names differ at their ends alone. @param {string} text @param {number} most */
+/** Replace the middle of a long text with an ellipsis: many names differ only at their ends. @param {string} text @param {number} most */
 export function clip(text, most) {
   const letters = [...text], end = Math.floor((most - 1) / 2);
   return letters.length > most ? `${letters.slice(0, most - 1 - end).join("")}…${letters.slice(-end).join("")}` : text;
@@ -43,7 +43,7 @@ export function short(value, digits = 3) {
   return trim(size >= 100 ? value.toFixed(digits - 2) : value.toPrecision(digits));
 }
 
-/** Labels of an axis's ticks, with as many digits as tell them apart; none where a logarithmic axis leaves one out. @param {(number|null)[]} ticks */
+/** Labels of an axis's ticks, with enough digits to distinguish them; empty for ticks that a logarithmic axis omits. @param {(number|null)[]} ticks */
 export function labels(ticks) {
   const there = new Set(ticks.filter((tick) => tick !== null));
   let texts = [];
@@ -52,13 +52,13 @@ export function labels(ticks) {
   return ticks.map((tick) => text.get(tick) ?? "");
 }
 
-/** Labels of spans of time, in the unit of the longest. @param {number[]} ticks In seconds. */
+/** Labels of durations, all in the unit of the longest. @param {number[]} ticks In seconds. */
 export function spans(ticks) {
   const most = Math.max(...ticks), [unit, name] = most >= 2 * 86400 ? [86400, "d"] : most >= 2 * 3600 ? [3600, "h"] : most >= 120 ? [60, "min"] : [1, "s"];
   return ticks.map((tick) => `${short(tick / unit)} ${name}`);
 }
 
-/** The width of a vertical axis with such labels, in pixels. @param {string[] | null} values */
+/** The width in pixels of a vertical axis with these labels. @param {string[] | null} values */
 export const widthOf = (values) => Math.max(44, 12 + 6 * Math.max(0, ...(values ?? []).map((value) => value.length)));
 
 /** @param {string} text */

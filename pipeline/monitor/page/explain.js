@@ -1,4 +1,4 @@
-// What each statistic is: the text of the documentation's page on statistics, read once.
+// Explanations of statistics, from the documentation's page on statistics, which is read once.
 
 /** @type {Promise<string>|undefined} */
 let page;
@@ -15,7 +15,7 @@ export async function explain(statistic) {
  * Find a statistic in the page's tables.
  * @param {string} markdown
  * @param {string} statistic
- * @returns {Explanation|undefined} Undefined for one of the user's own.
+ * @returns {Explanation|undefined} Undefined if the page does not describe the statistic.
  */
 export function explanationIn(markdown, statistic) {
   let best = /** @type {any} */ (undefined), heads = /** @type {string[]} */ ([]);
@@ -35,7 +35,7 @@ export function explanationIn(markdown, statistic) {
   return best && { what: best.what, should: best.should };
 }
 
-/** Text of the page as pieces, the code among them marked. @param {string} markdown @returns {{text: string, code: boolean}[]} */
+/** Split text of the page into pieces, and mark those that are code. @param {string} markdown @returns {{text: string, code: boolean}[]} */
 export function pieces(markdown) {
   const plain = markdown.replace(/\[([^\]]*)\]\([^)]*\)/g, "$1").replaceAll("\\|", "|");
   return plain.split(/(`[^`]*`)/).filter(Boolean).map((part) => (part.startsWith("`") ? { text: part.slice(1, -1), code: true } : { text: part, code: false }));

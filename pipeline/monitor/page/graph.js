@@ -1,4 +1,4 @@
-// The pipeline as it is wired: hosts in columns, queues between them with what they hold.
+// The graph of the pipeline: hosts in columns, and the queues between them with their contents.
 import { clip, h, percent, short } from "./dom.js";
 
 const BOX = 172, GAP = 208, ROW = 22, HEAD = 26, PAD = 8, QUEUE = { width: 132, height: 36 }, STEP = QUEUE.height + 8;
@@ -7,7 +7,7 @@ const MOST_ALIKE = 4;
 const WORDS = { agent_processor: "agent processor", policy_publisher: "policy publisher", replay_buffer: "replay buffer" };
 
 /**
- * How much is waited on an edge: for what holds the run up, or by producers for room in a queue.
+ * The level of waiting at an edge: for the bottleneck, or by producers for room in a queue.
  * @param {any} edge
  * @returns {""|"warn"|"bad"}
  */
@@ -41,7 +41,7 @@ export function drawGraph(state) {
   return svg;
 }
 
-/** Many hosts alike are drawn as one. @param {any} state */
+/** Draw many hosts of a kind as one. @param {any} state */
 function gathered(state) {
   const alike = new Map();
   for (const host of state.hosts) {
@@ -92,7 +92,7 @@ const portOf = (places, [name, stage], side) => {
   return { x: box.x + (side === "right" ? BOX : 0), y: box.y + HEAD + row * ROW + ROW / 2 - 2 };
 };
 
-/** Queues stand between the boxes they join, one below the other; those that pass main stand above it. */
+/** Place queues between the boxes that they connect, one below the other; queues that pass main are above it. */
 function queuePlaces(edges, spans, places) {
   const centres = new Map(), gaps = new Map();
   spans.forEach((edge, lane) => {
@@ -132,7 +132,7 @@ function drawFlow(edge, places, centre, over) {
   return h("svg:path", { class: `flow ${edge.newest ? "newest" : ""} ${level}`, d: path + tip });
 }
 
-/** @param {any} box @param {any} bottleneck What holds the run up. */
+/** @param {any} box @param {any} bottleneck The run's bottleneck. */
 function drawBox({ host, x, y, height }, bottleneck) {
   const kind = host.ended ? "ended" : host.kind === "main" ? "" : host.kind;
   const level = bottleneck?.host && (bottleneck.host === host.name || bottleneck.host === `${host.role}s`) ? "bad" : "";
@@ -161,15 +161,15 @@ function drawQueue(edge, { x, y }, several, paused) {
   const credits = edge.kind === "credits", flows = credits ? `${short(edge.depth)} of ${short(edge.capacity)}` : `${short(edge.rate)}/s`;
   const waits = paused ? "paused" : level ? `waits ${percent(Math.max(edge.held ?? 0, edge.put_wait))}` : flows;
   const meaning = credits
-    ? `${edge.queue}\nof ${edge.capacity} steps that actors may be ahead of the learner, ${edge.depth} are made or granted\nactors wait ${percent(edge.get_wait)} of the time for more`
-    : `${edge.queue}\n${edge.depth} of ${edge.capacity} wait, at most ${edge.high_water} so far\nproducers wait ${percent(edge.put_wait)} of the time, consumers ${percent(edge.get_wait)}\n${short(edge.rate)} items per second`;
+    ? `${edge.queue}\n${edge.depth} of the ${edge.capacity} steps that actors may run ahead of the learner are used or granted\nactors wait ${percent(edge.get_wait)} of the time for more`
+    : `${edge.queue}\n${edge.depth} of at most ${edge.capacity} items, peak ${edge.high_water}\nproducers wait ${percent(edge.put_wait)} of the time, consumers ${percent(edge.get_wait)}\n${short(edge.rate)} items per second`;
   group.append(
     h("svg:title", {}, meaning),
     h("svg:rect", { class: "queue", x: left, y: top, width: QUEUE.width, height: QUEUE.height, rx: 6 }),
     h("svg:text", { class: "label", x: left + 8, y: top + 14 }, clip(name, 21)),
     h("svg:text", { class: "numbers", x: left + QUEUE.width - 8, y: top + 28.5, "text-anchor": "end" }, waits),
   );
-  if (edge.newest) group.append(h("svg:text", { class: "numbers", x: left + 8, y: top + 28.5 }, "newest wins"));
+  if (edge.newest) group.append(h("svg:text", { class: "numbers", x: left + 8, y: top + 28.5 }, "newest only"));
   else if (!credits) {
     const slots = Math.min(edge.capacity, 8), width = Math.min(9, 44 / slots);
     for (let slot = 0; slot < slots; slot++) {

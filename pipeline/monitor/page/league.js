@@ -8,7 +8,7 @@ export function drawLeague(league) {
   return league.parts ? drawChart(league) : drawSelfPlay(league);
 }
 
-/** The chart of a league with several learners; its parts have their columns in common. */
+/** The chart of a league with several learners; its parts share their columns. */
 function drawChart(league) {
   const parts = league.parts.map((part) => h("div", {}, h("h3", {}, part.title)));
   const descent = h("div", {}, h("h3", {}, "Who descends from whom"));
@@ -38,14 +38,14 @@ function drawArcs(league, left, cell) {
 
 function drawSelfPlay(league) {
   const ratings = h("div", {}, h("h3", {}, league.rating === null ? `Ratings (ELO) of ${league.behavior}'s brains` : `Ratings (ELO) of ${league.behavior}'s snapshots`));
-  const results = h("div", {}, h("h3", {}, `Results: rows, ${league.rating === null ? "who played" : "the learner since its snapshot"}; columns, whom it met`));
+  const results = h("div", {}, h("h3", {}, `Results. Rows: ${league.rating === null ? "the player" : "the learner, from each snapshot to the next"}. Columns: the opponent`));
   const element = h("div.league", {}, ratings, results);
   requestAnimationFrame(() => {
     if (league.snapshots.length > 1) drawRatings(league, ratings);
-    else if (league.rating !== null) ratings.append(h("p.soft", {}, "There are no snapshots yet."));
-    for (const each of league.brains ?? []) ratings.append(h("p.soft", {}, `${each.brain}, which does not learn: ${whole(each.rating)} after ${whole(each.games)} games`));
+    else if (league.rating !== null) ratings.append(h("p.soft", {}, "No snapshots yet."));
+    for (const each of league.brains ?? []) ratings.append(h("p.soft", {}, `${each.brain} (does not learn): ${whole(each.rating)} after ${whole(each.games)} games`));
     if (league.cells.length && league.columns.length) results.append(drawMatrix(league, results.clientWidth));
-    else results.append(h("p.soft", {}, "No game has ended yet."));
+    else results.append(h("p.soft", {}, "No finished games yet."));
   });
   return element;
 }
@@ -61,12 +61,12 @@ function drawMatrix(league, width) {
   const numbered = typeof league.rows[0] === "number", left = numbered ? 46 : 96, rows = league.cells.length;
   const cells = league.cells.map((line) => line.map((counts) => counts && [score(counts), String(Math.round(100 * score(counts))), `won ${counts[0]}, drawn ${counts[1]}, lost ${counts[2]}`]));
   const names = league.rows.map((row) => (numbered ? `≥ ${row}` : row));
-  return drawCells({ rows: names, columns: league.columns.map(met), cells, named: "Matrix of results" }, left, sizeOfCell(width, left, league.columns.length, rows));
+  return drawCells({ rows: names, columns: league.columns.map(met), cells, named: "Result matrix" }, left, sizeOfCell(width, left, league.columns.length, rows));
 }
 
 const sizeOfCell = (width, left, columns, rows) => Math.max(6, Math.min(34, Math.floor((width - left) / columns), Math.floor(320 / rows)));
 
-/** A canvas of that size, sharp on every screen, and its pen. */
+/** A canvas of this size, sharp at every pixel density, and its drawing context. */
 function blank(width, height, named) {
   const ratio = window.devicePixelRatio || 1, canvas = h("canvas", { width: width * ratio, height: height * ratio, role: "img", "aria-label": named });
   canvas.style.width = `${width}px`;
@@ -77,7 +77,7 @@ function blank(width, height, named) {
   return [canvas, pen];
 }
 
-/** A matrix: a cell is null, or where its colour lies between lost and won, its text, and what more there is to say. */
+/** A matrix: a cell is null, or its colour between 0 (lost) and 1 (won), its text, and its details. */
 function drawCells({ rows, columns, cells, named }, left, cell) {
   const below = 16, [canvas, pen] = blank(left + columns.length * cell, cells.length * cell + below, named);
   const every = Math.max(1, Math.ceil(13 / cell)), across = Math.max(1, Math.ceil(26 / cell));
@@ -99,7 +99,7 @@ function drawCells({ rows, columns, cells, named }, left, cell) {
   return canvas;
 }
 
-/** What a column is called: the number of a snapshot, or the name of a brain that does not learn. */
+/** The label of a column: the number of a snapshot, or the name of a brain that does not learn. */
 const met = (each) => each.brain ?? (each.snapshot < 0 ? "new" : String(each.snapshot));
 
 const clipped = (words, width) => (words.length * 6 <= width ? words : `${words.slice(0, Math.max(1, Math.floor(width / 6) - 1))}…`);

@@ -1,4 +1,4 @@
-// The page: which runs it shows, what it says above them, and its colours.
+// The page: the runs that it shows, the banner above them, and its colours.
 import { ask } from "./api.js";
 import { Curves } from "./curves.js";
 import { fill, h } from "./dom.js";
@@ -6,9 +6,9 @@ import { Run } from "./run.js";
 
 const $ = (id) => document.getElementById(id);
 const SAID = {
-  lost: ["bad", "The run does not answer any more: it was ended, or the connection is lost. Trying again…"],
-  ended: ["good", "The run has ended. What is shown is its last state."],
-  failed: ["bad", "The run has failed"],
+  lost: ["bad", "The run is no longer responding: it was killed, or the connection was lost. Reconnecting…"],
+  ended: ["good", "The run has ended. This page shows its last state."],
+  failed: ["bad", "The run failed"],
 };
 /** @type {Run[]} */
 let runs = [];
@@ -23,7 +23,7 @@ function tell(status, message) {
   banner.textContent = status === "failed" && message ? `${words}: ${message}` : words;
 }
 
-/** @param {any} listed What the server has. @param {string[]} ids Those to show. */
+/** @param {any} listed The runs of the server. @param {string[]} ids The runs to show. */
 async function show(listed, ids) {
   for (const run of runs) run.end();
   runs = ids.map((id, at) => new Run(listed.runs.find((run) => run.id === id), listed, at === 0, tell, curves));
@@ -35,7 +35,7 @@ async function show(listed, ids) {
   await Promise.all(runs.map((run) => run.start()));
 }
 
-/** Let the user pick runs, where there are several. @param {any} listed */
+/** Let the user pick two runs if there are more. @param {any} listed */
 function pick(listed) {
   if (listed.runs.length < 3) return;
   const picks = [0, 1].map((at) => h("select", { "aria-label": `Run ${at + 1}` }, ...listed.runs.map((run, n) => h("option", { value: run.id, selected: n === at }, run.name))));
@@ -80,5 +80,5 @@ try {
   await Promise.all([show(listed, ids.slice(0, 2)), ...ids.map((id) => curves.read(id))]);
 } catch (error) {
   tell("failed", "");
-  $("banner").textContent = `The page can't be shown: ${error.message}`;
+  $("banner").textContent = `Can't load the page: ${error.message}`;
 }

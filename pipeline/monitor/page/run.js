@@ -15,9 +15,9 @@ export class Run {
   /**
    * @param {{id: string, name: string, live: boolean}} run
    * @param {{control: boolean, watch?: {refused: string}}} options
-   * @param {boolean} first True for the one that the page's menu leads to.
-   * @param {(status: string, message: string) => void} tell Called with what the page should say about it.
-   * @param {import("./curves.js").Curves} curves Those of all runs.
+   * @param {boolean} first True for the run that the page's menu links to.
+   * @param {(status: string, message: string) => void} tell Called with the status and message for the banner.
+   * @param {import("./curves.js").Curves} curves The curves of all runs.
    */
   constructor(run, options, first, tell, curves) {
     this.run = run;
@@ -37,7 +37,7 @@ export class Run {
     this.log = h("div.log", { tabindex: 0 });
     this.yaml = h("pre", { tabindex: 0 });
     this.bottleneck = h("p.bottleneck");
-    const key = h("div.key", {}, h("span", {}, h("i"), "flows"), h("span", {}, h("i.warn"), "full"), h("span", {}, h("i.bad"), "holds up"));
+    const key = h("div.key", {}, h("span", {}, h("i"), "flowing"), h("span", {}, h("i.warn"), "full"), h("span", {}, h("i.bad"), "bottleneck"));
     this.wiring = section("pipeline", "Pipeline", this.graph, h("details", {}, h("summary", {}, "All queues"), this.queues));
     this.wiring.querySelector(".tools").append(key);
     this.selfplay = section("selfplay", "Self-play", this.league);
@@ -51,16 +51,16 @@ export class Run {
     for (const each of [this.wiring, this.processes]) each.hidden = !run.live;
   }
 
-  /** Show the run, and follow it if it goes on. */
+  /** Show the run, and follow it if it is live. */
   async start() {
     await this.read();
     if (!this.run.live) return;
-    let done = Promise.resolve(); // one event after the other, also while all is read again
+    let done = Promise.resolve(); // handles events one at a time, even while the whole run is reread
     this.timer = setInterval(() => this.readLeagues().catch(() => {}), LEAGUE_EVERY_MS);
     this.stop = follow(this.run.id, (event) => { done = done.then(() => this.receive(event)).catch(console.error); }, (connected) => this.connection(connected));
   }
 
-  /** Leave the run. */
+  /** Stop following the run. */
   end() {
     clearInterval(this.timer);
     this.stop?.();
@@ -91,14 +91,14 @@ export class Run {
     this.yaml.textContent = yaml;
   }
 
-  /** @param {any} event Of the stream. */
+  /** @param {any} event An event of the stream. */
   async receive(event) {
     const missed = this.sequence && event.sequence !== this.sequence + 1;
     const first = !this.sequence;
     this.sequence = event.sequence;
     this.show(event.state);
     if (missed || first || event.revision !== this.curves.run(this.run.id).revision) {
-      return Promise.all([this.read(), this.curves.read(this.run.id)]).catch(() => { this.sequence = 0; }); // the next event brings all
+      return Promise.all([this.read(), this.curves.read(this.run.id)]).catch(() => { this.sequence = 0; }); // the next event rereads everything
     }
     this.curves.add(this.run.id, event);
     this.addLines(event.log);
@@ -107,7 +107,7 @@ export class Run {
   /** @param {boolean} connected */
   connection(connected) {
     if (connected) return this.tell(this.status, this.message);
-    this.sequence = 0; // all is read again when it is back
+    this.sequence = 0; // everything is reread after the reconnection
     const over = ["ended", "failed"].includes(this.status);
     if (!over) this.pill.className = "pill lost";
     if (!over) this.pill.textContent = "connection lost";
@@ -122,7 +122,7 @@ export class Run {
     this.pill.className = `pill ${state.status}`;
     this.pill.textContent = state.status;
     const fact = (name, value) => h("span", {}, `${name} `, h("b", {}, value));
-    const checkpoint = state.checkpoint_under_way ? "being saved" : state.checkpoint >= 0 ? String(state.checkpoint) : "none yet";
+    const checkpoint = state.checkpoint_under_way ? "saving…" : state.checkpoint >= 0 ? String(state.checkpoint) : "none yet";
     const over = ["ended", "failed"].includes(state.status);
     const left = state.status === "paused" ? "paused" : over || state.seconds_left === null ? null : duration(state.seconds_left);
     const facts = [fact("elapsed", duration(state.elapsed_s)), left && fact("left", left), fact("checkpoint", checkpoint)];
@@ -144,7 +144,7 @@ export class Run {
   addLines(lines, all = false) {
     const atEnd = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 30;
     const clock = (time) => new Date(1000 * time).toLocaleTimeString("en-GB");
-    const fresh = all ? lines : lines.filter(({ number }) => number > this.told); // some may have been read with all
+    const fresh = all ? lines : lines.filter(({ number }) => number > this.told); // an earlier full read may contain some of them
     this.told = lines.at(-1)?.number ?? (all ? 0 : this.told);
     const rows = fresh.map((line) => h(`div.${line.level}`, {}, h("time", {}, clock(line.time)), h("span", {}, line.text)));
     if (all) fill(this.log, ...rows);
@@ -154,7 +154,7 @@ export class Run {
     if (atEnd || all) this.log.scrollTop = this.log.scrollHeight;
   }
 
-  /** Draw again, in other colours or another width; nothing is read anew, for the run may be gone. */
+  /** Redraw in other colours or at another width, without reading anything: the run may be gone. */
   recolour() {
     this.shownLeagues = "";
     if (this.leagues) this.showLeagues();

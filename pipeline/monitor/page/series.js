@@ -1,8 +1,8 @@
-// Numbers of curves, without anything of a page: smoothing, means over seeds, joined tables, ranges, CSV.
+// Arithmetic of curves, independent of the page: smoothing, means over seeds, joined tables, ranges, CSV.
 
 /** @typedef {{xs: number[], values: (number|null)[]}} Line */
 
-const MOST_ROWS = 3000; // of a table of several lines: more than any screen has pixels
+const MOST_ROWS = 3000; // of a table of several lines; no screen has more pixels
 
 /** Exponential moving average, corrected for its start. @param {(number|null)[]} values @param {number} weight */
 export function smoothed(values, weight) {
@@ -15,7 +15,7 @@ export function smoothed(values, weight) {
   });
 }
 
-/** The values of a curve at other places, between its points on a straight line; both rise. @param {Line} line @param {number[]} places */
+/** The values of a curve at other places, by linear interpolation; places and `xs` both increase. @param {Line} line @param {number[]} places */
 export function between(line, places) {
   const { xs, values } = line;
   let at = 0;
@@ -27,7 +27,7 @@ export function between(line, places) {
   });
 }
 
-/** Mean and sample standard deviation of several lines, within what all of them have. @param {Line[]} lines */
+/** Mean and sample standard deviation of several lines, over their common range. @param {Line[]} lines */
 export function meanOf(lines) {
   const first = Math.max(...lines.map((line) => line.xs[0])), last = Math.min(...lines.map((line) => line.xs.at(-1)));
   const xs = placesOf(lines)[0].filter((x) => x >= first && x <= last);
@@ -37,7 +37,7 @@ export function meanOf(lines) {
   return { xs, values, low: values.map((value, at) => value - spread[at]), high: values.map((value, at) => value + spread[at]) };
 }
 
-/** All places of some lines, in order; of very many those of a grid, and what leads there. @param {Line[]} lines @returns {[number[], (x: number) => number]} */
+/** All places of some lines, in order, and a function that maps each x to one of them; if there are very many, the places form a grid. @param {Line[]} lines @returns {[number[], (x: number) => number]} */
 function placesOf(lines) {
   const first = lines[0]?.xs ?? [], same = lines.every(({ xs }) => xs.length === first.length && xs.every((x, at) => x === first[at]));
   if (same) return [first, (x) => x];
@@ -47,9 +47,9 @@ function placesOf(lines) {
 }
 
 /**
- * Several lines as one table: the places of all, and a column for each of a line's named columns, null where it has no point.
+ * Several lines as one table: the places of all, and one column for each named column of each line, with null where the line has no point.
  * @param {any[]} lines
- * @param {string[]} columns Such as "values"; those that a line lacks are left out.
+ * @param {string[]} columns Such as "values"; columns that a line does not have are omitted.
  * @returns {(number|null)[][]}
  */
 export function joined(lines, columns) {
@@ -71,7 +71,7 @@ export function joined(lines, columns) {
   })];
 }
 
-/** The range of most values, so that a few far ones do not flatten the rest; undefined for few values. @param {(number|null)[][]} columns @param {number} from @param {number} to */
+/** The range of the middle 96 % of the values, so that a few outliers do not flatten the rest; undefined for fewer than 20 values. @param {(number|null)[][]} columns @param {number} from @param {number} to */
 export function mostOf(columns, from, to) {
   const values = Float64Array.from(columns.flatMap((column) => column.slice(from, to + 1).filter((value) => value !== null))).sort();
   if (values.length < 20) return undefined;
@@ -80,7 +80,7 @@ export function mostOf(columns, from, to) {
   return [low - margin, high + margin];
 }
 
-/** The newest value at or before a row, within the line. @param {(number|null)[]} column @param {number} row */
+/** The newest value at or before a row; null outside the line. @param {(number|null)[]} column @param {number} row */
 export function valueAt(column, row) {
   for (let at = row; at >= 0; at--) {
     if (column[at] !== null && column[at] !== undefined) return at === row || column.slice(row).some((value) => value !== null) ? column[at] : null;
@@ -95,7 +95,7 @@ export function csv(heads, columns) {
   return `${[heads.map(quoted).join(","), ...rows].join("\n")}\n`;
 }
 
-/** A name for several: what their names begin with. @param {string[]} names */
+/** A name for several runs: the common prefix of their names, and their number. @param {string[]} names */
 export function commonName(names) {
   let end = 0;
   while (names.every((name) => end < name.length && name[end] === names[0][end])) end++;

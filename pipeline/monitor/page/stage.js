@@ -1,4 +1,4 @@
-// The stage: draws pictures of a game, shapes or images, in the size that there is.
+// The stage: draws pictures of a game, shapes or images, at the available size.
 
 /** A canvas that shows the newest picture. */
 export class Stage {
@@ -18,16 +18,16 @@ export class Stage {
     this.still = null;
   }
 
-  /** @param {any} values @param {ArrayBuffer} image @param {[number, number]} [head] Where an arrow points at the viewer's agent. */
+  /** @param {any} values @param {ArrayBuffer} image @param {[number, number]} [head] Position of the arrow above the viewer's agent. */
   async show(values, image, head) {
     const picture = values.shapes ? values.shapes : await createImageBitmap(new Blob([image], { type: "image/jpeg" }));
-    this.picture?.close?.(); // an image's memory is not waited for to be collected
+    this.picture?.close?.(); // frees the image's memory without waiting for the garbage collector
     this.picture = picture;
     this.head = head;
     this.ask();
   }
 
-  /** Draw with the next frame of the screen: of several pictures until then, the last one. */
+  /** Draw at the next frame of the screen; of several pictures until then, only the last one appears. */
   ask() {
     this.waiting ??= requestAnimationFrame(() => {
       this.waiting = null;
@@ -54,14 +54,14 @@ export class Stage {
       this.paint(pen, width, height, this.picture);
       if (this.head) this.point(pen, width, height, this.head);
     } else {
-      pen.imageSmoothingEnabled = this.picture.width > 200; // what an agent observes is small, and every pixel counts
+      pen.imageSmoothingEnabled = this.picture.width > 200; // an observation is small, and its pixels should stay visible
       pen.drawImage(this.picture, 0, 0, width, height);
     }
     this.drawn++;
     this.canvas.dataset.drawn = String(this.drawn);
   }
 
-  /** What never moves, drawn once for each size. @param {number} width @param {number} height */
+  /** The static background, drawn once for each size. @param {number} width @param {number} height */
   backdrop(width, height) {
     if (this.still) return this.still;
     this.still = document.createElement("canvas");

@@ -2,11 +2,11 @@
 import { bar, clip, duration, h, memory, percent, short, whole } from "./dom.js";
 import { pressure } from "./graph.js";
 
-/** Characters of a name, so that the numbers beside it can be seen on a phone, too. */
+/** Maximum characters of a name, so that the numbers next to it fit on a phone. */
 const NAME = matchMedia("(max-width: 600px)").matches ? 16 : 32;
 
 /**
- * @param {string[]} heads Those with a leading ">" are of numbers.
+ * @param {string[]} heads A leading ">" marks a column of numbers.
  * @param {any[][]} rows
  */
 function table(heads, rows) {
@@ -15,10 +15,10 @@ function table(heads, rows) {
   return h("table", {}, h("thead", {}, h("tr", {}, ...heads.map((head, at) => cell("th", head.replace(">", ""), at)))), h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map((content, at) => cell("td", content, at))))));
 }
 
-/** Who learns, and how far. @param {any} state */
+/** The behaviours and their progress. @param {any} state */
 export function behaviorTable(state) {
   const rated = state.behaviors.some((each) => each.elo !== null);
-  const heads = ["behaviour", ">reward", ">left", ...(rated ? [">ELO"] : []), ">step", ">steps/s", ">lag", ">waits", ">updates", "trainer"];
+  const heads = ["behaviour", ">reward", ">time left", ...(rated ? [">ELO"] : []), ">step", ">steps/s", ">lag", ">waiting", ">updates", "trainer"];
   const paused = (text) => (state.status === "paused" ? "paused" : text);
   const rows = state.behaviors.map((each) => [
     h("b", { title: each.name }, clip(each.name, NAME)),
@@ -28,14 +28,14 @@ export function behaviorTable(state) {
     h("div", { title: `of ${whole(each.max_steps)}` }, h("span", { "data-step": each.name }, whole(each.step)), bar(each.step / each.max_steps)),
     paused(whole(each.steps_per_s)),
     short(each.lag),
-    h("span", { title: "Time in which actors stand still until the next policy", "data-waits": each.name }, percent(each.policy_wait)),
+    h("span", { title: "Share of the time that actors wait for the next policy", "data-waits": each.name }, percent(each.policy_wait)),
     whole(each.updates),
-    each.done ? `${each.trainer} · done` : (each.trainer ?? "plays"),
+    each.done ? `${each.trainer} · done` : (each.trainer ?? "none"),
   ]);
   return table(heads, rows);
 }
 
-/** All queues, with what the graph has no room for. @param {any} state */
+/** All queues, with details that do not fit into the graph. @param {any} state */
 export function queueTable(state) {
   const rows = state.edges.map((edge) => [
     h("span.mono", { title: edge.queue }, clip(edge.queue, 2 * NAME)),
@@ -49,7 +49,7 @@ export function queueTable(state) {
   return table(["queue", "between", ">depth", ">high water", ">producers wait", ">consumers wait", ">items/s"], rows);
 }
 
-/** CPU and memory. @param {any} state */
+/** CPU and memory of the hosts. @param {any} state */
 export function hostTable(state) {
   const rows = state.hosts.map((host) => [
     h("b", { title: host.name }, clip(host.name, NAME)),
@@ -61,12 +61,12 @@ export function hostTable(state) {
   return table(["host", "role", "process", ">CPU (one core)", ">memory"], rows);
 }
 
-/** Who plays whom. @param {any} players */
+/** The opponents of the learning team. @param {any} players */
 export function playerTable(players) {
   const rows = players.opponents.map((each) => [
     h("span.mono", { title: each.id }, clip(each.id, 2 * NAME)),
     each.snapshot < 0 ? "the newest policy" : `snapshot ${each.snapshot}`,
   ]);
-  const learns = rows.length ? `Team ${players.learning_team} learns and plays against:` : "All teams learn, by their newest policies.";
+  const learns = rows.length ? `Team ${players.learning_team} is learning. Its opponents:` : "All teams are learning, and play with their newest policies.";
   return h("div", {}, h("p.soft", {}, learns), rows.length ? table(["opponent", "plays with"], rows) : "");
 }

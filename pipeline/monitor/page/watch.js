@@ -9,17 +9,17 @@ const SILENT_MS = 5000;
 const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
-/** A key as the server calls it. @param {KeyboardEvent} event */
+/** The server's name of a key. @param {KeyboardEvent} event */
 const nameOf = (event) => (event.key === " " ? "Space" : event.key.length === 1 ? event.key.toLowerCase() : event.key);
 /** @param {string} key */
 const sign = (key) => SIGNS[/** @type {keyof typeof SIGNS} */ (key)] ?? (key.length === 1 ? key.toUpperCase() : key);
 
-/** A side as people call it. @param {any} side */
-const called = (side) => side.name + (side.mine ? " (you)" : side.taken ? " (a person)" : "");
+/** The label of a side. @param {any} side */
+const called = (side) => side.name + (side.mine ? " (you)" : side.taken ? " (another viewer)" : "");
 
 /** The section of the page. */
 export class Watch {
-  /** @param {string} run @param {{refused: string, own: boolean}|undefined} offer Undefined where there is nothing to watch. */
+  /** @param {string} run @param {{refused: string, own: boolean}|undefined} offer Undefined if there is nothing to watch. */
   constructor(run, offer) {
     this.run = run;
     this.offered = Boolean(offer);
@@ -33,10 +33,10 @@ export class Watch {
     this.element = h("div.body.watch");
     if (!offer) return;
     if (offer.refused) fill(this.element, h("p.empty", {}, `${offer.refused}.`));
-    else this.invite(offer.own ? "This is the run's own game: it goes on while all of its persons play." : "at its own pace, with the newest policies. It is played in a process of its own while somebody watches.");
+    else this.invite(offer.own ? "This is the run's own game. It pauses while a human side is free." : "Shows a game at normal speed, with the newest policies. A separate process plays it while someone is watching.");
   }
 
-  /** @param {string} words Beside the button. */
+  /** @param {string} words Text next to the button. */
   invite(words) {
     fill(this.element, h("div.invite", {}, h("button.primary", { type: "button", "data-do": "watch", click: () => this.open() }, "Watch a game"), h("span.soft", {}, words)));
   }
@@ -57,24 +57,24 @@ export class Watch {
     fill(this.tools, this.record, this.speed, this.pause, h("button", { type: "button", click: () => this.close(true) }, "Close"));
     this.beat = setInterval(() => this.look(), BEAT_MS);
     this.hiding = () => this.close(true);
-    addEventListener("pagehide", this.hiding); // a page that is kept in memory keeps its socket, too
+    addEventListener("pagehide", this.hiding); // a page in the back/forward cache would keep its socket open
     this.connect();
   }
 
-  /** Some times a second: let the server know that we are there, and say so if no picture comes; the run's own game may wait. */
+  /** Runs a few times a second: reports to the server that the viewer is still here, and shows a message if no picture arrives. The run's own game may wait. */
   look() {
     this.tell();
     const silent = this.state?.status === "on" && !this.state.paused && !this.state.own ? performance.now() - this.seen : 0;
-    if (silent > SILENT_MS) this.say(`No picture for ${short(Math.floor(silent / 1000))} s: the game does not answer, or the connection is lost.`);
+    if (silent > SILENT_MS) this.say(`No picture for ${short(Math.floor(silent / 1000))} s: the game is not responding, or the connection was lost.`);
     else if (this.silent > SILENT_MS) this.explain();
     this.silent = silent;
   }
 
-  /** Say what the server has said last. */
+  /** Show the server's latest message. */
   explain() {
     const state = this.state;
-    this.say(state.status === "starting" ? "The game is being set up…" : state.trouble || state.waits || state.saved);
-    if (state.status === "failed") this.said.append(" ", h("button", { type: "button", "data-do": "again", click: () => this.send({ do: "start" }) }, "Start it again"));
+    this.say(state.status === "starting" ? "Starting the game…" : state.trouble || state.waits || state.saved);
+    if (state.status === "failed") this.said.append(" ", h("button", { type: "button", "data-do": "again", click: () => this.send({ do: "start" }) }, "Restart the game"));
   }
 
   connect() {
@@ -86,12 +86,12 @@ export class Watch {
       this.lost = this.mine()?.id ?? this.lost;
       this.release();
       if (event.code === 1001) return this.finish();
-      this.say("The connection is lost. Trying again…");
+      this.say("Connection lost. Reconnecting…");
       this.again = setTimeout(() => this.connect(), AGAIN_MS);
     };
   }
 
-  /** @param {boolean} [again] Offer to watch again. */
+  /** @param {boolean} [again] True to offer the button again. */
   close(again = false) {
     clearInterval(this.beat);
     if (this.hiding) removeEventListener("pagehide", this.hiding);
@@ -157,7 +157,7 @@ export class Watch {
     this.cue();
   }
 
-  /** Tell the server all keys that are held: at each change, and now and then, so that it knows we are there. */
+  /** Send all held keys to the server: at each change, and regularly as a sign of life. */
   tell() {
     const side = this.mine();
     if (side) this.send({ do: "keys", side: side.id, number: this.number++, held: [...this.held] });
@@ -173,7 +173,7 @@ export class Watch {
       this.drawing.prepare(state.display);
     }
     const mine = this.mine();
-    this.pause.textContent = state.paused ? "Go on" : "Pause";
+    this.pause.textContent = state.paused ? "Resume" : "Pause";
     this.speed.value = String(state.speed);
     this.record.hidden = !mine || state.own;
     this.record.className = state.recorded ? "danger" : "";
@@ -181,7 +181,7 @@ export class Watch {
     this.showPads(mine);
     this.explain();
     if (mine) this.lost = undefined;
-    else if (this.lost && !state.sides.find((/** @type {any} */ side) => side.id === this.lost)?.taken) this.send({ do: "take", side: this.lost }); // as before the break
+    else if (this.lost && !state.sides.find((/** @type {any} */ side) => side.id === this.lost)?.taken) this.send({ do: "take", side: this.lost }); // the side that was lost with the connection
     if (mine && mine.id !== before) {
       this.tell();
       this.stage.focus({ preventScroll: true });
@@ -197,7 +197,7 @@ export class Watch {
     if (key === this.sides.shown) return;
     this.sides.shown = key;
     fill(this.sides, ...state.sides.map((/** @type {any} */ side) => {
-      const choices = side.choices.includes(side.player) ? side.choices : [side.player, ...side.choices]; // it has been removed meanwhile
+      const choices = side.choices.includes(side.player) ? side.choices : [side.player, ...side.choices]; // the player has been removed since
       const choose = h("select", { "aria-label": `Who plays ${side.name}`, "data-side": side.id, change: () => this.send({ do: "give", side: side.id, player: choose.value }) }, ...choices.map((/** @type {string} */ name) => h("option", { value: name, selected: name === side.player }, name)));
       const label = side.mine ? "Leave" : side.taken ? "Taken" : "Play";
       const take = h(`button${side.mine ? "" : ".primary"}`, { type: "button", "data-take": side.id, disabled: side.taken && !side.mine, click: () => this.take(side) }, label);
@@ -205,7 +205,7 @@ export class Watch {
     }), state.may_play ? null : h("span.soft", {}, "To play, start the run with --monitor-control."));
   }
 
-  /** Buttons for each key, which are what to press on a screen without a keyboard. @param {any} mine */
+  /** Buttons for the keys, for screens without a keyboard. @param {any} mine */
   showPads(mine) {
     const key = JSON.stringify(mine?.keys ?? []);
     if (key === this.pads.shown) return;
@@ -231,19 +231,19 @@ export class Watch {
     this.cue();
   }
 
-  /** What is written over the game. */
+  /** Show the text over the game. */
   cue() {
     if (!this.note) return;
     const { note, about } = this.picture, mine = this.mine();
     const name = this.state?.sides.find((/** @type {any} */ side) => side.id === about)?.name ?? about;
     const whose = mine?.id === about ? "you" : name;
-    const words = { point: `Point for ${whose}`, won: mine ? (mine.id === about ? "You win!" : "You lose") : `${name} wins`, drawn: "A draw", over: "", key: mine ? "Your move" : "" };
+    const words = { point: `Point for ${whose}`, won: mine ? (mine.id === about ? "You win!" : "You lose") : `${name} wins`, drawn: "Draw", over: "", key: mine ? "Your move" : "" };
     let text = /** @type {Record<string, string>} */ (words)[note] ?? note ?? "";
     if (mine && this.stage !== document.activeElement && !this.held.size) text = "Click here to play";
     if (this.state?.paused) text = "Paused";
     if (this.note.textContent !== text) this.note.textContent = text;
     this.note.hidden = !text;
-    this.note.classList.toggle("low", note === "key"); // a board is looked at meanwhile
+    this.note.classList.toggle("low", note === "key"); // the player needs to see the board
   }
 
   showScore() {
