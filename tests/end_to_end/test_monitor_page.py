@@ -83,7 +83,11 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
         "const input = document.querySelector('input[name=beta]');"
         "input.value = '0.1'; input.form.requestSubmit();"
     )
-    until(browser, "window.asked?.startsWith('beta of Volley is 0.005, and 0.1 differs from it by more than a factor of 10')", "the question")
+    until(
+        browser,
+        "window.asked?.startsWith('beta of Volley is 0.005, and 0.1 differs from it by more than a factor of 10')",
+        "the question",
+    )
     page.until(lambda state: state["behaviors"][0]["hyperparameters"]["beta"] == 0.1, "the new value")
     before = until(browser, VALUE, "a curve's newest value")
     until(browser, f"{VALUE} !== {before!r}", "a curve that grows")
