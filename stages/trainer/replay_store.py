@@ -18,7 +18,6 @@ from headrace.queues.columns import Column
 from headrace.queues.held_files import write_all, write_whole
 from headrace.queues.messages import Array
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
-from headrace.stages.slots import FreeNumbers
 
 Index = NDArray[np.int64]
 
@@ -87,11 +86,59 @@ class LazyColumn:
             yield self._blocks[block], chosen, at[chosen]
 
 
-class ObservationStore:
-    """Slots of encoded observations: each observation is stored once, whichever rows refer to it.
+class ReusedSlots:
+    """Numbers of rows in columns: 0, 1, …, of which those freed last are the first to be reused.
 
-    A freed slot is the first to be reused: the memory in use grows to the largest number of slots in use at a time, not
-    to `capacity`.
+    The memory in use grows to the largest number of slots in use at a time, not to `capacity`.
+
+    Args:
+        capacity: the largest number of slots in use at a time.
+
+    Attributes:
+        touched: the number of slots ever in use, which are the first ones: only these take memory.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._slots: Index = np.empty(0, np.int64)
+        """Those in use, then the free ones."""
+        self._used = self.touched = 0
+
+    def clear(self) -> None:
+        """Free all slots, as if none had been in use."""
+        self.restore(0, np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        """The number of slots in use."""
+        return self._used
+
+    def allocate(self, count: int) -> Index:
+        """Free slots [count], which are in use from now on; a new array."""
+        total, missing = len(self._slots), self._used + count - len(self._slots)
+        if missing > 0:
+            grown = min(self._capacity, total + max(missing, total, _FIRST_SLOTS))
+            self._slots = np.concatenate((self._slots, np.arange(total, grown)))
+        slots = self._slots[self._used : self._used + count].copy()
+        self._used += count
+        if count:
+            self.touched = max(self.touched, int(slots.max()) + 1)
+        return slots
+
+    def release(self, slots: Index) -> None:
+        """Free slots that are in use."""
+        self._used -= len(slots)
+        self._slots[self._used : self._used + len(slots)] = slots
+
+    def restore(self, touched: int, used: Index) -> None:
+        """Mark the slots in `used`, all below `touched`, as in use."""
+        free = np.ones(touched, np.bool_)
+        free[used] = False
+        self._slots = np.concatenate((used, np.flatnonzero(free)))
+        self._used, self.touched = len(used), touched
+
+
+class ObservationStore(ReusedSlots):
+    """Slots of encoded observations: each observation is stored once, whichever rows refer to it.
 
     Args:
         layout: the columns of an observation.
@@ -100,36 +147,9 @@ class ObservationStore:
     """
 
     def __init__(self, layout: ObservationLayout, capacity: int, block_bytes: int = BLOCK_BYTES) -> None:
+        super().__init__(capacity)
         self._layout = layout
-        self._capacity = capacity
         self.columns = [LazyColumn(column, capacity, block_bytes) for column in layout.columns()]
-        self.clear()
-
-    def clear(self) -> None:
-        """Free all slots."""
-        self._free = FreeNumbers(np.empty(0, np.int64))
-        self._total = 0
-        self.touched = 0
-        """The number of slots ever written to, which are the first ones: only these take memory."""
-
-    def __len__(self) -> int:
-        return self._total - len(self._free)
-
-    def new(self, count: int) -> Index:
-        """Free slots [count], to be written to."""
-        missing = count - len(self._free)
-        if missing > 0:
-            grown = min(self._capacity, self._total + max(missing, self._total, _FIRST_SLOTS))
-            self._free.extend(np.arange(self._total, grown))
-            self._total = grown
-        slots = self._free.allocate(count).copy()
-        if count:
-            self.touched = max(self.touched, int(slots.max()) + 1)
-        return slots
-
-    def free(self, slots: Index) -> None:
-        """Free slots that are in use."""
-        self._free.release(slots)
 
     def write(self, slots: Index, observations: EncodedObservations) -> None:
         """Write n observations into n slots."""
@@ -144,15 +164,6 @@ class ObservationStore:
     def vectors(self, slots: Index) -> Array:
         """Only the vectors of the observations in n slots; a new array."""
         return self.columns[0].take(slots)
-
-    def restore(self, touched: int, used: Index) -> None:
-        """Mark the slots in `used`, all below `touched`, as in use; their content is read separately."""
-        self.touched = self._total = touched
-        free = np.ones(touched, np.bool_)
-        free[used] = False
-        numbers = np.concatenate((used, np.flatnonzero(free)))
-        self._free = FreeNumbers(numbers)
-        self._free.allocate(len(used))
 
 
 # The file is written from, and read into, the memory's own arrays, so that a large memory is never held twice. The file

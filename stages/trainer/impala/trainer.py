@@ -20,8 +20,6 @@ from headrace.queues.messages import Array, Columns
 from headrace.stages.policy.design import ACTION_HEADS, MASK_PENALTY
 from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.policy.network.layers import to_device
-from headrace.stages.slots import FreeNumbers
-from headrace.stages.trainer.agent_table import Chains
 from headrace.stages.trainer.gradients import say_uncaptured
 from headrace.stages.trainer.impala.gradients import (
     ImpalaByHand,
@@ -36,7 +34,8 @@ from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer
 from headrace.stages.trainer.on_policy.trainer import OnPolicyTrainer, Outcome
 from headrace.stages.trainer.on_policy.update import Coefficients
 from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.replay_store import LazyColumn, ReplayFileError, read_replay, write_replay
+from headrace.stages.trainer.replay_store import LazyColumn, ReplayFileError, ReusedSlots, read_replay, write_replay
+from headrace.stages.trainer.trajectories import Chains
 
 VALUES = "recorded_values"
 """Column of rows: the critic's values when the row was first learned from."""
@@ -281,14 +280,14 @@ class UnrollReplay:
         self._rows = {column.name: LazyColumn(column, most) for column in rows}
         self._ended = LazyColumn(Column(_ENDED, "int64"), most)
         self._pieces = {column.name: LazyColumn(column, most) for column in trajectories}
+        self._slots = ReusedSlots(most)
         self.clear()
 
     def clear(self) -> None:
         """Forget everything."""
         self._added = 0
         self._count = 0
-        self._slots = FreeNumbers(np.empty(0, np.int64))
-        self._touched = 0  # slots ever used, which are the first ones
+        self._slots.clear()
 
     def __len__(self) -> int:
         """The number of unrolls kept."""
@@ -318,7 +317,7 @@ class UnrollReplay:
         chosen[kept] = True
         last = np.cumsum(lengths) - 1
         pieces = np.flatnonzero(chosen[last // self._length])
-        slots = self._allocate(len(pieces))
+        slots = self._slots.allocate(len(pieces))
         ended = np.full(n * self._length, -1, np.int64)
         ended[last[pieces]] = slots
         source, target = self._rows_of(kept), self._rows_of(places)
@@ -339,7 +338,7 @@ class UnrollReplay:
 
     def facts(self) -> dict[str, Any]:
         """All but the columns; see `headrace.stages.trainer.replay_store`."""
-        return {**self.sizes, "added": self._added, "count": self._count, "touched": self._touched}
+        return {**self.sizes, "added": self._added, "count": self._count, "touched": self._slots.touched}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
         """All columns, and the number of their first rows in use."""
@@ -347,22 +346,18 @@ class UnrollReplay:
         return [
             (self._ended, rows),
             *((column, rows) for column in self._rows.values()),
-            *((column, self._touched) for column in self._pieces.values()),
+            *((column, self._slots.touched) for column in self._pieces.values()),
         ]
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Restore `facts()`; the caller then fills the columns, and calls `restored`."""
         self.clear()
-        self._added, self._count, self._touched = (int(facts[name]) for name in ("added", "count", "touched"))
+        self._added, self._count, self._slots.touched = (int(facts[name]) for name in ("added", "count", "touched"))
 
     def restored(self) -> None:
         """Find the slots in use, after all columns are filled."""
         ended = self._ended.take(np.arange(self._count * self._length)) if self._count else np.empty(0, np.int64)
-        used = ended[ended >= 0]
-        free = np.ones(self._touched, np.bool_)
-        free[used] = False
-        self._slots = FreeNumbers(np.concatenate((used, np.flatnonzero(free))))
-        self._slots.allocate(len(used))
+        self._slots.restore(self._slots.touched, ended[ended >= 0])
 
     def _places(self, n: int, random: np.random.Generator) -> tuple[Index, Index]:
         """Of n new unrolls, the ones that are kept, and their places [.], each place once."""
@@ -386,12 +381,3 @@ class UnrollReplay:
     def _release(self, unrolls: Index) -> None:
         ended = self._ended.take(self._rows_of(unrolls)) if len(unrolls) else np.empty(0, np.int64)
         self._slots.release(ended[ended >= 0])
-
-    def _allocate(self, count: int) -> Index:
-        missing = count - len(self._slots)
-        if missing > 0:
-            total = self._slots.in_use + len(self._slots)
-            self._slots.extend(np.arange(total, total + max(missing, total)))
-        slots = self._slots.allocate(count).copy()
-        self._touched = max(self._touched, int(slots.max()) + 1)
-        return slots

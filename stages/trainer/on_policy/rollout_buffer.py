@@ -24,9 +24,8 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.observations import EncodedObservations, ObservationLayout
 from headrace.stages.policy.sampling import action_features, environment_actions
-from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.intake import drawn_actions
-from headrace.stages.trainer.on_policy.splitting import cut_every, moments_within, rows_within, split
+from headrace.stages.trainer.trajectories import AgentTable, Chains, cut_every, moments_within, rows_within, split
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,13 @@ from headrace.stages.policy.network.kernels import compiled
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.policy.sampling import environment_actions
-from headrace.stages.trainer.agent_table import AgentTable, Chains, add_to_episodes
 from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.on_policy.rollout_buffer import RolloutBuffer, arrays_of
 from headrace.stages.trainer.on_policy.values import CriticValues, Floats, rows_per_pass
 from headrace.stages.trainer.protocol import TrainerContext
 from headrace.stages.trainer.rewards import make_signals, reward_scale
 from headrace.stages.trainer.rewards.signal import Extrinsic
+from headrace.stages.trainer.trajectories import AgentTable, Chains, add_to_episodes
 
 
 class Signals:

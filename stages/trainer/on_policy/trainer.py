@@ -23,7 +23,6 @@ from headrace.stages.policy.network.actor_critic import ActorCritic, ActorTower
 from headrace.stages.policy.network.protocol import ActorCriticNetwork, Perceptrons
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.trainer.adam import NetworkUpdate, flushed_denormals
-from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.gradients import say_autograd, say_uncompiled
 from headrace.stages.trainer.imitation.cloning import ClonedActor, make_cloning
 from headrace.stages.trainer.intake import InputRows, Intake, policy_design, with_group_rewards
@@ -43,6 +42,7 @@ from headrace.stages.trainer.protocol import (
     random_state,
     restore_random,
 )
+from headrace.stages.trainer.trajectories import AgentTable, Chains
 
 log = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from headrace.config.observation_kinds import OBSERVATION_KINDS
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.policy.network.layers import Inputs, on_host
 from headrace.stages.policy.network.protocol import ActorCriticNetwork
-from headrace.stages.trainer.agent_table import Chains
 from headrace.stages.trainer.intake import InputRows
 from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
+from headrace.stages.trainer.trajectories import Chains
 
 _ROWS = 512
 """Rows per forward pass: bounds memory, and fits the processor's cache."""

@@ -22,7 +22,6 @@ from headrace.config import OnPolicyHyperparameters, POCAHyperparameters
 from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.network.protocol import Perceptrons
-from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.gradients import say_uncaptured
 from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
 from headrace.stages.trainer.on_policy.signals import BufferTransitions
@@ -46,6 +45,7 @@ from headrace.stages.trainer.poca.teams import (
 )
 from headrace.stages.trainer.ppo.trainer import VALUES, ActorByHand, make_rollout
 from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.trajectories import AgentTable, Chains
 
 log = logging.getLogger(__name__)
 

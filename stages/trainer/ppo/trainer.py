@@ -22,7 +22,6 @@ from headrace.queues.specs import ActionSpec
 from headrace.stages.policy.network.actor_critic import make_actor_critic
 from headrace.stages.policy.network.layers import to_device
 from headrace.stages.policy.network.protocol import Perceptrons
-from headrace.stages.trainer.agent_table import AgentTable, Chains
 from headrace.stages.trainer.gradients import CapturedStep, Graphs, copied, graphs_for, say_uncaptured
 from headrace.stages.trainer.intake import InputRows
 from headrace.stages.trainer.on_policy.anchor import Anchor, DivergenceByHand
@@ -52,6 +51,7 @@ from headrace.stages.trainer.on_policy.values import (
     importance_weights,
 )
 from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.trajectories import AgentTable, Chains
 
 log = logging.getLogger(__name__)
 

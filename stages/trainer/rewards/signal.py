@@ -31,7 +31,7 @@ from headrace.stages.policy.observations import NORMALIZED_LIMIT, Normalizer, Ob
 from headrace.stages.trainer.adam import Adam
 from headrace.stages.trainer.intake import Transitions
 from headrace.stages.trainer.protocol import TrainerContext, new_random, random_state, restore_random
-from headrace.stages.trainer.reward_scale import RewardScale
+from headrace.stages.trainer.trajectories import RewardScale
 
 _ROWS = 2048
 """Rows per forward pass when rewards are computed: bounds memory for a whole buffer of images."""

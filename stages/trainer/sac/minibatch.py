@@ -17,11 +17,11 @@ from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.network.layers import Inputs, to_device
 from headrace.stages.policy.observations import EncodedObservations
 from headrace.stages.policy.sampling import action_features, environment_actions
-from headrace.stages.trainer.agent_table import AgentTable, add_to_episodes
 from headrace.stages.trainer.intake import Intake, Transitions, drawn_actions
 from headrace.stages.trainer.protocol import Part, Replicas
 from headrace.stages.trainer.rewards.signal import Extrinsic, RewardSignal
 from headrace.stages.trainer.sac.replay_memory import ReplayedRows, ReplayedSequences
+from headrace.stages.trainer.trajectories import AgentTable, add_to_episodes
 
 
 @dataclass(frozen=True, slots=True)

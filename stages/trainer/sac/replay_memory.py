@@ -264,7 +264,7 @@ class ReplayMemory:
             return
         last = ~self._rows["continued"].take(at)
         slots = self._rows["slot"].take(at)
-        self.observations.free(np.concatenate((slots, self._rows["next_slot"].take(at)[last])))
+        self.observations.release(np.concatenate((slots, self._rows["next_slot"].take(at)[last])))
         if self.sequence_length:
             begun = np.arange(self._first_start, min(self._start_count, self._first_start + len(at)))
             self._first_start += int((self._starts["row"].take(begun % self.capacity) < oldest).sum())
@@ -299,7 +299,7 @@ class ReplayMemory:
         own = np.ones(len(piece) + len(lengths), np.bool_)
         own[first_at[pieces.before >= 0]] = False
         slots = np.empty(len(own), np.int64)
-        slots[own] = self.observations.new(int(own.sum()))
+        slots[own] = self.observations.allocate(int(own.sum()))
         slots[first_at[stored]] = self._rows["next_slot"].take(pieces.before[stored] % self.capacity)
         slots[first_at[within]] = slots[final_at[pieces.containing(pieces.before[within])]]
         new_rows = own[at]

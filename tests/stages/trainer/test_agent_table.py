@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from headrace.stages.errors import StageError
-from headrace.stages.trainer.agent_table import PATIENCE, AgentTable, Chains, add_to_episodes
+from headrace.stages.trainer.trajectories import PATIENCE, AgentTable, Chains, add_to_episodes
 
 
 def ids(*numbers):

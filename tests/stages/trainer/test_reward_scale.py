@@ -12,7 +12,7 @@ from headrace.config import BehaviorSettings
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.protocol import TrainerContext
-from headrace.stages.trainer.reward_scale import RewardScale
+from headrace.stages.trainer.trajectories import RewardScale
 
 GAMMA = 0.9
 

@@ -20,8 +20,8 @@ from headrace.stages.policy.network.actor_critic import make_actor_critic, ortho
 from headrace.stages.trainer.intake import InputRows
 from headrace.stages.trainer.on_policy.minibatches import Rollout
 from headrace.stages.trainer.on_policy.update import Coefficients, PPOUpdate
-from headrace.stages.trainer.reward_scale import RewardScale
 from headrace.stages.trainer.sac.networks import coefficient_gradients
+from headrace.stages.trainer.trajectories import RewardScale
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 sb3 = pytest.importorskip("stable_baselines3", reason="needs stable-baselines3")

@@ -6,10 +6,10 @@ from headrace.config import MemorySettings, NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network import Inputs, make_actor_critic
-from headrace.stages.trainer.agent_table import Chains
 from headrace.stages.trainer.intake import InputRows
 from headrace.stages.trainer.on_policy.rollout_buffer import SequenceCuts
 from headrace.stages.trainer.on_policy.values import evaluate_rows, evaluate_sequences, rows_per_pass
+from headrace.stages.trainer.trajectories import Chains
 
 VECTOR = ObservationSpec("v", (3,))
 MEMORY = 4

@@ -7,7 +7,7 @@ from trainer_samples import CONTINUOUS, HYBRID, IMAGE, VECTOR, Reported, all_wei
 
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.specs import BehaviorSpec
-from headrace.stages.trainer.on_policy.splitting import moments_within, rows_within
+from headrace.stages.trainer.trajectories import moments_within, rows_within
 
 SPEC = BehaviorSpec("Test", (VECTOR, IMAGE), HYBRID)
 GROUPED = BehaviorSpec("Test", (VECTOR,), CONTINUOUS, grouped=True)

@@ -1,0 +1,408 @@
+"""Trajectories as pieces of episodes: how they are split and cut, how they chain, and what is kept from one to the next.
+
+Axis letters: N rows of K consecutive trajectories, in order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.queues.messages import Columns, TrajectoryBatch
+from headrace.stages.errors import StageError
+
+Numbers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Tables = tuple[Columns, Columns]
+"""Columns [N] of rows and [K] of their trajectories."""
+
+# Trajectories are split where the rows of an update are complete, by pure functions of columns. The piece before the split
+# is like one that flow control closed there: its episode continues, and its next observation is the first row of the
+# piece after it.
+
+_GOES_ON = {"terminated": False, "truncated": False, "group_left": True}
+
+
+def rows_within(lengths: NDArray[np.integer], room: int) -> Numbers:
+    """For each of K trajectories, the number [K] of its leading rows among the first `room` rows of all."""
+    before = np.cumsum(lengths, dtype=np.int64) - lengths
+    kept: Numbers = np.clip(room - before, 0, lengths)
+    return kept
+
+
+def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
+    """As `rows_within`, for groups of agents: group mates are split at one tick, at which all of them decide.
+
+    The rows may therefore exceed `room`: by fewer than the group's members, or if mates decide at different ticks, up
+    to the next tick at which all decide, or to the end of their trajectories.
+
+    Args:
+        trajectories: `headrace.queues.columns.GROUP_TRAJECTORY_COLUMNS` and lengths, of one source.
+        ticks: [N]
+        room: less than N.
+    """
+    lengths, groups = trajectories["lengths"], trajectories["group_ids"]
+    # Trajectories of mates close together; an agent without a group counts as a separate group.
+    apart = np.where(groups == 0, -1 - np.arange(len(groups)), groups)
+    keys = np.stack([apart, trajectories["next_ticks"]])
+    _, first, which = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    order = first.argsort().argsort()[which.reshape(-1)]
+    ends = np.cumsum(np.bincount(order, lengths).astype(np.int64))
+    divided = int(np.searchsorted(ends, room))
+    among = order == divided
+    kept = np.where(order < divided, lengths, 0).astype(np.int64)
+    before = int(ends[divided - 1]) if divided else 0
+    kept[among] = _moments_of_group(lengths[among], ticks[among.repeat(lengths)], room - before)
+    return kept
+
+
+# Learning from the surplus would make updates rarer and leave the next window short of rows (docs/decisions/034).
+def split(
+    rows: Columns, trajectories: Columns, kept: Numbers, following: Mapping[str, str], preceding: Mapping[str, str]
+) -> tuple[Tables, Tables]:
+    """Split trajectories in two: their `kept` [K] leading rows, and the rest.
+
+    Args:
+        rows: [N] columns.
+        trajectories: [K] columns, `lengths` among them.
+        kept: from 0 to the length of each.
+        following: columns of trajectories that hold the next value of a column of rows.
+        preceding: columns of trajectories that hold the previous value of a column of rows.
+    """
+    lengths = trajectories["lengths"]
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    begun, rest = kept > 0, kept < lengths
+    parted = begun & rest
+    ends = (starts + kept)[parted]
+    head = {name: column[begun] for name, column in trajectories.items()}
+    head["lengths"] = kept[begun]
+    changes = {name: rows[of][ends] for name, of in following.items()}
+    for name, value in {**_GOES_ON, **changes}.items():
+        if name in head:
+            head[name][parted[begun]] = value
+    tail = {name: column[rest] for name, column in trajectories.items()}
+    tail["lengths"] = (lengths - kept)[rest]
+    for name, of in preceding.items():
+        tail[name][parted[rest]] = rows[of][ends - 1]
+    number = np.arange(int(lengths.sum())) - starts.repeat(lengths)
+    chosen = number < kept.repeat(lengths)
+    at = int(kept.sum())
+    if chosen[:at].all():  # no copies of contiguous rows
+        first, rows_left = ({name: column[of] for name, column in rows.items()} for of in (slice(at), slice(at, None)))
+    else:
+        first, rows_left = ({name: column[of] for name, column in rows.items()} for of in (chosen, ~chosen))
+    return (first, head), (rows_left, tail)
+
+
+def cut_every(
+    rows: Columns,
+    trajectories: Columns,
+    length: int,
+    before: int,
+    following: Mapping[str, str],
+    preceding: Mapping[str, str],
+) -> Columns:
+    """Cut trajectories at each multiple of `length` rows; the rows stay as they are.
+
+    Args:
+        rows: [N] columns.
+        trajectories: [K] columns, `lengths` among them.
+        length: rows between two cuts.
+        before: the number of earlier rows.
+        following: columns of trajectories that hold the next value of a column of rows.
+        preceding: columns of trajectories that hold the previous value of a column of rows.
+
+    Returns:
+        The columns of the pieces.
+    """
+    lengths = trajectories["lengths"]
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    first, last = (before + starts) // length, (before + starts + lengths - 1) // length
+    counts = last - first + 1
+    if not (counts > 1).any():
+        return trajectories
+    whole = np.repeat(np.arange(len(lengths)), counts)
+    number = np.arange(len(whole)) - np.repeat(np.cumsum(counts) - counts, counts)
+    begun = np.where(number == 0, starts[whole], (first[whole] + number) * length - before)
+    goes_on = number < counts[whole] - 1
+    pieces = {name: column[whole] for name, column in trajectories.items()}
+    pieces["lengths"] = np.diff(begun, append=int(lengths.sum()))
+    ends = begun[1:][goes_on[:-1]]
+    changes = {name: rows[of][ends] for name, of in following.items()}
+    for name, value in {**_GOES_ON, **changes}.items():
+        if name in pieces:
+            pieces[name][goes_on] = value
+    for name, of in preceding.items():
+        pieces[name][number > 0] = rows[of][begun[number > 0] - 1]
+    return pieces
+
+
+def _moments_of_group(lengths: NDArray[np.integer], ticks: Numbers, room: int) -> Numbers:
+    """Leading rows [k] of mates' trajectories, up to the first tick at which all decide after at least `room` rows."""
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    moments, place = np.unique(ticks, return_inverse=True)
+    deciding = np.bincount(place)
+    begin = np.bincount(place[starts], minlength=len(moments))
+    all_decide = deciding - begin == np.cumsum(begin) - begin
+    possible = np.flatnonzero(all_decide & (np.cumsum(deciding) - deciding >= room))
+    if not len(possible):
+        return lengths.astype(np.int64)
+    earlier: Numbers = np.add.reduceat(ticks < moments[possible[0]], starts, dtype=np.int64)
+    return earlier
+
+
+# Chains of trajectories, and numbers that a trainer keeps for each agent from one trajectory to the next.
+
+PATIENCE = 100
+"""Updates after which an agent without a new trajectory is forgotten: it vanished without an episode's end, or
+there are enough agents that it does no harm to restart their memories now and then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """The order in which trajectories continue each other."""
+
+    rounds: tuple[Numbers, ...]
+    """Indices of trajectories; the predecessor of each, if any, is in the round before."""
+    previous: Numbers
+    """[K] the trajectory that each one continues, of the same agent and episode; -1 for none."""
+    latest: NDArray[np.bool_]
+    """[K] true for an agent's last trajectory."""
+
+    @classmethod
+    def of(cls, agents: Numbers, episodes: Numbers, ended: NDArray[np.bool_]) -> Chains:
+        """Chain trajectories by agent and episode [K]; a trajectory that ends its episode has no successor."""
+        count = len(agents)
+        order = np.argsort(agents, kind="stable")
+        agent, episode = agents[order], episodes[order]
+        starts, latest = np.ones(count, np.bool_), np.ones(count, np.bool_)
+        starts[1:] = (agent[1:] != agent[:-1]) | (episode[1:] != episode[:-1]) | ended[order][:-1]
+        latest[order[:-1]] = agent[1:] != agent[:-1]
+        places = np.arange(count)
+        rank = places - np.maximum.accumulate(np.where(starts, places, 0))
+        previous = np.full(count, -1, np.int64)
+        previous[order[~starts]] = order[np.flatnonzero(~starts) - 1]
+        by_rank = np.argsort(rank, kind="stable")
+        rounds = np.split(order[by_rank], np.cumsum(np.bincount(rank))[:-1]) if count else []
+        return cls(tuple(rounds), previous, latest)
+
+    @classmethod
+    def unlinked(cls, count: int) -> Chains:
+        """Trajectories that do not continue each other: one round."""
+        return cls((np.arange(count),), np.full(count, -1, np.int64), np.ones(count, np.bool_))
+
+
+class AgentTable:
+    """Numbers [width] for each agent in the middle of an episode."""
+
+    def __init__(self, width: int, dtype: str) -> None:
+        self._agents = np.empty(0, np.int64)  # rising
+        self._episodes = np.empty(0, np.int64)
+        self._heard = np.empty(0, np.int64)
+        self._values = np.empty((0, width), dtype)
+
+    def __len__(self) -> int:
+        return len(self._agents)
+
+    def values_of(self, agents: Numbers, episodes: Numbers) -> NDArray[Any]:
+        """Numbers [n, width] of agents in these episodes; zeros for unknown ones. A new array."""
+        found = np.zeros((len(agents), self._values.shape[1]), self._values.dtype)
+        if not len(self):
+            return found
+        at = np.minimum(np.searchsorted(self._agents, agents), len(self) - 1)
+        known = (self._agents[at] == agents) & (self._episodes[at] == episodes)
+        found[known] = self._values[at[known]]
+        return found
+
+    def keep(
+        self,
+        agents: Numbers,
+        episodes: Numbers,
+        values: NDArray[Any],
+        ended: NDArray[np.bool_],
+        update: int,
+    ) -> None:
+        """Keep the numbers of n agents; forget agents whose episode ended, and those absent for `PATIENCE` updates.
+
+        Args:
+            agents: [n] each once.
+            episodes: [n] the episode of each.
+            values: [n, width]
+            ended: [n] true if that episode is over.
+            update: the update's number, ascending.
+        """
+        stay = ~np.isin(self._agents, agents) & (self._heard > update - PATIENCE)
+        on = ~ended
+        joined = np.concatenate([self._agents[stay], agents[on]])
+        order = np.argsort(joined, kind="stable")
+        self._agents = joined[order]
+        self._episodes = np.concatenate([self._episodes[stay], episodes[on]])[order]
+        self._heard = np.concatenate([self._heard[stay], np.full(int(on.sum()), update)])[order]
+        self._values = np.concatenate([self._values[stay], values[on].astype(self._values.dtype)])[order]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of the columns."""
+        return {
+            "agents": self._agents.copy(),
+            "episodes": self._episodes.copy(),
+            "heard": self._heard.copy(),
+            "values": self._values.copy(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            StageError: if the state's rows have another width.
+        """
+        got, expected = np.shape(state["values"])[1:], self._values.shape[1:]
+        if got != expected:
+            raise StageError(f"table of agents: expected rows of shape {expected}, got {got}")
+        self._agents = np.array(state["agents"], np.int64)
+        self._episodes = np.array(state["episodes"], np.int64)
+        self._heard = np.array(state["heard"], np.int64)
+        self._values = np.array(state["values"], self._values.dtype)
+
+
+def add_to_episodes(
+    table: AgentTable,
+    agents: Numbers,
+    episodes: Numbers,
+    ended: NDArray[np.bool_],
+    amounts: Floats,
+    update: int,
+    chains: Chains | None = None,
+) -> Floats:
+    """Add up amounts over episodes that came in K pieces.
+
+    Args:
+        table: the sums of unfinished episodes; updated by the pieces.
+        agents: [K] the agent of each piece.
+        episodes: [K] the episode of each piece.
+        ended: [K] true if the episode ends with the piece.
+        amounts: [K, width] the amounts that each piece adds.
+        update: the update's number, ascending; see `AgentTable.keep`.
+        chains: which piece continues which, if already known.
+
+    Returns:
+        [E, width] the sums of the episodes that ended.
+    """
+    chains = chains or Chains.of(agents, episodes, ended)
+    sums = np.array(amounts)
+    so_far = table.values_of(agents, episodes)
+    for which in chains.rounds:
+        before = chains.previous[which]
+        sums[which] += np.where(before[:, None] < 0, so_far[which], sums[before])
+    last = chains.latest
+    table.keep(agents[last], episodes[last], sums[last], ended[last], update)
+    return sums[ended]
+
+
+# Rewards divided by the running standard deviation of discounted returns, which keeps value targets near 1: as in
+# `VecNormalize` of Stable-Baselines3 (and Engstrom et al. (2020), "Implementation Matters in Deep Policy Gradients",
+# section 3). Each agent's R = γ·R + r restarts with each episode; its variance over all steps so far is kept, and a
+# reward becomes r / sqrt(variance + 1e-8), clipped to ±10. The rewards of a buffer are divided by the deviation after its
+# last row; a replay memory keeps unscaled rewards, which are divided by the deviation at the time of the draw. Scores and
+# statistics stay in the environment's own rewards.
+
+LIMIT = 10.0
+_EPSILON = 1e-8
+_FIRST_COUNT = 1e-4
+"""The number of steps that the initial variance of 1 counts as."""
+
+class RewardScale:
+    """The running deviation of one behaviour's discounted returns.
+
+    Args:
+        gamma: γ, the discount.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        self._gamma = gamma
+        self._count, self._mean, self._variance = _FIRST_COUNT, 0.0, 1.0
+        self._returns = AgentTable(1, "float64")
+        """R for each agent in the middle of an episode."""
+
+    def see(
+        self,
+        rewards: NDArray[np.floating[Any]],
+        lengths: NDArray[np.integer[Any]],
+        agents: Numbers,
+        episodes: Numbers,
+        ended: NDArray[np.bool_],
+        update: int,
+        chains: Chains | None = None,
+    ) -> None:
+        """Count the rewards [N] of K consecutive trajectories.
+
+        Args:
+            rewards: [N]
+            lengths: [K] rows of each trajectory.
+            agents: [K] the agent of each.
+            episodes: [K] the episode of each.
+            ended: [K] true if the episode ends with the trajectory.
+            update: the update's number, ascending; see `AgentTable.keep`.
+            chains: which trajectory continues which, if already known.
+        """
+        chains = chains or Chains.of(agents, episodes, ended)
+        found, after = np.empty(len(rewards)), self._returns.values_of(agents, episodes)[:, 0]
+        starts = np.cumsum(lengths) - lengths
+        for which in chains.rounds:
+            before = chains.previous[which]
+            returns = np.where(before < 0, after[which], after[before])
+            self._walk(rewards, starts[which], lengths[which], returns, found)
+            after[which] = found[starts[which] + lengths[which] - 1]
+        last = chains.latest
+        self._returns.keep(agents[last], episodes[last], after[last][:, None], ended[last], update)
+        self._include(found)
+
+    def see_batch(self, batch: TrajectoryBatch, update: int) -> None:
+        """Count trajectories whose rewards are single columns; `update` as in `see`."""
+        columns = batch.trajectories
+        ended = batch.terminated | batch.truncated
+        self.see(batch.rows["rewards"], batch.lengths, columns["agent_ids"], columns["episode_ids"], ended, update)
+
+    def apply(self, rewards: NDArray[np.floating[Any]]) -> Floats:
+        """Return scaled rewards, of any shape."""
+        scaled: Floats = np.clip(rewards / np.sqrt(self._variance + _EPSILON), -LIMIT, LIMIT)
+        return scaled
+
+    def state_dict(self) -> dict[str, Any]:
+        """The complete state."""
+        moments = {"count": self._count, "mean": self._mean, "variance": self._variance}
+        return {**moments, "returns": self._returns.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`."""
+        self._count, self._mean, self._variance = (float(state[name]) for name in ("count", "mean", "variance"))
+        self._returns.load_state_dict(state["returns"])
+
+    def _walk(
+        self,
+        rewards: NDArray[np.floating[Any]],
+        starts: NDArray[np.integer[Any]],
+        lengths: NDArray[np.integer[Any]],
+        returns: Floats,
+        found: Floats,
+    ) -> None:
+        """Write R for trajectories in parallel, from its value before each."""
+        order = np.argsort(-lengths, kind="stable")
+        starts, returns = starts[order], returns[order]
+        going = np.searchsorted(-lengths[order], -np.arange(int(lengths.max())), side="left")
+        for step, count in enumerate(going.tolist()):
+            rows = starts[:count] + step
+            returns[:count] *= self._gamma
+            returns[:count] += rewards[rows]
+            found[rows] = returns[:count]
+
+    def _include(self, values: Floats) -> None:
+        """Join the moments of two sets, after Chan, Golub and LeVeque (1979)."""
+        count, mean, variance = len(values), float(values.mean()), float(values.var())
+        total, delta = self._count + count, mean - self._mean
+        squares = self._variance * self._count + variance * count + delta * delta * self._count * count / total
+        self._mean += delta * count / total
+        self._count, self._variance = total, squares / total
