@@ -27,7 +27,7 @@ from headrace.stages.policy.design import (
     PolicyDesign,
     design_of,
 )
-from headrace.stages.policy.network.layers import Inputs, gathered, to_device
+from headrace.stages.policy.network.layers import Inputs, gathered, host_copies, to_device
 from headrace.stages.policy.observations import EncodedObservations, Normalizer, ObservationLayout
 from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
@@ -115,9 +115,9 @@ class Intake:
             return self.normalizer.apply(vectors)
         return vectors.astype(np.float32, copy=False)
 
-    def policy(self, trainer: Trainer, acting: Mapping[str, Array], layout: Layout) -> PolicyUpdate:
+    def policy(self, trainer: Trainer, acting: Mapping[str, Tensor], layout: Layout) -> PolicyUpdate:
         """A trainer's policy: the network's tensors and the normaliser's in one vector, in the layout's order."""
-        tensors = dict(acting)
+        tensors = host_copies(acting)
         if self.normalizer is not None:
             tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self.normalizer.tensors()
             if self.layout.exact:

@@ -1,4 +1,4 @@
-"""Trajectories as pieces of episodes: how they are split and cut, how they chain, and what is kept from one to the next.
+"""Trajectories as pieces of episodes: how they split, how they form chains, and what is kept from one to the next.
 
 Axis letters: N rows of K consecutive trajectories, in order of arrival.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.queues.messages import Columns, TrajectoryBatch
+from headrace.queues.messages import Columns
 from headrace.stages.errors import StageError
 
 Numbers = NDArray[np.int64]
@@ -20,9 +20,9 @@ Floats = NDArray[np.float64]
 Tables = tuple[Columns, Columns]
 """Columns [N] of rows and [K] of their trajectories."""
 
-# Trajectories are split where the rows of an update are complete, by pure functions of columns. The piece before the split
-# is like one that flow control closed there: its episode continues, and its next observation is the first row of the
-# piece after it.
+# Trajectories are split where the rows of an update are complete, by pure functions of columns. The piece before the
+# split is like one that flow control closed there: its episode continues, and its next observation is the first row of
+# the piece after it.
 
 _GOES_ON = {"terminated": False, "truncated": False, "group_left": True}
 
@@ -106,7 +106,7 @@ def cut_every(
     following: Mapping[str, str],
     preceding: Mapping[str, str],
 ) -> Columns:
-    """Cut trajectories at each multiple of `length` rows; the rows stay as they are.
+    """Cut trajectories at each multiple of `length` rows, which stay as they are; return the columns of the pieces.
 
     Args:
         rows: [N] columns.
@@ -115,9 +115,6 @@ def cut_every(
         before: the number of earlier rows.
         following: columns of trajectories that hold the next value of a column of rows.
         preceding: columns of trajectories that hold the previous value of a column of rows.
-
-    Returns:
-        The columns of the pieces.
     """
     lengths = trajectories["lengths"]
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
@@ -305,14 +302,15 @@ def add_to_episodes(
 # Rewards divided by the running standard deviation of discounted returns, which keeps value targets near 1: as in
 # `VecNormalize` of Stable-Baselines3 (and Engstrom et al. (2020), "Implementation Matters in Deep Policy Gradients",
 # section 3). Each agent's R = γ·R + r restarts with each episode; its variance over all steps so far is kept, and a
-# reward becomes r / sqrt(variance + 1e-8), clipped to ±10. The rewards of a buffer are divided by the deviation after its
-# last row; a replay memory keeps unscaled rewards, which are divided by the deviation at the time of the draw. Scores and
-# statistics stay in the environment's own rewards.
+# reward becomes r / sqrt(variance + 1e-8), clipped to ±10. The rewards of a buffer are divided by the deviation after
+# its last row; a replay memory keeps unscaled rewards, which are divided by the deviation at the time of the draw.
+# Scores and statistics stay in the environment's own rewards.
 
 LIMIT = 10.0
 _EPSILON = 1e-8
 _FIRST_COUNT = 1e-4
 """The number of steps that the initial variance of 1 counts as."""
+
 
 class RewardScale:
     """The running deviation of one behaviour's discounted returns.
@@ -359,12 +357,6 @@ class RewardScale:
         last = chains.latest
         self._returns.keep(agents[last], episodes[last], after[last][:, None], ended[last], update)
         self._include(found)
-
-    def see_batch(self, batch: TrajectoryBatch, update: int) -> None:
-        """Count trajectories whose rewards are single columns; `update` as in `see`."""
-        columns = batch.trajectories
-        ended = batch.terminated | batch.truncated
-        self.see(batch.rows["rewards"], batch.lengths, columns["agent_ids"], columns["episode_ids"], ended, update)
 
     def apply(self, rewards: NDArray[np.floating[Any]]) -> Floats:
         """Return scaled rewards, of any shape."""

@@ -98,11 +98,12 @@ class ActorCritic(FlatVectors):
         self._activation = _ACTIVATIONS[settings.activation]
         self._towers = 1 if shared_critic else 2
         self.products = HiddenProducts(design.products)
-        """The activation of the hidden layers."""
         initial = _initial_parameters(design, signals, self._towers, random)
         super().__init__({name: array.shape for name, array in initial.items()}, device)
         self.parameters = self._leaves()
         """Leaf tensors by name: `body.<layer>.weight` [T, in, out], …, views into `values`."""
+        self.acting_views = self._acting_views(self.parameters)
+        """See the protocol."""
         self.load(initial)
         layers = range(len(settings.widths))
         self._body = [(self.parameters[f"body.{i}.bias"], self.parameters[f"body.{i}.weight"]) for i in layers]
@@ -150,11 +151,11 @@ class ActorCritic(FlatVectors):
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
         """Host copies of the actor's parameters, by their names in `design.policy_layout`."""
-        return host_copies(self._acting_views(self.parameters))
+        return host_copies(self.acting_views)
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
         """Load `acting_tensors()`; see the protocol."""
-        write_named(self._acting_views(self.parameters), without_normalizer(tensors), "policy")
+        write_named(self.acting_views, without_normalizer(tensors), "policy")
 
     def _encoded(self, tower: int, inputs: Inputs) -> Tensor:
         """The output of one tower's last hidden layer."""
@@ -285,9 +286,14 @@ class FlatActor(FlatParameters[Trained]):
         acting = self.acting
         return torch.ones_like(acting)[None] if self._shared else torch.stack([acting, 1.0 - acting])
 
+    @property
+    def acting_views(self) -> Mapping[str, Tensor]:
+        """The actor's parameters, by `ActorNetwork`'s names; see the protocol."""
+        return self.module.actor.acting_views(dict(self.module.actor.named_parameters()))
+
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Host copies of the actor's parameters, by `ActorNetwork`'s names."""
-        return self.module.actor.acting_tensors()
+        """Host copies of the same."""
+        return host_copies(self.acting_views)
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
         """Load `acting_tensors()`; see the protocol."""

@@ -49,12 +49,15 @@ def fast_bf16(device: str) -> str | None:
 # Providers of float32 products.
 
 
+Multiply = Callable[..., object]
+"""Called as `(a, b, out=c)`; writes the product of two matrices, or of T pairs, into a third one."""
+
+
 class Provider(NamedTuple):
     """A library that multiplies float32 matrices on the CPU."""
 
     title: str
-    multiply: Callable[[Tensor, Tensor, Tensor], object]
-    """Write the product of two matrices, or of T pairs, into the third one."""
+    multiply: Multiply
     layer: Callable[[Tensor, Tensor, Tensor, Tensor], object]
     """Write x·Wᵀ + b, from a bias [U], x [R, V] and a weight [U, V], into the last argument, [R, U]."""
 
@@ -80,6 +83,10 @@ def _by_numpy(a: Tensor, b: Tensor, out: Tensor) -> None:
     np.matmul(a.numpy(), b.numpy(), out=out.numpy())
 
 
+def _by_rounding(a: Tensor, b: Tensor, out: Tensor) -> None:
+    out.copy_(a.bfloat16() @ b.bfloat16())
+
+
 def _layer_by_numpy(bias: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> None:
     _by_numpy(x, weight.t(), out)
     out.add_(bias)
@@ -89,7 +96,7 @@ TORCH = "torch"
 PROVIDERS = {
     TORCH: Provider(
         "torch",
-        lambda a, b, out: torch.matmul(a, b, out=out),
+        torch.matmul,
         lambda bias, x, weight, out: torch.addmm(bias, x, weight.t(), out=out),
     ),
     "onednn": Provider("oneDNN", _by_onednn, _layer_by_onednn),
@@ -117,8 +124,8 @@ def fastest(rows: int, inputs: int, outputs: int) -> str:
             for _ in range(_ROUNDS):
                 began = time.perf_counter()
                 provider.layer(bias, x, weight, found[0])
-                provider.multiply(above, weight, found[1])
-                provider.multiply(above.t(), x, found[2])
+                provider.multiply(above, weight, out=found[1])
+                provider.multiply(above.t(), x, out=found[2])
                 best = min(best, time.perf_counter() - began)
         except (RuntimeError, TypeError):  # this torch has no such product
             continue
@@ -162,35 +169,36 @@ class HiddenProducts:
         else:
             torch.add(x.bfloat16() @ weight.t().bfloat16(), bias, out=out)
 
-    def stacked(self, bias: Tensor, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+    def stacked(self, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """A layer x @ weight + bias, with a graph if one is recorded.
 
         Args:
             bias: [U], or [T, 1, U] for T parallel towers.
             x: [R, V], or [T, R, V]
             weight: [V, U], or [T, V, U]
-            out: receives the result; None for a new tensor.
         """
         plain = not self.rounds(weight) and self.provider(weight) is PROVIDERS[TORCH]
         if plain:
-            add = torch.baddbmm if x.ndim > 2 else torch.addmm
-            return add(bias, x, weight) if out is None else add(bias, x, weight, out=out)
-        if out is None and torch.is_grad_enabled():
+            return (torch.baddbmm if x.ndim > 2 else torch.addmm)(bias, x, weight)
+        if torch.is_grad_enabled():
             return _Product.apply(self, x, weight) + bias  # type: ignore[no-any-return, no-untyped-call]
-        if out is None:
-            out = torch.empty((*x.shape[:-1], weight.shape[-1]), dtype=x.dtype, device=x.device)
+        out = torch.empty((*x.shape[:-1], weight.shape[-1]), dtype=x.dtype, device=x.device)
         self.product(x, weight, out, weight)
         return out.add_(bias)
 
     def product(self, a: Tensor, b: Tensor, out: Tensor, weight: Tensor) -> None:
         """Write the product of two matrices, or of T pairs, into `out`, computed as the settings say for `weight`."""
+        self.multiply_for(weight)(a, b, out=out)
+
+    def multiply_for(self, weight: Tensor) -> Multiply:
+        """The function for products with a weight, or with a stack of weights; `torch.matmul` itself by default."""
         if not self.rounds(weight):
-            self.provider(weight).multiply(a, b, out)
-        elif self._onednn is not None and a.is_cpu:
-            with _Rounding(self._onednn):
-                torch.matmul(a, b, out=out)
-        else:
-            out.copy_(a.bfloat16() @ b.bfloat16())
+            return self.provider(weight).multiply
+        return self._by_rounding_onednn if self._onednn is not None and weight.is_cpu else _by_rounding
+
+    def _by_rounding_onednn(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+        with _Rounding(self._onednn):
+            torch.matmul(a, b, out=out)
 
     def below(self, gradient: Tensor, weight: Tensor) -> Tensor:
         """The gradient of a layer's input: gradient [R, U] @ weight [U, V]."""

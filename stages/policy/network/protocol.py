@@ -55,8 +55,13 @@ class TrainedActor(Protocol):
         """Whether continuous actions are the tanh of a draw from the heads' Gaussian."""
         ...
 
+    @property
+    def acting_views(self) -> Mapping[str, Tensor]:
+        """Views of the actor's parameters without the normaliser's, by the names of `PolicyUpdate.layout`."""
+        ...
+
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Host copies of the actor's parameters without the normaliser's, by the names of `PolicyUpdate.layout`."""
+        """Host copies of the `acting_views`."""
         ...
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
@@ -95,7 +100,7 @@ class Perceptrons(Protocol):
     layers: int
     """The number of hidden layers."""
     products: HiddenProducts
-    """The activation of the hidden layers."""
+    """Computes the products of the hidden layers."""
 
     @property
     def gradients(self) -> Tensor:

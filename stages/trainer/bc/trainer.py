@@ -191,7 +191,7 @@ class BCTrainer(Trainer):
 
     def policy(self) -> PolicyUpdate:
         """The actor's weights and the normaliser's state."""
-        return self._intake.policy(self, self._actor.module.acting_tensors(), self._layout)
+        return self._intake.policy(self, self._actor.module.acting_views(self._actor.parameters), self._layout)
 
     def _warn(self) -> None:
         """Warn once if no episode is held out although some should be, or if all are."""

@@ -337,7 +337,7 @@ class _WideLayer:
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         self._weight, self._bias, self._of_weight, self._of_bias = parameters
-        self._products = products
+        self._multiply = products.multiply_for(self._weight)
         self._activate, self._times_slope = WRITE_ACTIVATION[activation], TIMES_SLOPE[activation]
         self._keeps_z = activation in SLOPE_OF_INPUT
 
@@ -350,16 +350,20 @@ class _WideLayer:
 
     def forward(self, inputs: Tensor, before: _WideLayer | None) -> None:
         x = inputs.expand(len(self.y), *inputs.shape) if before is None else before.y
-        self._products.stacked(self._bias, x, self._weight, out=self.z)
+        if self._multiply is torch.matmul:
+            torch.baddbmm(self._bias, x, self._weight, out=self.z)
+        else:
+            self._multiply(x, self._weight, out=self.z)
+            self.z.add_(self._bias)
         self._activate(self.z, self.y)
 
     def backward(self, inputs: Tensor, before: _WideLayer | None) -> None:
         x = inputs.expand(len(self.y), *inputs.shape) if before is None else before.y
         self._times_slope(self.delta, self.z)
-        self._products.product(x.transpose(1, 2), self.delta, self._of_weight, self._weight)
+        self._multiply(x.transpose(1, 2), self.delta, out=self._of_weight)
         torch.bmm(self._ones, self.delta, out=self._of_bias)
         if before is not None:
-            self._products.product(self.delta, self._weight.transpose(1, 2), before.delta, self._weight)
+            self._multiply(self.delta, self._weight.transpose(1, 2), out=before.delta)
 
 
 def make_layers(

@@ -91,6 +91,7 @@ class SACTrainer(Trainer):
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
         self._update = make_update(context, self._design, h, len(self._signals), self._random)
         self.threads_sleep = self._update.use_threads is not torch.set_num_threads
+        self._acting_views = self._update.actor.module.acting_views(self._update.actor.parameters)
         actor = ClonedActor.from_actor(self._design, self._update.actor)
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_size, self._intake, self._random)
         self._memory = self._make_memory()
@@ -126,7 +127,9 @@ class SACTrainer(Trainer):
             self.context.statistics.extend(self.context.behavior, name, sums, "mean")
         rewarded = with_group_rewards(batch)
         if self._scale is not None:
-            self._scale.see_batch(rewarded, self.version)
+            pieces, ended = rewarded.trajectories, rewarded.terminated | rewarded.truncated
+            agents, episodes = pieces["agent_ids"], pieces["episode_ids"]
+            self._scale.see(rewarded.rewards, rewarded.lengths, agents, episodes, ended, self.version)
         self._memory.add(rewarded, rows, finals)
         self.step += batch.num_rows
         self._unlearned += batch.num_rows
@@ -246,7 +249,7 @@ class SACTrainer(Trainer):
 
     def policy(self) -> PolicyUpdate:
         """The actor's weights and the normaliser's state."""
-        return self._intake.policy(self, self._update.actor.module.acting_tensors(), self._layout)
+        return self._intake.policy(self, self._acting_views, self._layout)
 
     def _make_memory(self) -> ReplayMemory | ShardedReplay:
         spec, h, memory = self.context.spec, self._hyperparameters, self.context.settings.network_settings.memory

@@ -158,7 +158,7 @@ def test_every_provider_computes_the_products_of_a_layer(provider, towers):
     above, ours = torch.randn(*towers, 96, 192), HiddenProducts(ProductSettings(provider))
     found = [torch.empty(*towers, 96, 192), torch.empty(*towers, 96, 160), torch.empty(*towers, 160, 192)]
     with torch.no_grad():
-        ours.stacked(bias, x, weight, out=found[0])
+        found[0] = ours.stacked(bias, x, weight)
         ours.product(above, weight.mT, found[1], weight)
         ours.product(x.mT, above, found[2], weight)
     for one, exact in zip(found, [x @ weight + bias, above @ weight.mT, x.mT @ above], strict=True):
@@ -196,7 +196,7 @@ def test_networks_have_the_same_gradients_by_autograd_whoever_multiplies(provide
 
 def slowed(provider, calls):
     """A provider that others beat, because it multiplies over and over."""
-    return provider._replace(multiply=lambda *args: [provider.multiply(*args) for _ in range(calls)])
+    return provider._replace(multiply=lambda a, b, out: [provider.multiply(a, b, out=out) for _ in range(calls)])
 
 
 @pytest.mark.usefixtures("unmeasured")
