@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from scripted_host import ANSWERS, CLOSED, item_of, words_of
 
 from headrace.config import RunConfig
@@ -26,7 +27,7 @@ MAXLEN = 2
 PATIENCE_S = 25.0
 """For what takes a second; a slow machine is no failure."""
 GONE = "gone"
-QUEUES = 12
+QUEUES = 16
 """Of each sort that a host can have; process hosts are started with these."""
 
 
@@ -198,6 +199,15 @@ class Hosts:
             if hasattr(end, "wait_closed"):
                 await end.wait_closed()
         self.factory.close()
+
+
+def without_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let learners in processes find a module in place of torch: scripted hosts need none, and it takes two seconds."""
+    import torch  # noqa: F401 - this process has the real one
+
+    (folder / "modules").mkdir()
+    (folder / "modules" / "torch.py").write_text("def set_num_threads(number): ...\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(folder / "modules")
 
 
 @asynccontextmanager

@@ -134,19 +134,13 @@ async def failure_of(child, start_message):
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize(
-    ("start_message", "error"),
-    [
-        ({"links": {}, "orders": 0, "reports": 0}, "KeyError: 'path'"),
-        ({"links": {}, "path": sys.path, "plan": {"role": "actor"}, "orders": 999, "reports": 0}, "TypeError"),
-    ],
-    ids=["without what it needs", "with half a plan"],
-)
-def test_a_child_that_can_not_start_says_why(start_message, error):
+def test_a_child_that_can_not_start_says_why():
+    half_a_plan = {"role": "actor"}
+    start_message = {"links": {}, "path": sys.path, "plan": half_a_plan, "orders": 999, "reports": 0}
     failure = asyncio.run(failure_of(ChildProcess("actor-0"), start_message))
     assert failure.stage == "actor-0"
     assert failure.message.startswith("the process of actor-0 ended with status 1:\nTraceback (most recent call last)")
-    assert error in failure.message.splitlines()[-1]
+    assert "TypeError" in failure.message.splitlines()[-1]
 
 
 @pytest.mark.lengthy
@@ -179,10 +173,12 @@ def test_the_learner_of_a_behaviour_that_is_not_there_does_not_stay(tmp_path, mo
             super().dismiss()
 
     monkeypatch.setattr(child_process, "ChildProcess", Watched)
-    plain = cartpole(behaviors__CartPole__max_steps=500, environment__behavior="CartPole")
+    plain = cartpole(
+        behaviors__CartPole__max_steps=500, environment__behavior="CartPole", pipeline__hosts__actors__kind="inline"
+    )
     plain["behaviors"]["Ghost"] = plain["behaviors"]["CartPole"]
     run_here(plain, tmp_path, "run")
-    assert sorted(started) == ["actor-0", "learner-CartPole", "learner-Ghost"]
+    assert sorted(started) == ["learner-CartPole", "learner-Ghost"]
     assert [alive for _, alive in dismissed] == [True]
 
 
@@ -214,8 +210,7 @@ def test_an_actor_imports_neither_torch_nor_old_files_nor_reports():
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("trainer", ["ppo", "sac"])
-def test_a_learner_imports_no_environment_no_compiler_and_no_demo_files(trainer):
+def test_a_learner_imports_no_environment_no_compiler_and_no_demo_files():
     others = {
         "google.protobuf",
         "headrace.stages.actor",
@@ -225,4 +220,5 @@ def test_a_learner_imports_no_environment_no_compiler_and_no_demo_files(trainer)
         "torch._dynamo",
         "torch.onnx",
     }
-    assert not imported(f"headrace.pipeline.roles.learner, headrace.stages.trainer.{trainer}") & {*UNUSED, *others}
+    trainers = "headrace.stages.trainer.ppo, headrace.stages.trainer.sac"
+    assert not imported(f"headrace.pipeline.roles.learner, {trainers}") & {*UNUSED, *others}

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
-from hosts_of_a_kind import FarInlet, FarOutlet, Hosts, Peer, configuration, hosts_of
+from hosts_of_a_kind import FarInlet, FarOutlet, Hosts, Peer, configuration, hosts_of, without_torch
 from queue_conformance import Ends, check_queue, number_of, numbered
 from scripted_host import words_of
 
@@ -84,6 +84,8 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 def opened(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenHosts:
     """Opens hosts of the kind."""
     monkeypatch.syspath_prepend(TESTS)
+    if kind == "process":
+        without_torch(tmp_path, monkeypatch)
     return lambda: hosts_of(kind, tmp_path)
 
 
@@ -105,10 +107,10 @@ async def to_host(peer: Peer, name: str) -> Ends:
     return await peer.handle.outlet(name), FarInlet(peer, name)  # type: ignore[return-value]
 
 
-# Queues. --------------------------------------------------------------------------------------------------------------
+# Queues. A process takes a second to start, so each test asks as much of its hosts as it can. --------------------------
 
 
-async def test_a_queue_from_a_host_does_what_every_queue_does(opened: OpenHosts):
+async def test_queues_from_an_actor_are_queues_and_its_replacement_goes_on_in_them(opened: OpenHosts, kind: str):
     async with opened() as hosts:
         peer, numbers = await hosts.start("actor-0"), itertools.count()
 
@@ -119,9 +121,44 @@ async def test_a_queue_from_a_host_does_what_every_queue_does(opened: OpenHosts)
                 yield outlet, inlet
 
         await check_queue(make, one_loop=False)
+        await the_newest_policy_comes(hosts, await peer.handle.outlet("in", newest=True), FarInlet(peer, "in"))
+        outlet, inlet = await from_host(hosts, peer, "out")
+        async with hosts.closing(inlet):
+            await outlet.put(numbered(0))
+            assert number_of(await inlet.get()) == 0
+            if not HOST_KINDS[kind].in_main:
+                peer.handle.kill()
+                await peer.end()
+                first, peer = peer, await hosts.start("actor-0", replaces=peer.handle)
+                first.handle.close()
+                outlet = FarOutlet(peer, "out")
+                for number in (1, 2):
+                    await outlet.put(numbered(number))
+                    assert number_of(await inlet.get()) == number
+            await what_a_killed_host_had_put_arrives_once(peer, outlet, inlet)
 
 
-async def test_a_queue_to_a_host_does_what_every_queue_does(opened: OpenHosts):
+async def what_a_killed_host_had_put_arrives_once(peer: Peer, outlet: Any, inlet: Any) -> None:
+    """Then the stream ends; what was on its way may be lost with the host."""
+    await outlet.put(numbered(7))
+    peer.handle.kill()
+    assert await peer.end() != 0
+    peer.handle.settle()
+    assert [number_of(item) async for item in inlet] in ([7], [])
+
+
+async def the_newest_policy_comes(hosts: Hosts, outlet: Any, inlet: Any) -> None:
+    """A queue of policies never lets its producer wait."""
+    async with hosts.closing(outlet, inlet):
+        for number in range(20):
+            await outlet.put(numbered(number))
+        taken = [number_of(await inlet.get())]
+        while taken[-1] != 19:
+            taken.append(number_of(await inlet.get()))
+        assert taken == sorted(taken)
+
+
+async def test_queues_to_a_learner_are_queues_and_their_producer_learns_of_its_death(opened: OpenHosts):
     async with opened() as hosts:
         peer, numbers = await hosts.start("learner-Ball", "learner"), itertools.count()
 
@@ -132,6 +169,17 @@ async def test_a_queue_to_a_host_does_what_every_queue_does(opened: OpenHosts):
                 yield outlet, inlet
 
         await check_queue(make, one_loop=False)
+        await the_newest_policy_comes(hosts, FarOutlet(peer, "out"), await peer.handle.inlet("out"))
+        outlet, inlet = await to_host(peer, "in")
+        async with hosts.closing(outlet):
+            await outlet.put(Barrier(0))
+            assert await inlet.get() == Barrier(0)
+            peer.handle.kill()
+            await peer.end()
+            peer.handle.settle()
+            with pytest.raises(QueueClosed):
+                for number in range(10):
+                    await outlet.put(Barrier(number))
 
 
 async def test_actors_put_straight_into_a_learner_s_queue_which_ends_with_the_last_of_them(opened: OpenHosts):
@@ -155,101 +203,30 @@ async def test_actors_put_straight_into_a_learner_s_queue_which_ends_with_the_la
         assert len(taken) == 20
 
 
-@pytest.mark.parametrize("to_main", [True, False], ids=["to main", "from main"])
-async def test_a_queue_of_policies_never_lets_its_producer_wait_and_the_newest_comes(opened: OpenHosts, to_main: bool):
-    async with opened() as hosts:
-        peer = await hosts.start("host", "learner" if to_main else "actor")
-        name = "out" if to_main else "in"
-        outlet: Any
-        inlet: Any
-        if to_main:
-            outlet, inlet = FarOutlet(peer, name), await peer.handle.inlet(name)
-        else:
-            outlet, inlet = await peer.handle.outlet(name, newest=True), FarInlet(peer, name)
-        async with hosts.closing(outlet, inlet):
-            for number in range(20):
-                await outlet.put(numbered(number))
-            taken = [number_of(await inlet.get())]
-            while taken[-1] != 19:
-                taken.append(number_of(await inlet.get()))
-            assert taken == sorted(taken)
-
-
-async def test_what_a_host_has_put_arrives_while_it_computes(opened: OpenHosts, beside_main: None):
-    async with opened() as hosts:
-        peer = await hosts.start("actor-0")
-        outlet, inlet = await from_host(hosts, peer, "out")
-        async with hosts.closing(inlet):
-            await outlet.put(numbered(0))
-            assert number_of(await inlet.get()) == 0
-            peer.order("put and hang", "out", words_of(numbered(1)))
-            assert number_of(await inlet.get()) == 1
-            peer.handle.kill()
-            await peer.end()
-            peer.handle.settle()
-
-
-async def test_what_a_killed_host_had_put_arrives_once_and_the_stream_ends(opened: OpenHosts):
-    async with opened() as hosts:
-        peer = await hosts.start("actor-0")
-        outlet, inlet = await from_host(hosts, peer, "out")
-        async with hosts.closing(inlet):
-            await outlet.put(numbered(0))
-            assert number_of(await inlet.get()) == 0
-            await outlet.put(numbered(1))
-            peer.handle.kill()
-            assert await peer.end() != 0
-            peer.handle.settle()
-            assert [number_of(item) async for item in inlet] in ([1], [])  # what was on its way may be lost with it
-
-
-async def test_a_producer_learns_of_its_consumer_s_death(opened: OpenHosts):
-    async with opened() as hosts:
-        peer = await hosts.start("learner-Ball", "learner")
-        outlet, inlet = await to_host(peer, "in")
-        async with hosts.closing(outlet):
-            await outlet.put(Barrier(0))
-            assert await inlet.get() == Barrier(0)
-            peer.handle.kill()
-            await peer.end()
-            peer.handle.settle()
-            with pytest.raises(QueueClosed):
-                for number in range(10):
-                    await outlet.put(Barrier(number))
-
-
-async def test_a_replacement_goes_on_in_the_queues_of_a_dead_actor(opened: OpenHosts, beside_main: None):
-    async with opened() as hosts:
-        first = await hosts.start("actor-0")
-        outlet, inlet = await from_host(hosts, first, "out")
-        async with hosts.closing(inlet):
-            await outlet.put(numbered(0))
-            assert number_of(await inlet.get()) == 0
-            first.handle.kill()
-            await first.end()
-            second = await hosts.start("actor-0", replaces=first.handle)
-            first.handle.close()
-            later = FarOutlet(second, "out")
-            await later.put(numbered(1))
-            await later.put(numbered(2))
-            later.close()
-            second.handle.settle()
-            assert [number_of(item) async for item in inlet] == [1, 2]
-
-
 # Life and death. ------------------------------------------------------------------------------------------------------
 
 
-async def test_control_messages_keep_their_order_both_ways(opened: OpenHosts):
+async def test_it_answers_in_order_logs_prepares_itself_and_says_that_it_has_ended_well(
+    opened: OpenHosts, caplog: pytest.LogCaptureFixture
+):
     async with opened() as hosts:
         peer = await hosts.start("actor-0")
         await asyncio.gather(*(peer.order("tell", value=number) for number in range(300)))
         told = [message.total for message in peer.heard if isinstance(message, CreditsReturned)]
         assert told == [*range(300)]
+        await peer.order("log", value="all is well")
+        assert "all is well" in caplog.text or await peer.until(LogLine, text="all is well")
+        peer.order("prepare itself")
+        await peer.until(Preparing, begins=False)
+        prepared = [message for message in peer.heard if isinstance(message, Preparing)]
+        assert prepared == [Preparing(begins=True), Preparing(begins=False)]
+        peer.order("end")
+        assert await peer.end() == 0
+        assert isinstance(peer.heard[-1], HostFinished)
 
 
 @pytest.mark.lengthy
-async def test_it_gives_signs_of_life_and_says_how_its_queues_are(opened: OpenHosts):
+async def test_it_gives_signs_of_life_says_how_its_queues_are_and_ends_when_main_says_no_more(opened: OpenHosts):
     async with opened() as hosts:
         peer = await hosts.start("actor-0")
         _, inlet = await from_host(hosts, peer, "out")
@@ -259,24 +236,17 @@ async def test_it_gives_signs_of_life_and_says_how_its_queues_are(opened: OpenHo
                 peer.heard.clear()
             assert [queue["name"] for queue in report.queues] == ["out"]
             assert sys.platform != "linux" or (report.cpu_s > 0 and report.memory > 2**20)
+        peer.handle.control.close()
+        await peer.handle.wait()
 
 
-async def test_what_it_logs_reaches_main(opened: OpenHosts, caplog: pytest.LogCaptureFixture):
-    async with opened() as hosts:
-        peer = await hosts.start("actor-0")
-        await peer.order("log", value="all is well")
-        assert "all is well" in caplog.text or await peer.until(LogLine, text="all is well")
-
-
-async def test_one_that_has_done_its_work_says_so_and_ends_well(opened: OpenHosts):
-    async with opened() as hosts:
-        peer = await hosts.start("actor-0")
-        peer.order("end")
-        assert await peer.end() == 0
-        assert isinstance(peer.heard[-1], HostFinished)
-
-
-@pytest.mark.parametrize(("what", "said"), [("raise", "the motor is on fire"), ("raise SystemExit", "SystemExit")])
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("raise", "the motor is on fire"),
+        pytest.param("raise SystemExit", "SystemExit", marks=pytest.mark.slow),
+    ],
+)
 async def test_one_that_fails_says_why_last_and_ends_with_status_1(opened: OpenHosts, what: str, said: str):
     async with opened() as hosts:
         peer = await hosts.start("actor-0")
@@ -295,79 +265,62 @@ async def test_one_that_can_t_be_made_says_why(opened: OpenHosts):
         assert "NoSuchHost" in (await peer.until(HostFailed)).message
 
 
-async def test_one_whose_main_says_no_more_ends(opened: OpenHosts):
-    async with opened() as hosts:
-        peer = await hosts.start("actor-0")
-        await peer.order("pid")
-        peer.handle.control.close()
-        await peer.handle.wait()
-
-
-@pytest.mark.parametrize(("what", "value"), [("os._exit", 0), ("os._exit", 3), ("kill -9", None)])
-async def test_one_that_dies_ends_without_a_farewell(
-    opened: OpenHosts, beside_main: None, what: str, value: int | None
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [("os._exit", 0), pytest.param("os._exit", 3, marks=pytest.mark.slow), ("kill -9", None)],
+)
+async def test_one_that_dies_ends_without_a_farewell_and_what_it_has_started_with_it(
+    opened: OpenHosts, beside_main: None, what: str, value: int | None, monkeypatch: pytest.MonkeyPatch
 ):
+    on_linux = sys.platform == "linux"  # elsewhere what hosts leave behind is not found
+    if on_linux:
+        monkeypatch.delenv("HEADRACE_PLATFORM", raising=False)
     async with opened() as hosts:
         peer = await hosts.start("actor-0")
         pid = await peer.order("pid")
+        program = await peer.order("start a program") if on_linux else pid
         peer.order(what, value=value)
         status = await peer.end()
         assert status != 0 or value == 0
         assert not [message for message in peer.heard if isinstance(message, HostFinished | HostFailed)]
         assert not is_running(pid)
+        await asyncio.to_thread(wait_until, lambda: not is_running(program))
 
 
-async def test_one_that_hangs_says_where_and_can_be_killed(opened: OpenHosts, beside_main: None):
+async def test_what_one_has_put_arrives_while_it_computes_and_if_it_hangs_it_says_where_and_can_be_killed(
+    opened: OpenHosts, beside_main: None
+):
     async with opened() as hosts:
         peer = await hosts.start("actor-0")
-        await peer.order("pid")
-        peer.order("hang")
-        while "hang_in_a_loop" not in await peer.handle.describe():
-            pass
-        peer.handle.kill()
-        assert await peer.end() < 0
+        outlet, inlet = await from_host(hosts, peer, "out")
+        async with hosts.closing(inlet):
+            await outlet.put(numbered(0))
+            assert number_of(await inlet.get()) == 0
+            peer.order("put and hang", "out", words_of(numbered(1)))
+            assert number_of(await inlet.get()) == 1
+            while "hang_in_a_loop" not in await peer.handle.describe():
+                pass
+            peer.handle.kill()
+            assert await peer.end() < 0
+            peer.handle.settle()
 
 
-async def test_one_that_prepares_itself_says_so_before_it_holds_its_event_loop(opened: OpenHosts, beside_main: None):
+async def test_one_that_is_stopped_or_prepares_itself_is_said_to_and_can_be_killed(
+    opened: OpenHosts, beside_main: None
+):
     async with opened() as hosts:
         peer = await hosts.start("actor-0")
+        pid = await peer.order("pid")
+        if sys.platform != "win32":  # there is no SIGSTOP
+            os.kill(pid, signal.SIGSTOP)
+            await asyncio.to_thread(wait_until, lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+            assert "stopped" in await peer.handle.describe()
+            os.kill(pid, signal.SIGCONT)
         peer.order("hang while it prepares itself")
         await peer.until(Preparing, begins=True)
         peer.handle.kill()
         assert await peer.end() < 0
         assert Preparing(begins=False) not in peer.heard
-
-
-async def test_one_that_has_prepared_itself_says_so(opened: OpenHosts):
-    async with opened() as hosts:
-        peer = await hosts.start("actor-0")
-        peer.order("prepare itself")
-        await peer.until(Preparing, begins=False)
-        told = [message for message in peer.heard if isinstance(message, Preparing)]
-        assert told == [Preparing(begins=True), Preparing(begins=False)]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")
-async def test_one_that_is_stopped_is_said_to_be_silent_and_can_be_killed(opened: OpenHosts, beside_main: None):
-    async with opened() as hosts:
-        peer = await hosts.start("actor-0")
-        pid = await peer.order("pid")
-        os.kill(pid, signal.SIGSTOP)
-        await asyncio.to_thread(wait_until, lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-        assert "stopped" in await peer.handle.describe()
-        peer.handle.kill()
-        assert await peer.end() < 0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="what hosts leave behind is found on Linux alone")
-async def test_what_it_has_started_ends_with_it(opened: OpenHosts, kind: str, beside_main: None, monkeypatch):
-    monkeypatch.delenv("HEADRACE_PLATFORM", raising=False)
-    async with opened() as hosts:
-        peer = await hosts.start("actor-0")
-        host, program = await peer.order("pid"), await peer.order("start a program")
-        peer.handle.kill()
-        await peer.end()
-        await asyncio.to_thread(wait_until, lambda: not is_running(program) and not is_running(host))
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -398,7 +351,6 @@ async def test_hosts_that_have_come_and_gone_leave_no_descriptor_and_no_task(ope
 
     await come_and_go()  # what is opened once for all
     descriptors, tasks = psutil.Process().num_fds(), len(asyncio.all_tasks())
-    for _ in range(2):
-        await come_and_go()
+    await come_and_go()
     assert len(asyncio.all_tasks()) == tasks
     assert psutil.Process().num_fds() <= descriptors

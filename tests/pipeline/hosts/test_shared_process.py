@@ -8,7 +8,7 @@ from collections import Counter
 
 import psutil
 import pytest
-from hosts_of_a_kind import FarInlet, hosts_of
+from hosts_of_a_kind import FarInlet, hosts_of, without_torch
 from queue_conformance import numbered
 from run_configs import cartpole
 
@@ -24,6 +24,7 @@ from headrace.queues.errors import QueueClosed
 @pytest.fixture
 def hosts(tmp_path, monkeypatch, request):
     monkeypatch.syspath_prepend(request.config.rootpath / "tests")
+    without_torch(tmp_path, monkeypatch)
     return lambda: hosts_of("process", tmp_path)
 
 
@@ -35,34 +36,13 @@ async def two(hosts):
 
 
 @pytest.mark.lengthy
-async def test_each_has_its_own_channel_and_its_own_queues_and_none_waits_for_the_others_consumer(hosts):
-    async with hosts() as opened:
-        first, second = await two(opened)
-        for peer in (first, second):
-            await peer.order("log", value=f"said by {peer.handle.plan.name}")
-            await peer.until(LogLine, text=f"said by {peer.handle.plan.name}")
-        assert not [each for each in second.heard if isinstance(each, LogLine) and "learner-A" in each.text]
-        full = await first.handle.outlet("in/full")
-        async with opened.closing(full):
-            for number in range(2):
-                await full.put(numbered(number))
-            waiting = asyncio.ensure_future(full.put(numbered(2)))  # nobody takes it
-            free = await second.handle.outlet("in/free")
-            async with opened.closing(free):
-                for number in range(9):
-                    await free.put(numbered(number))
-                    await FarInlet(second, "in/free").get()
-            assert not waiting.done()
-            await FarInlet(first, "in/full").get()
-            await waiting
-
-
-@pytest.mark.lengthy
-async def test_one_that_fails_and_one_that_has_done_its_work_end_alone_and_the_process_ends_with_the_last(hosts):
+async def test_each_has_its_own_channel_and_queues_and_ends_alone_and_the_process_ends_with_the_last(hosts):
     async with hosts() as opened:
         first, second = await two(opened)
         third = await opened.start("learner-C", "learner")
         process = psutil.Process(first.handle.pid)
+        await channels_are_apart(first, second)
+        await none_waits_for_the_others_consumer(opened, first, second)
         queue = await first.handle.outlet("in/of the failed")
         first.order("raise")
         assert await first.end() == 1
@@ -84,8 +64,32 @@ async def test_one_that_fails_and_one_that_has_done_its_work_end_alone_and_the_p
         assert await later.order("pid") != process.pid
 
 
+async def channels_are_apart(first, second):
+    for peer in (first, second):
+        await peer.order("log", value=f"said by {peer.handle.plan.name}")
+        await peer.until(LogLine, text=f"said by {peer.handle.plan.name}")
+    assert not [each for each in second.heard if isinstance(each, LogLine) and "learner-A" in each.text]
+
+
+async def none_waits_for_the_others_consumer(opened, first, second):
+    full = await first.handle.outlet("in/full")
+    async with opened.closing(full):
+        for number in range(2):
+            await full.put(numbered(number))
+        waiting = asyncio.ensure_future(full.put(numbered(2)))  # nobody takes it
+        free = await second.handle.outlet("in/free")
+        async with opened.closing(free):
+            for number in range(9):
+                await free.put(numbered(number))
+                await FarInlet(second, "in/free").get()
+        assert not waiting.done()
+        await FarInlet(first, "in/full").get()
+        await waiting
+
+
 @pytest.mark.lengthy
-async def test_what_kills_the_process_ends_all_and_their_replacements_share_a_new_one(hosts):
+async def test_what_kills_the_process_ends_all_and_their_replacements_share_a_new_one(hosts, monkeypatch):
+    """So does a start that fails halfway, for which nobody waits."""
     async with hosts() as opened:
         first, second = await two(opened)
         killed = first.handle.pid
@@ -102,20 +106,13 @@ async def test_what_kills_the_process_ends_all_and_their_replacements_share_a_ne
         again = [await opened.start(each.handle.plan.name, "learner", replaces=each.handle) for each in (first, second)]
         assert len({await each.order("pid") for each in again} - {killed}) == 1
 
-
-@pytest.mark.lengthy
-async def test_a_start_that_fails_halfway_ends_the_process_and_nobody_waits_for_it(hosts, monkeypatch):
-    async with hosts() as opened:
-        first = await opened.start("learner-A", "learner")
-        await first.order("pid")
-
         async def limited(*given):
             raise OSError(24, "too many open files")
 
         monkeypatch.setattr(child_process, "hand_over", limited)
-        with pytest.raises(RunError, match="learner-B can't be started"):
-            await opened.start("learner-B", "learner")
-        assert await first.end() == -9
+        with pytest.raises(RunError, match="learner-C can't be started"):
+            await opened.start("learner-C", "learner")
+        assert [await each.end() for each in again] == [-9, -9]
 
 
 def listed(count, **changes):
