@@ -56,12 +56,10 @@ class Entered:
 
 @pytest.fixture
 def entered():
-    found, before = Entered(), (sys.getprofile(), threading.getprofile())
+    found, before = Entered(), threading.getprofile()
     threading.setprofile(found)
-    sys.setprofile(found)
     yield found
-    sys.setprofile(before[0])
-    threading.setprofile(before[1])
+    threading.setprofile(before)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -73,9 +71,11 @@ def test_one_can_read_an_update_in_a_few_files(example, entered):
     trainer.add(first)
     trainer.learn()
     second = experience(SPEC, [16]) if trainer.off_policy else first
-    entered.counts = True
+    before, entered.counts = sys.getprofile(), True
+    sys.setprofile(entered)
     trainer.add(second)
     trainer.learn()
     trainer.policy()
+    sys.setprofile(before)
     entered.counts = False
     assert len(entered.functions) <= MOST, entered.described()

@@ -1,6 +1,7 @@
-"""The structure of the house: rooms keep an order, nothing imports in a circle, functions stay short, names are unique.
+"""The structure of the house, read off the source.
 
-A room imports only itself and the rooms listed before it.
+Imports point one way, rooms keep an order, and nothing imports in a circle. What may be imported where is in tables.
+Functions stay short, and names are unique. A room imports only itself and the rooms listed before it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,50 @@ import ast
 from collections import Counter
 
 import pytest
-from test_imports import below, imports, modules
+from source_trees import LAYERS, ROOT, below, imports, modules, nodes, top
+
+CAN_RUN_CODE = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "_pickle", "shelve"}
+"""Readers of formats that can run code while they are read."""
+UNPICKLES = "stages/environments/given.py"
+"""The one module with such a reader: of what a process of ours has sent to a child of its own, as it started it."""
+
+HEAVY = {"torch", "grpc", "gymnasium", "mujoco", "onnx", "onnxruntime", "ray", "tensorboard"}
+"""Slow to import: at module level only where a module can't be without it."""
+HEAVY_ALLOWED = {
+    "gymnasium": (
+        "stages/environments/checks.py",
+        "stages/environments/gymnasium/checked_vector.py",
+        "stages/environments/gymnasium/group.py",
+        "stages/environments/gymnasium/in_turn.py",
+        "stages/environments/gymnasium/single.py",
+        "stages/environments/pettingzoo/behavior_spaces.py",
+        "stages/environments/gymnasium/advice.py",
+        "stages/environments/gymnasium/vectorising.py",
+        "stages/environments/godot/environment.py",
+        "stages/environments/godot/gymnasium_spaces.py",
+        "stages/environments/unity/wrappers/",
+    ),
+    "grpc": ("stages/environments/unity/server.py", "pipeline/serving/grpc_server.py"),
+    "ray": ("pipeline/hosts/ray/",),
+    "torch": (
+        "stages/policy/network/",
+        "stages/policy/onnx/actor.py",
+        "stages/policy/onnx/layers.py",
+        "stages/trainer/adam.py",
+        "stages/trainer/bc/trainer.py",
+        "stages/trainer/gradients.py",
+        "stages/trainer/imitation/cloning.py",
+        "stages/trainer/intake.py",
+        "stages/trainer/impala/",
+        "stages/trainer/joined_replicas.py",
+        "stages/trainer/on_policy/",
+        "stages/trainer/poca/",
+        "stages/trainer/ppo/",
+        "stages/trainer/rewards/",
+        "stages/trainer/sac/",
+    ),
+}
+
 
 ROOMS = {
     "stages": (
@@ -70,6 +114,114 @@ ROOMS = {
 """Rooms by package, the lowest first; "" holds the modules that stand in the package itself."""
 
 
+@pytest.mark.lengthy
+def test_every_layer_is_looked_at():
+    assert {top(path.replace("/", ".")) for path, _ in modules()} == set(LAYERS)
+
+
+OUTSIDE = {"tests", "benchmarks", "examples"}
+
+
+@pytest.mark.lengthy
+def test_imports_point_one_way():
+    upward, judged = [], 0
+    for path, what, line in imports():
+        layer = LAYERS.index(path.partition("/")[0])
+        judged += bool(below(what))
+        if top(what) in OUTSIDE or top(below(what)) in LAYERS[layer + 1 :]:
+            upward.append(f"{path}:{line}: {what}")
+    assert not upward, f"a package may import those before it: {', '.join(LAYERS)}"
+    assert judged > len(modules()), "imports of ours were looked at"
+
+
+def test_our_packages_are_imported_by_one_name():
+    """A folder on `sys.path` may be anybody's: `config` is the user's, and ours is `headrace.config`."""
+    assert not [f"{path}:{line}: {what}" for path, what, line in imports() if top(what) in LAYERS[:-1]]
+
+
+def test_imports_are_absolute():
+    assert not [f"{path}:{line}" for path, what, line in imports() if what.startswith(".")]
+
+
+def test_nothing_that_can_unpickle_is_imported():
+    found = [
+        f"{path}:{line}: {what}" for path, what, line in imports() if top(what) in CAN_RUN_CODE and path != UNPICKLES
+    ]
+    assert not found, "files and messages are data: reading them must not be able to run code"
+
+
+@pytest.mark.lengthy
+def test_neither_numpy_nor_torch_may_unpickle():
+    found = []
+    for path, call in nodes(ast.Call):
+        options = {keyword.arg: keyword.value for keyword in call.keywords}
+        loads = isinstance(call.func, ast.Attribute) and call.func.attr == "load"
+        by_torch = (
+            loads and ast.unparse(call.func) == "torch.load" and not is_constant(options.get("weights_only"), True)
+        )
+        if by_torch or ("allow_pickle" in options and not is_constant(options["allow_pickle"], False)):
+            found.append(f"{path}:{call.lineno}: {ast.unparse(call)}")
+    assert not found, "torch.load wants weights_only=True, and NumPy must not be allowed to unpickle"
+
+
+def is_constant(node: ast.expr | None, value: bool) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+@pytest.mark.lengthy
+def test_heavy_packages_are_imported_where_they_are_used():
+    found = [
+        f"{path}:{line}: {what}"
+        for path, what, line in imports(executed_at_once=True)
+        if top(what) in HEAVY and not path.startswith(HEAVY_ALLOWED.get(top(what), ()))
+    ]
+    assert not found, "import it in the function that needs it, or say in this test that the module can't be without it"
+
+
+def test_stages_do_not_know_each_others_insides():
+    """What two stages share is a message, a protocol, the policy, brains that act in its place, or engines' formats.
+
+    Only the actor and the exhibition, which join stages, and the built-in games, which are environments, know more.
+    """
+    folders = {folder.name for folder in (ROOT / "stages").iterdir() if folder.is_dir()}
+    shared = ("protocol", "programs", "unity", "godot", "open_protocol")
+    found = []
+    for path, what, line in imports():
+        layer, here, *inside = path.split("/")
+        if layer != "stages" or not inside or here in ("actor", "exhibition", "games"):
+            continue
+        names, strange = below(what).split("."), folders - {here, "policy", "brains"}
+        if names[0] == "stages" and names[1] in strange and names[2] not in shared:
+            found.append(f"{path}:{line}: {what}")
+    assert not found
+
+
+def test_packages_only_hand_on_names():
+    """An `__init__.py` does nothing but import, and offers exactly what it imports; `headrace`'s imports late."""
+    for path, tree in modules():
+        if path.endswith("/__init__.py") and not path.startswith("headrace/"):
+            given, offered = _handed_on(path, tree)
+            assert given == offered, path
+
+
+def _handed_on(path: str, tree: ast.Module) -> tuple[set[str], set[str]]:
+    given: set[str] = set()
+    offered: set[str] = set()
+    for node in tree.body:
+        match node:
+            case ast.Expr(ast.Constant(str())) | ast.ImportFrom(module="__future__"):
+                pass
+            case ast.ImportFrom(names=names):
+                given |= {alias.asname or alias.name for alias in names}
+            case ast.Assign([ast.Name("__all__")], value):
+                offered = set(ast.literal_eval(value))
+            case ast.If(ast.Compare(ast.Name("__name__")), [ast.Raise()]):  # who imports it by another name
+                pass
+            case _:
+                raise AssertionError(f"{path}:{node.lineno}: {ast.unparse(node)}")
+    return given, offered
+
+
 def room_of(name: str, package: str) -> str | None:
     """The room that a module, or a name in one, belongs to; None outside of the package."""
     parts = name.split(".")
@@ -85,15 +237,12 @@ def room_of(name: str, package: str) -> str | None:
 def test_a_room_imports_only_the_rooms_listed_before_it(package):
     order = ROOMS[package]
     upward, judged = [], 0
-    for path, tree in modules():
-        here = room_of(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."), package)
-        if here is None:
-            continue
-        for what, line in imports(tree):
-            there = room_of(below(what), package)
-            judged += there is not None
-            if there is not None and order.index(there) > order.index(here):
-                upward.append(f"{path}:{line}: {what}")
+    for path, what, line in imports():
+        there = room_of(below(what), package)
+        here = None if there is None else room_of(name_of(path), package)
+        judged += here is not None
+        if here is not None and order.index(there) > order.index(here):
+            upward.append(f"{path}:{line}: {what}")
     print(f"{judged} imports within {package} were judged")
     assert not upward, f"rooms from the lowest to the highest: {', '.join(order)}"
     assert judged > len(modules()) / 2, "the imports within the package were found"
@@ -109,10 +258,10 @@ def test_every_folder_is_a_room_or_lies_in_one(package):
 @pytest.mark.lengthy
 def test_there_is_no_cycle_of_imports_lazy_ones_included():
     known = {name_of(path) for path, _ in modules()}
-    arrows = {
-        name_of(path): {target for what, _ in imports(tree) if (target := imported(below(what), known)) is not None}
-        for path, tree in modules()
-    }
+    arrows: dict[str, set[str]] = {name: set() for name in known}
+    for path, what, _ in imports():
+        if (target := imported(below(what), known)) is not None:
+            arrows[name_of(path)].add(target)
     judged = sum(map(len, arrows.values()))
     print(f"{judged} arrows between {len(known)} modules were judged")
     assert judged > len(known)
@@ -141,18 +290,15 @@ MIRRORED = {"ActionSpec", "BehaviorSpec", "ObservationSpec"}
 
 @pytest.mark.lengthy
 def test_no_function_is_too_long():
-    functions = ((path, node) for path, tree in modules() for node in ast.walk(tree) if isinstance(node, FUNCTIONS))
-    found = [f"{path}:{node.lineno}: {node.name}" for path, node in functions if lines_of(node) > LONGEST]
-    assert not found
+    functions = [*nodes(ast.FunctionDef), *nodes(ast.AsyncFunctionDef)]
+    assert len(functions) > len(modules())
+    assert not [f"{path}:{each.lineno}: {each.name}" for path, each in functions if lines_of(each) > LONGEST]
 
 
 @pytest.mark.lengthy
 def test_no_two_classes_have_one_name():
-    names = Counter(node.name for _, tree in modules() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    names = Counter(node.name for _, node in nodes(ast.ClassDef))
     assert {name for name, count in names.items() if count > 1} <= MIRRORED
-
-
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -162,8 +308,7 @@ def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 @pytest.mark.lengthy
 def test_every_text_file_is_opened_with_its_encoding():
     """ruff sees it where it knows that something is a path, this where something is opened, read or written as one."""
-    calls = ((path, node) for path, tree in modules() for node in ast.walk(tree) if isinstance(node, ast.Call))
-    found = [f"{path}:{call.lineno}" for path, call in calls if opens_text(call)]
+    found = [f"{path}:{call.lineno}" for path, call in nodes(ast.Call) if opens_text(call)]
     assert not found, "name the encoding: Windows has another default than Linux"
 
 
