@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -49,11 +48,6 @@ class Crashing(Base):
         ctypes.string_at(0)
 
 
-class Leaving(Base):
-    def step(self, action):
-        os._exit(7)
-
-
 class Asking(Base):
     def step(self, action):
         input("a question?")
@@ -85,8 +79,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("Hanging", ("in 4 seconds", "tried.py:", "in step", "timeout_wait")),
         ("Crashing", ("crashed by SIGSEGV", "tried.py:", "in step", "--no-env-check")),
-        ("Leaving", ("status 7", "expected", "--no-env-check")),
-        ("Asking", ("EOFError", "tried.py:", "in step")),
+        pytest.param("Asking", ("EOFError", "tried.py:", "in step"), marks=pytest.mark.slow),
     ],
 )
 def test_an_environment_that_ends_or_hangs_is_one_message_with_its_place(name, words, path, capfd):
@@ -111,12 +104,16 @@ def test_a_process_that_can_not_start_to_try_it_shows_why(path, capfd, monkeypat
 
 
 @pytest.mark.lengthy
-def test_what_an_environment_prints_is_not_shown(path, capfd):
+def test_validation_trains_nothing_writes_nothing_and_shows_nothing_that_an_environment_prints(path, capfd):
+    there = {*path.parent.iterdir()}
     assert main([str(path), "--validate"]) == 0
     out, err = capfd.readouterr()
     assert err == ""
     assert "garbage" not in out
     assert "behavior Ball" in out
+    written = {each.name for each in path.parent.iterdir() if each not in there}
+    assert written <= {"child", "__pycache__"}, "but for what the environment writes"
+    assert not list((path.parent / "scratch").iterdir())
 
 
 def test_the_check_can_be_skipped(path, capfd):
@@ -218,9 +215,17 @@ def test_networks_that_take_long_are_no_environment_that_hangs(room, serious):
     assert ("networks of this size take more than 60 s" in told["text"]) is not serious
 
 
+def test_an_environment_that_ends_its_process_is_told_with_the_status():
+    told = without_answer(NoAnswer(7), 60.0, RunConfig.from_plain(NOBODY))
+    assert told["serious"]
+    assert all(each in told["text"] for each in ("status 7", "expected", "--no-env-check"))
+
+
 @pytest.mark.lengthy
 @pytest.mark.parametrize(
-    ("arguments", "words"), [([], None), (["--fault=reward"], "reward")], ids=["as it should be", "a wrong reward"]
+    ("arguments", "words"),
+    [pytest.param([], None, marks=pytest.mark.slow), (["--fault=reward"], "reward")],
+    ids=["as it should be", "a wrong reward"],
 )
 def test_a_game_of_an_engine_is_tried_on_a_free_port(arguments, words, tmp_path):
     plain = {
@@ -232,19 +237,3 @@ def test_a_game_of_an_engine_is_tried_on_a_free_port(arguments, words, tmp_path)
     errors, warnings = try_run(RunConfig.from_plain(plain))
     assert [words in error for error in errors] == [True] * (words is not None), errors
     assert warnings == []
-
-
-@pytest.mark.lengthy
-def test_the_command_imports_no_environment_for_it(tmp_path):
-    path = tmp_path / "file.yaml"
-    path.write_text(FILE.replace("factory: tried:Base", "id: CartPole-v9"), encoding="utf-8")
-    script = (
-        "import sys; from headrace.pipeline.cli import main; status = main(sys.argv[1:]); "
-        "print(status, sorted({'gymnasium', 'pettingzoo', 'torch'} & sys.modules.keys()))"
-    )
-    command = subprocess.run(
-        [sys.executable, "-c", script, str(path), "--validate"], capture_output=True, text=True, check=True
-    )
-    assert command.stdout == "2 []\n"
-    assert "file.yaml:4" in command.stderr
-    assert "`v9`" in command.stderr
