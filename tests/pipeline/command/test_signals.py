@@ -47,8 +47,7 @@ BEGINNING = """
 
 @pytest.mark.lengthy
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="nothing is forked here")
-@pytest.mark.parametrize("code", [COMMAND, HOST], ids=["main", "host"])
-def test_what_a_process_of_ours_has_started_ends_when_it_is_terminated(code):
-    whole = textwrap.dedent(BEGINNING) + textwrap.dedent(code)
+def test_what_main_or_a_host_has_started_ends_when_it_is_terminated():
+    whole = "".join(map(textwrap.dedent, (BEGINNING, COMMAND, HOST)))
     ended = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr

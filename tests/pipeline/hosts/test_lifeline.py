@@ -74,47 +74,34 @@ def test_a_host_whose_main_is_gone_ends_at_once_with_all_that_it_has_started(sta
 
 
 @pytest.mark.lengthy
-def test_a_host_that_computes_says_in_which_line(start):
-    _, lifeline = start("computes")
+def test_a_host_that_computes_says_in_which_line_and_otherwise_that_it_was_stopped_or_has_ended(start):
+    host, lifeline = start("computes")
     answer = asyncio.run(lifeline.ask())
     assert answer.startswith("Headrace itself\n")
     assert "in computes" in answer
 
-
-@pytest.mark.lengthy
-def test_a_host_in_a_call_that_holds_the_lock_says_so(start):
-    _, lifeline = start("holds_the_lock")
-    answers = (asyncio.run(lifeline.ask()) for _ in itertools.count())
-    answer = next(answer for answer in answers if answer.startswith("in a call that holds Python's lock\n"))
-    assert "in holds_the_lock" in answer
-
-
-@pytest.mark.lengthy
-def test_where_a_host_can_not_be_made_to_write_its_stack_what_it_does_in_such_a_call_is_said_to_be_unknown(
-    start, monkeypatch
-):
-    monkeypatch.setattr(headrace.pipeline.hosts.lifeline, "DUMP", None)
-    monkeypatch.setattr(headrace.pipeline.hosts.lifeline, "ANSWER_S", 0.1)
-    _, lifeline = start("holds_the_lock")
-    answers = (asyncio.run(lifeline.ask()) for _ in itertools.count())
-    assert "a call that holds Python's lock (which can't be inspected on Windows)" in next(
-        answer for answer in answers if "in holds_the_lock" not in answer
-    )
-
-
-@pytest.mark.lengthy
-def test_a_stopped_host_is_said_to_be_stopped_and_answers_once_it_continues(start):
-    host, lifeline = start("computes")
     host.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, host.pid, os.WSTOPPED)
     assert "it was stopped" in asyncio.run(lifeline.ask())
     host.send_signal(signal.SIGCONT)
     assert "in computes" in asyncio.run(lifeline.ask())
 
-
-@pytest.mark.lengthy
-def test_a_host_that_has_just_ended_is_said_to_have_ended(start):
-    host, lifeline = start("computes")
     os.killpg(host.pid, signal.SIGKILL)
     host.wait(60)
     assert "has just ended" in asyncio.run(lifeline.ask())
+
+
+@pytest.mark.lengthy
+def test_a_host_in_a_call_that_holds_the_lock_says_so_or_where_it_can_not_that_what_it_does_is_unknown(
+    start, monkeypatch
+):
+    _, lifeline = start("holds_the_lock")
+    answers = (asyncio.run(lifeline.ask()) for _ in itertools.count())
+    answer = next(answer for answer in answers if answer.startswith("in a call that holds Python's lock\n"))
+    assert "in holds_the_lock" in answer
+
+    monkeypatch.setattr(headrace.pipeline.hosts.lifeline, "DUMP", None)
+    monkeypatch.setattr(headrace.pipeline.hosts.lifeline, "ANSWER_S", 0.1)
+    assert "a call that holds Python's lock (which can't be inspected on Windows)" in next(
+        answer for answer in answers if "in holds_the_lock" not in answer
+    )
