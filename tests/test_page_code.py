@@ -123,7 +123,7 @@ def test_commands_name_options_and_files_that_are_there(block):
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder as pages take it for granted: `my.yaml`, and two runs of it that have ended, on CartPole."""
     folder = tmp_path_factory.mktemp("world")
-    short = cartpole(behaviors__CartPole__max_steps=3000, **INLINE)
+    short = cartpole(behaviors__CartPole__max_steps=1000, **INLINE)
     (folder / "my.yaml").write_text(yaml.safe_dump(short), encoding="utf-8")
     run_here(short, folder / "results", "first")
     shutil.copytree(folder / "results" / "first", folder / "results" / "cartpole")

@@ -181,7 +181,7 @@ def test_whatever_the_notes_of_an_onnx_file_say_it_is_read_or_refused(tmp_path):
     model, obs = onnx.load(file), {"at": [0, 0, 0], "gear": 2, "things": [[0, 1]]}
     random, notes = np.random.default_rng(0), json.loads(model.metadata_props[0].value)
     outcomes = set()
-    for *way, last in places(notes):
+    for *way, last in [*places(notes)][::2]:
         for value in random.choice(np.array([None, 0, -1, 10**13, 1e300, "x", [], {}, [1], True, "Dict"], object), 1):
             changed = copy.deepcopy(notes)
             reduce(getitem, way, changed)[last] = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -67,10 +68,24 @@ def assert_same(one, other):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6, strict=True)
 
 
+def files() -> list[Any]:
+    """Each case as both kinds of file, one of which has a memory; the two others are slow tests."""
+    kinds = list(product((".pt", ".onnx"), ({}, MEMORY)))
+    return [
+        pytest.param(
+            *case.values,
+            suffix,
+            network,
+            id=f"{case.id}-{suffix}{'-memory' * bool(network)}",
+            marks=[] if (number + (suffix == ".pt") + bool(network)) % 2 else [pytest.mark.slow],
+        )
+        for number, case in enumerate(CASES)
+        for suffix, network in kinds
+    ]
+
+
 @pytest.mark.lengthy
-@pytest.mark.parametrize("network", [{}, MEMORY], ids=["", "memory"])
-@pytest.mark.parametrize("suffix", [".pt", ".onnx"])
-@pytest.mark.parametrize(("observed", "done"), CASES)
+@pytest.mark.parametrize(("observed", "done", "suffix", "network"), files())
 def test_it_answers_as_inference_plays_one_by_one_and_in_a_batch(tmp_path, observed, done, suffix, network):
     group, envs, result = group_of(observed, done)
     file = saved(tmp_path, group.behavior_specs["Test"], suffix, normalize=True, **network)
