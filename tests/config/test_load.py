@@ -475,7 +475,7 @@ MAPS = st.fixed_dictionaries(
 
 
 @pytest.mark.lengthy
-@examples(50)  # the first example builds the models
+@examples(20)  # the first example builds the models
 @given(st.dictionaries(st.text("abcXYZ_-. ", min_size=3), MAPS, min_size=1), st.none() | MAPS)
 def test_any_behaviors_survive_the_way_to_plain_data_and_back(behaviors: dict[str, Any], default: dict[str, Any]):
     names = {f"n{name}": body for name, body in behaviors.items()}
@@ -504,7 +504,7 @@ ANYTHING = st.recursive(
 
 
 @pytest.mark.lengthy
-@examples(80)
+@examples(40)
 @given(st.dictionaries(WORDS, ANYTHING, max_size=5), ANYTHING, ANYTHING)
 def test_whatever_the_data_there_is_a_configuration_or_a_list_of_mistakes(
     data: dict[str, Any], behavior: object, default: object

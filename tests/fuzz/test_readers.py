@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from mutations import mutated
 from properties import examples
 
-EXAMPLES = 60
+EXAMPLES = 30
 PATIENCE_S = 60
 """For one example, which takes milliseconds: a slow machine is no failure."""
 CANARY = "HEADRACE_CANARY"

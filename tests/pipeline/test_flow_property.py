@@ -148,7 +148,7 @@ TICKS_BEYOND_THE_WINDOW = Scenario(
 """What several actors make beyond their caps fills half an update."""
 
 
-@examples(8)
+@examples(4)
 @given(scenarios())
 @example(OPEN_STEPS_AT_A_CHANGE_OF_TURNS)
 @example(A_GRANT_ON_ITS_WAY_AT_A_CHANGE_OF_TURNS)
@@ -165,7 +165,7 @@ def test_it_reaches_its_updates_and_nothing_is_lost_doubled_or_reordered(scenari
         check_bounds(flow, each.name)
 
 
-@examples(8)
+@examples(4)
 @given(scenarios(accidents=False))
 @example(AN_ACTOR_THAT_OTHERS_OVERTAKE)
 @example(TICKS_BEYOND_THE_WINDOW)
@@ -178,13 +178,13 @@ def test_steps_of_any_number_of_actors_are_learned_from_at_most_max_policy_lag_u
     check_lag(run_flow(scenario))
 
 
-@examples(10)
+@examples(4)
 @given(scenarios())
 def test_with_actors_that_die_only_what_they_had_on_their_way_makes_others_steps_later(scenario: Scenario) -> None:
     check_lag(run_flow(replace(scenario, meddling=0.0)))
 
 
-@examples(10)
+@examples(4)
 @given(scenarios(replicas=st.just(1), accidents=False, ghosts=False), DELAYS_S)
 def test_a_deterministic_run_learns_the_same_however_quick_its_parts_are(
     scenario: Scenario, other_slowness_s: tuple[float, ...]

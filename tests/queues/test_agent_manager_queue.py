@@ -314,4 +314,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(max_examples=40, stateful_step_count=30)
+TestQueueMachine.settings = settings(max_examples=20, stateful_step_count=30)

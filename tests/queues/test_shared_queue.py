@@ -386,7 +386,7 @@ ACTIONS = st.tuples(
 
 
 @pytest.mark.lengthy
-@examples(60)
+@examples(30)
 @given(maxlen=st.integers(1, 3), actions=st.lists(ACTIONS, max_size=60))
 def test_nothing_is_lost_doubled_or_reordered_and_every_slab_returns(maxlen: int, actions: list[Action]):
     """Two producers put batches of any size, cancel some, the consumer keeps a view now and then."""

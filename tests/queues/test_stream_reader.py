@@ -141,7 +141,7 @@ def messages(draw: Callable[..., Any]) -> Message:
 
 
 @pytest.mark.lengthy
-@examples(60)
+@examples(25)
 @given(sent=st.lists(messages(), max_size=4), times=st.lists(st.floats(), min_size=4, max_size=4))
 def test_any_messages_come_back_equal_to_the_bit(tmp_path_factory, sent, times):
     path = tmp_path_factory.mktemp("streams") / "a.stream"

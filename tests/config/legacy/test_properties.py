@@ -85,7 +85,7 @@ def load(data: dict[str, Any]) -> RunConfig:
 
 
 @pytest.mark.lengthy
-@examples(75)
+@examples(25)
 @given(DEFAULTS, st.lists(SECTIONS, min_size=1, max_size=2))
 def test_a_section_over_a_default_is_what_it_would_be_written_out(
     default: dict[str, Any], sections: list[dict[str, Any]]
@@ -115,7 +115,7 @@ FILES = st.dictionaries(WORDS, st.dictionaries(WORDS, ANYTHING, max_size=5) | AN
 
 
 @pytest.mark.lengthy
-@examples(60)
+@examples(30)
 @given(FILES)
 def test_whatever_stands_in_a_file_it_is_converted_or_its_mistakes_are_reported(data: dict[str, Any]):
     with tempfile.TemporaryDirectory() as folder:

@@ -15,6 +15,7 @@ import msgpack
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from properties import examples
 from virtual_time import until_blocked
 
 from headrace.pipeline.control import messages as control
@@ -84,6 +85,7 @@ def test_the_alternatives_are_all_there_is():
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@examples(10)
 @given(data=st.data())
 def test_every_message_comes_back_as_it_was(kind, data):
     message = data.draw(messages(kind))
