@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -292,14 +293,19 @@ def with_what_they_need(requirements: list[Requirement]) -> Iterator[Requirement
             continue
         seen.add(str(requirement))
         yield requirement
-        try:
-            lines = metadata.requires(requirement.name) or []
-        except metadata.PackageNotFoundError:
-            continue
-        for needed in map(Requirement, lines):
-            extras = requirement.extras or {""}
-            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
-                waiting.append(needed)
+        for extra in requirement.extras or {""}:
+            waiting += needed_by(requirement.name, extra)
+
+
+@cache
+def needed_by(name: str, extra: str) -> Sequence[Requirement]:
+    """What a package with an extra needs on this machine; nothing if it is not installed."""
+    try:
+        lines = metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        return []
+    needed = map(Requirement, lines)
+    return [each for each in needed if each.marker is None or each.marker.evaluate({"extra": extra})]
 
 
 def test_constraints_are_exact_versions_and_nothing_else():

@@ -173,18 +173,18 @@ def test_files_of_others_are_neither_counted_nor_removed(tmp_path):
 @pytest.mark.parametrize("stop", [False, True])
 def test_whatever_goes_wrong_every_export_that_is_there_is_whole(tmp_path, stop):
     recorder = Recorder()
-    for step in (100, 200, 300):
+    for step in (100, 200):
         export_policy(tmp_path / "probe", policy(step), SPEC, SETTINGS, files=recorder)
     for at in range(len(recorder.done)):
         folder, files = tmp_path / str(at), Faulty(at, stop)
-        for step in (100, 200, 300):
+        for step in (100, 200):
             with contextlib.suppress(OSError, Stopped):
                 export_policy(folder, policy(step, seed=step), SPEC, SETTINGS, files=files)
         for path in exports_by_step(folder / "Ball", "Ball"):
             read = read_export(path).update
             np.testing.assert_array_equal(read.weights, policy(read.step, seed=read.step).weights)
         if not stop:  # an export lost is an export lost, the others are there
-            assert {read_export(path).update.step for path in exports_by_step(folder / "Ball", "Ball")} & {200, 300}
+            assert {read_export(path).update.step for path in exports_by_step(folder / "Ball", "Ball")} & {100, 200}
 
 
 @pytest.mark.parametrize(
@@ -340,8 +340,8 @@ def test_whatever_bit_is_flipped_a_policy_is_the_one_that_was_written_or_is_refu
 def test_an_archive_that_unpacks_to_more_than_the_file_is_refused(tmp_path):
     packed = tmp_path / "bomb.pt"
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("bomb/data.pkl", bytes(200_000_000))
+        archive.writestr("bomb/data.pkl", bytes(50_000_000))
     assert packed.stat().st_size < 500_000
     assert is_export(packed), "a damaged one counts as such"
-    with pytest.raises(ValueError, match="its content claims 200,000,000 bytes"):
+    with pytest.raises(ValueError, match="its content claims 50,000,000 bytes"):
         read_export(packed)

@@ -82,6 +82,8 @@ def test_a_part_that_the_checkpoint_does_not_have_reads_as_none(tmp_path):
 
 
 CHECKPOINTS = 3
+HALF = [pytest.param(False, marks=pytest.mark.slow), True]
+"""Whether half of a file was written when it went wrong, or nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,7 @@ def operations(tmp_path_factory):
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("half", HALF)
 def test_wherever_the_process_ends_a_whole_checkpoint_is_there_and_the_next_run_goes_on(tmp_path, operations, half):
     assert operations > 20 * CHECKPOINTS
     for at in range(operations):
@@ -120,7 +122,7 @@ def test_wherever_the_process_ends_a_whole_checkpoint_is_there_and_the_next_run_
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("half", HALF)
 def test_whichever_operation_the_disk_refuses_a_whole_checkpoint_is_there_then_and_ever_after(
     tmp_path, operations, half
 ):
