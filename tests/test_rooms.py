@@ -290,7 +290,7 @@ MIRRORED = {"ActionSpec", "BehaviorSpec", "ObservationSpec"}
 
 @pytest.mark.lengthy
 def test_no_function_is_too_long():
-    functions = [*nodes(ast.FunctionDef), *nodes(ast.AsyncFunctionDef)]
+    functions: list[tuple[str, Function]] = [*nodes(ast.FunctionDef), *nodes(ast.AsyncFunctionDef)]
     assert len(functions) > len(modules())
     assert not [f"{path}:{each.lineno}: {each.name}" for path, each in functions if lines_of(each) > LONGEST]
 
@@ -301,7 +301,10 @@ def test_no_two_classes_have_one_name():
     assert {name for name, count in names.items() if count > 1} <= MIRRORED
 
 
-def lines_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def lines_of(node: Function) -> int:
     return node.end_lineno - node.lineno + 1
 
 

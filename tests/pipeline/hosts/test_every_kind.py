@@ -131,11 +131,11 @@ async def test_queues_from_an_actor_are_queues_and_its_replacement_goes_on_in_th
                 await peer.end()
                 first, peer = peer, await hosts.start("actor-0", replaces=peer.handle)
                 first.handle.close()
-                outlet = FarOutlet(peer, "out")
+                later = FarOutlet(peer, "out")
                 for number in (1, 2):
-                    await outlet.put(numbered(number))
+                    await later.put(numbered(number))
                     assert number_of(await inlet.get()) == number
-            await what_a_killed_host_had_put_arrives_once(peer, outlet, inlet)
+            await what_a_killed_host_had_put_arrives_once(peer, FarOutlet(peer, "out"), inlet)
 
 
 async def what_a_killed_host_had_put_arrives_once(peer: Peer, outlet: Any, inlet: Any) -> None:
