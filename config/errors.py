@@ -38,7 +38,7 @@ class Mistake:
     path: str
     """Dotted path of the key; empty for the whole file."""
     message: str
-    """The mistake, what was expected, and how to mend it."""
+    """The mistake, the expected value, and the fix."""
 
     @property
     def place(self) -> str:

@@ -58,7 +58,7 @@ NODE = "node:"
 
 
 class HostResources(Settings):
-    """What a host on Ray asks for. Ray starts a host where there is as much left, and reserves it."""
+    """What a host on Ray asks for. Ray starts a host on a node with these resources free, and reserves them."""
 
     cpus: Float | None = Field(
         None, ge=0, le=10_000, description="CPUs.", json_schema_extra={"default_text": "1; 0 in a Ray of the run's own"}

@@ -75,7 +75,7 @@ class Hyperparameters(Settings):
         yield from ()
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find valid settings that hardly do what was intended; paths start at the block."""
+        """Find valid settings that are probably mistakes; paths start at the block."""
         yield from ()
 
     def extra_columns(self) -> tuple[str, ...]:

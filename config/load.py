@@ -40,8 +40,8 @@ def load_config(
     """Load a configuration of any version of ML-Agents; files of old versions are converted, with warnings.
 
     Args:
-        path: the YAML file, or what it would hold as data (`plain` says what may be in it); None: defaults
-            alone, for all behaviours of the environment.
+        path: the YAML file, or what it would hold as data (`plain` says what may be in it); None: the defaults,
+            for all behaviours of the environment.
         overrides: values, or texts `path.to.key=value` with the value as YAML; they take precedence over the file,
             and later ones over earlier ones. Keys are today's, also where the file is old. List items are named
             by their index from 0: `pipeline.stages.0.host=main`.

@@ -147,7 +147,7 @@ def _writer(value: object) -> object:
 
 
 class WriterSettings(Settings):
-    """One statistics writer, which receives every summary that TensorBoard receives; its name alone will do."""
+    """One statistics writer, which receives every summary that TensorBoard receives; its name is enough."""
 
     use: Annotated[Text, BeforeValidator(_writer)] = Field(
         description=f"{'; '.join(f'`{name}`: {kind.meaning}' for name, kind in STATISTICS_WRITERS.items())}; or "

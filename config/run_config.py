@@ -222,7 +222,7 @@ def merge_default_settings(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tu
 
 
 def _league_in(own: Any, several: bool) -> LeagueSettings | None:
-    """Return the league of a behaviour, one of several or not, whose learners are no behaviours of their own yet."""
+    """Return the league of a behaviour, before its learners become separate behaviours; None if it has no league."""
     league = own.get("league") if isinstance(own, Mapping) else None
     if several and isinstance(league, str | Mapping) and not (isinstance(league, Mapping) and league.get("of")):
         league = {"rivals": UNKNOWN, **({"preset": league} if isinstance(league, str) else league)}

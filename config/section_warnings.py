@@ -1,4 +1,4 @@
-"""Warnings about accepted settings, as ML-Agents' files have them, that hardly do what was intended."""
+"""Warnings about accepted settings, as ML-Agents' files have them, that are probably mistakes."""
 
 from __future__ import annotations
 

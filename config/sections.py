@@ -95,7 +95,7 @@ class EnvSettings(ChoosingSettings):
 
 
 class EngineSettings(Settings):
-    """Drawing and time of the engine. Godot takes `time_scale` and `no_graphics` alone, other environments none."""
+    """Drawing and time of the engine. Godot only takes `time_scale` and `no_graphics`; other environments take none."""
 
     width: Int = Field(84, gt=0, le=16384, description="Width of the window, in pixels.")
     height: Int = Field(84, gt=0, le=16384, description="Height of the window, in pixels.")

@@ -1,4 +1,4 @@
-"""Requests to end while a command has nothing to save: they end its process at once, with one line of output.
+"""Requests to end while a command has nothing to save: they end its process immediately, with one line of output.
 
 An exception does not suffice: Python prints and swallows one raised under an import's lock, in a `__del__` or in a weak
 reference's callback, and the command continues. Import this module before any other: a Ctrl-C in the first second hits
@@ -21,7 +21,7 @@ else:
     REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals by which people, service managers, schedulers and terminals ask a process to end."""
 AT_ONCE = 130
-"""Exit status of a process that ended at once."""
+"""Exit status of a process that ended immediately."""
 
 _cleanups: list[Callable[[], object]] = []
 _ending = False
@@ -34,7 +34,7 @@ def taken_requests() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def ended_at_once(for_good: bool = False) -> Iterator[None]:
-    """Let requests end this process at once within the context, unless other code handles them.
+    """Let requests end this process immediately within the context, unless other code handles them.
 
     Has no effect outside the main thread.
 
@@ -81,7 +81,7 @@ NAMED_S, ENDED_S = 5.0, 30.0
 
 
 def end_in_time(status: int) -> None:
-    """End this process soon, with its status, whatever threads and exit handlers users' code has left."""
+    """End this process soon, with its status, regardless of threads and exit handlers that users' code has left."""
 
     def watch() -> None:
         never = threading.Event()

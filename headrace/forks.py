@@ -1,4 +1,4 @@
-"""Forks of this process by users' code: a child runs that code, and ends where it would return to ours.
+"""Forks of this process by users' code: a child runs that code, and ends when it would return to Headrace's code.
 
 A child has copies of everything, including the parent's event loop and its sockets to other processes. In our code it
 would write checkpoints and speak for the parent. This module lies below all packages, as `place` does.
@@ -27,7 +27,7 @@ _NEVER_RETURNS = os.path.join("multiprocessing", "popen_fork.py")
 
 @functools.cache
 def confine_forks() -> None:
-    """Make each later fork by users' code end where that code ends."""
+    """Make each later fork by users' code end when that code ends."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_confine)
 

@@ -15,7 +15,7 @@ CODE = (
     os.path.join(FOLDERS[0], ""),
     *(os.path.join(folder, part, "") for folder in FOLDERS for part in PARTS),
 )
-"""How the paths of our files begin."""
+"""The beginning of the paths of Headrace's files."""
 
 
 def on_linux() -> bool:

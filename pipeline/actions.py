@@ -1,6 +1,6 @@
 """The command's actions: train, validate, convert, export, plot, serve, and play a tournament.
 
-Heavy imports wait until there is something to run, so `--help` and `--validate` answer at once; the latter imports
+Heavy imports wait until there is something to run, so `--help` and `--validate` answer immediately; the latter imports
 the modules that the configuration names, and tries the run in a separate process.
 """
 

@@ -169,7 +169,7 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
 
 
 async def run_async(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
-    """Like `run`, within a running event loop. Cancelling it ends all hosts at once."""
+    """Like `run`, within a running event loop. Cancelling it ends all hosts immediately."""
     known = {each.name for each in fields(RunOptions)}
     if unknown := parts.keys() - known:
         raise TypeError(
@@ -179,7 +179,7 @@ async def run_async(config: Configuration, options: RunOptions | None = None, **
         with kept_surroundings(), kept_state():
             options = replace(options or RunOptions(), **parts)
             with _loaded(config, options.environment) as loaded:
-                if not isinstance(config, RunConfig):  # whoever has loaded it has its warnings
+                if not isinstance(config, RunConfig):  # the caller has loaded it, and has its warnings
                     for warning in loaded.warnings:
                         log.warning("%s", warning)
                 loaded, chosen = await asyncio.to_thread(settled_shape, loaded)

@@ -144,7 +144,7 @@ class RunOptions:
     """Replaces the environment that the configuration names: an environment of Gymnasium or PettingZoo, a function
     or class that makes one, a list of these for the instances, a vector environment, or an id (docs/python.md)."""
     stop: StopRequest | asyncio.Event | None = None
-    """Stops the run cleanly when set: drain, checkpoint, export. An `asyncio.Event` works in its own loop alone."""
+    """Stops the run cleanly when set: drain, checkpoint, export. An `asyncio.Event` only works in its own loop."""
     on_progress: Callable[[ProgressSnapshot], object] | None = None
     """Called about once a second."""
     on_summary: Callable[[SummaryWritten], object] | None = None

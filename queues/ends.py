@@ -49,7 +49,7 @@ class Outlet(ItemSink[T_contra], Protocol[T_contra]):
         """The queue's name."""
 
     def put_nowait(self, item: T_contra) -> None:
-        """Put an item at once, or raise `QueueFull`."""
+        """Put an item without waiting, or raise `QueueFull`."""
 
     def qsize(self) -> int:
         """Items put and not yet taken."""
@@ -69,7 +69,7 @@ class Inlet(ItemSource[T_co], Protocol[T_co]):
         """Remove and return the next item; waits while the queue is empty."""
 
     def get_nowait(self) -> T_co:
-        """Remove and return the next item at once, or raise `QueueEmpty`."""
+        """Remove and return the next item without waiting, or raise `QueueEmpty`."""
 
     def qsize(self) -> int:
         """Items put and not yet taken."""
@@ -107,7 +107,7 @@ class RoomOutlet(ABC, Generic[T]):
         self._send(item)
 
     def put_nowait(self, item: T) -> None:
-        """Put an item at once, or raise `QueueFull` or `QueueClosed`."""
+        """Put an item without waiting, or raise `QueueFull` or `QueueClosed`."""
         self._room.put_nowait(item)
         self._send(item)
 
@@ -145,7 +145,7 @@ class ArrivalsInlet(ABC, Generic[A, T]):
         return self._take(await self._arrivals.get())
 
     def get_nowait(self) -> T:
-        """Remove and return the next item at once, or raise `QueueEmpty` or `QueueClosed`."""
+        """Remove and return the next item without waiting, or raise `QueueEmpty` or `QueueClosed`."""
         return self._take(self._arrivals.get_nowait())
 
     def qsize(self) -> int:

@@ -1,4 +1,4 @@
-"""What Windows refuses to do with files: with open ones, mostly for a moment, and with long paths.
+"""Refusals of Windows: of open files, mostly for a moment, and of long paths.
 
 TensorBoard, a viewer, a virus scanner or a folder synchroniser holds a file open. Other systems permit it.
 """

@@ -36,7 +36,7 @@ _HELLO = b"\x00headrace-hello\x00"
 _WELCOME = b"\x00headrace-ready\x00"
 NONCE_BYTES = 16
 """Length of the random number that distinguishes a producer's welcome from its predecessor's."""
-_ITEM_HEAD = struct.Struct("<BII")  # kind, length and CRC-32 of what follows
+_ITEM_HEAD = struct.Struct("<BII")  # kind, length and CRC-32 of the rest
 _BACK = struct.Struct("<Bi")  # kind, slab
 _LARGEST_FRAME = 1 << 24
 _CHUNK = 1 << 16
@@ -96,7 +96,7 @@ def make_link(spec: LinkSpec) -> tuple[LinkEnd, LinkEnd]:
 
 
 class Channel(asyncio.Protocol):
-    """The socket of an opened end: sends bytes at once, and calls back with received bytes and at its end."""
+    """The socket of an opened end: sends bytes immediately, and calls back with received bytes and at its end."""
 
     def __init__(self, on_bytes: Callable[[bytes], None], on_lost: Callable[[], None]) -> None:
         self._on_bytes = on_bytes
@@ -129,7 +129,7 @@ class Channel(asyncio.Protocol):
         self._transport.close()
 
     async def wait_closed(self) -> None:
-        """Wait until either side has closed the channel. A cancelled wait closes it at once."""
+        """Wait until either side has closed the channel. A cancelled wait closes it immediately."""
         try:
             await self._over.wait()
         except asyncio.CancelledError:

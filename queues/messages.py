@@ -255,7 +255,7 @@ class PolicyUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A checkpoint's mark in the stream: what came before is in checkpoint `number`, what follows is not."""
+    """A checkpoint's mark in the stream: everything before it is in checkpoint `number`, and nothing after it."""
 
     number: int
     source: int = 0
@@ -280,7 +280,7 @@ class Assignment:
     """The opponent's snapshot, -1 for the newest policy; of several opponents, the first one's: the generation
     identifies all of them."""
     all_learn: bool = False
-    """Whether all teams learn at once, each with its newest policy."""
+    """Whether all teams learn simultaneously, each with its newest policy."""
 
     def learns(self, behavior_id: str) -> bool:
         """Return True if a behaviour id in self-play plays its newest policy and learns from its steps."""

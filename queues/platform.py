@@ -209,7 +209,7 @@ def _refuse_at_limit(error: OSError) -> None:
 
 
 def _file_in(folder: str, size: int) -> int:
-    """An unnamed file of `size` allocated bytes: a lack of room must not surface as SIGBUS later."""
+    """An unnamed file of `size` allocated bytes: otherwise a full disk would cause a SIGBUS later."""
     try:
         return _set_aside(folder, size)
     except OSError as error:

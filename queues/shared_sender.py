@@ -123,7 +123,7 @@ class SharedSender(Generic[T]):
         return self._untaken
 
     def put_nowait(self, item: T) -> None:
-        """Put an item at once.
+        """Put an item without waiting.
 
         Raises:
             QueueFull: if there is no room or no free slab for all its pieces, or other puts are waiting.

@@ -170,7 +170,7 @@ class StreamHeader:
 
 
 def pack_frame(kind: int, meta: Mapping[str, Any], table: Mapping[str, Any], arrays: Sequence[Array]) -> bytes:
-    """One whole frame, ready to be written at once.
+    """A complete frame, for a single write.
 
     Args:
         kind: HEADER, MESSAGE, INDEX or LATER.

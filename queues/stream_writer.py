@@ -1,7 +1,7 @@
 """Writes a stream file: a header, then one frame per message, and an index when it is closed.
 
 Each frame reaches the operating system in one write, so a killed process loses at most the frame in flight;
-`flush` makes what was written safe against a power cut as well. Reading is in `stream_reader`.
+after `flush`, the written messages also survive a power cut. Reading is in `stream_reader`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class StreamWriter:
         """Describe behaviours that the file's header lacks, before their first messages.
 
         Args:
-            later: the header of a hypothetical file of these behaviours alone; its `config` may be empty.
+            later: the header of a hypothetical file with only these behaviours; its `config` may be empty.
 
         Raises:
             StreamError: if the disk refuses it.

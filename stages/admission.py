@@ -10,7 +10,7 @@ AIM_S = 0.025
 request waits in the socket before it counts."""
 LEAST = 16
 _RISE, _FALL = 0.05, 0.5
-"""Changes of the bound for each timely and each late answer: they cancel where one answer in eleven is late."""
+"""Changes of the bound for each timely and each late answer: they cancel if one answer in eleven is late."""
 
 
 class Admission:

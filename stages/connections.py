@@ -28,7 +28,7 @@ READ_S = 30.0
 READ_BYTES = 32 * 1024
 """The least that the caller must read in that time, unless the whole answer is smaller."""
 REFUSED_S = 0.1
-"""Seconds until an excess request is refused. Callers retry at once, and immediate refusals would take the time in
+"""Seconds until an excess request is refused. Callers retry immediately, and immediate refusals would take the time in
 which the server answers others."""
 RESERVE = 64
 """Extra places for requests that the server answers even when all other places are taken."""
@@ -78,7 +78,7 @@ class Places:
 class Connections:
     """All connections of a server.
 
-    A connection needs its place while a request is answered. Where all places are taken, or all of one address, the
+    A connection needs its place while a request is answered. If all places are taken, or all of one address, the
     connection that has been idle for longest makes room for the next. If none is idle, the next connection gets a
     reserve place, which serves only some requests, or a 503 and a close.
 
@@ -141,7 +141,7 @@ class Connections:
         return True
 
     def turn_away(self, transport: asyncio.Transport) -> None:
-        """Refuse a connection a place, and close it after a while, as its caller reconnects at once."""
+        """Refuse a connection a place, and close it after a while, as its caller reconnects immediately."""
         late = len(self._turned_away) < self._places.most  # each holds a file open meanwhile
 
         def close() -> None:
@@ -223,7 +223,7 @@ class _Seat(asyncio.Protocol):
             self._admitted = None
 
     def drop(self) -> None:
-        """Close the connection at once; another may take its place."""
+        """Close the connection immediately; another may take its place."""
         self._connections.forget(self)
         if self._transport is not None and self.reserved:
             self._transport.write(_NO_PLACE)
@@ -243,7 +243,7 @@ class _Seat(asyncio.Protocol):
         self._await_header()
 
     def data_received(self, data: bytes) -> None:
-        """Pass on data, which may begin a request; refuse it where there are too many."""
+        """Pass on data, which may begin a request; refuse it if there are too many."""
         if self._transport is None:  # the connection has no place
             return
         if self._requests:

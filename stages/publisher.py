@@ -15,7 +15,7 @@ from headrace.stages.stage import Stage
 
 @dataclass(frozen=True)
 class PublisherPort:
-    """The publisher's interface to the actors. All calls return at once."""
+    """The publisher's interface to the actors. All calls return immediately."""
 
     send: Callable[[PolicyUpdate], None] = lambda update: None
     """Sends an update to every actor, into the policy queue of its behaviour id."""
@@ -26,8 +26,8 @@ class PublisherPort:
 class PolicyPublisher(Stage[PolicyUpdate, None]):
     """Sends the policies that trainers (or the ghost stage) emit to the actors.
 
-    An update for a behaviour name goes to every behaviour id of that name; one for a full behaviour id goes to that
-    alone. The publisher keeps the last one for each id, for actors that start later.
+    An update for a behaviour name goes to every behaviour id of that name; a policy for a full behaviour id goes
+    only to that id. The publisher keeps the last policy of each id, for actors that start later.
     """
 
     def __init__(self, port: PublisherPort | None = None) -> None:

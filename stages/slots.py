@@ -15,7 +15,7 @@ Numbers = NDArray[np.int64]
 Element = TypeVar("Element", bound=np.generic)
 
 Where = slice | Numbers
-"""Slots; a slice where they are consecutive, since NumPy's slices cost less than index arrays."""
+"""Slots; a slice if they are consecutive, as NumPy's slices cost less than index arrays."""
 
 NOBODY = 0
 # Arrays without dimensions: NumPy takes longer to read a Python value than to write one to a few slots.

@@ -49,7 +49,7 @@ class NoStatistics:
 
 @dataclass(frozen=True)
 class StageContext:
-    """What a stage receives at its start: its identity, and where it may report and write."""
+    """A stage's context, received at its start: its identity, and its places for reports and files."""
 
     name: str
     """The stage's name in the graph, unique with `replica`: the key of its part of a checkpoint."""
@@ -98,7 +98,7 @@ class Stage(Generic[In, Out]):
         """A number that changes while the stage makes progress with one item; None while it waits legitimately.
 
         Supervision (`pipeline.supervision`) calls this about once a second, to find stages that await forever. Only
-        stages that work long on one item, and await meanwhile, need one.
+        stages that work on one item for a long time, and await in between, need one.
         """
         return 0
 

@@ -1,6 +1,6 @@
 """Converts old keys in sections that still exist: those of versions 0.16 to 0.18, and later deprecated ones.
 
-`flat_block` and `flat_file` convert what is older.
+`flat_block` and `flat_file` convert older files.
 """
 
 from __future__ import annotations

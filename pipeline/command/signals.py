@@ -1,4 +1,4 @@
-"""Signals of the command line: the first shuts the run down cleanly, a further Ctrl-C ends it at once."""
+"""Signals of the command line: the first shuts the run down cleanly, a further Ctrl-C ends it immediately."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def students_of(config: RunConfig, behavior: str) -> list[str]:
 
 
 def offline_demonstrations(config: RunConfig) -> dict[str, str]:
-    """Return the `demo_path` of each behaviour if all learn from demonstrations alone and no agent acts."""
+    """Return the `demo_path` of each behaviour if all learn only from demonstrations and no agent acts."""
     if config.replay is not None or config.checkpoint_settings.inference:
         return {}
     paths = {name: settings.demonstrations for name, settings in config.behaviors.items() if settings.learns}

@@ -1,7 +1,7 @@
 """Process-wide state that Headrace depends on, kept as it was when the user's code began to run.
 
 An environment may change that state at any moment, usually by accident: it configures its own log, or imports a package
-that does. Each process checks the state about once a second, restores it where it was changed, and warns once.
+that does. Each process checks the state about once a second, restores it if it has changed, and warns once.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def keeping_handler(logger: logging.Logger, handler: logging.Handler) -> Iterato
 
 
 def put_back() -> None:
-    """Restore whatever was changed of the kept state."""
+    """Restore the changed parts of the kept state."""
     if _kept is not None:
         _kept.put_back()
 

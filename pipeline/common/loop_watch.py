@@ -84,7 +84,7 @@ LOOK_EVERY_S = 1.0
 YIELD_S = 10.0
 """Seconds within which interrupted code releases the event loop, unless it is in a C call."""
 _BREAK = getattr(signal, "SIGURG", None)
-"""Interrupts a sleep or a system call of the main thread; the system ignores it where no handler is set."""
+"""Interrupts a sleep or a system call of the main thread; the system ignores it if no handler is set."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -83,7 +83,7 @@ def interpreter_to_start(platform: str = sys.platform) -> tuple[str, dict[str, s
 
     In a virtual environment on Windows, `python.exe` is a launcher that starts the interpreter as a child with another
     process id. So, as `multiprocessing` does, we start the interpreter itself and pass it the launcher's name, by which
-    it finds the environment. The interpreter drops that variable at once, so its own children don't see it.
+    it finds the environment. The interpreter drops that variable immediately, so its own children don't see it.
     """
     base: str = getattr(sys, "_base_executable", None) or sys.executable
     if platform != "win32" or os.path.normcase(base) == os.path.normcase(sys.executable):

@@ -1,6 +1,6 @@
 """Requests to end this process, received by a thread: signals, and on Windows those of the console and other processes.
 
-They take effect whatever the event loop is doing, with any kind of event loop.
+They take effect even if the event loop is busy, with any kind of event loop.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _receive(sock: socket.socket, numbers: Sequence[int], answer: Callable[[], o
 
 @contextmanager
 def _console_heard(sock: socket.socket, name: str) -> Iterator[None]:
-    """Treat Ctrl-Break and the end of the console, whoever reports it first, as signals too."""
+    """Also treat Ctrl-Break and the end of the console as signals, from the first source that reports it."""
     with ExitStack() as heard:
         if sys.platform == "win32":
             ending = threading.Event()

@@ -292,7 +292,7 @@ class BeginCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class SaveNow:
-    """Write your part of checkpoint `number` at once, without waiting for a barrier that may never come."""
+    """Write your part of checkpoint `number` immediately, without waiting for a barrier that may never come."""
 
     number: int
 

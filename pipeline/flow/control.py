@@ -165,7 +165,7 @@ MEASURED_UPDATES = 5
 MOST_COLLECTING = 3.0
 """Largest ratio of collecting time to learning time at which actors run ahead: there it saves a quarter of the time."""
 AHEAD = 1
-"""Number of updates that actors run ahead where that pays."""
+"""Number of updates that actors run ahead if that pays off."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ class _Account:
     returned: dict[str, int] = field(default_factory=dict)
     """By stage: credits that it has returned."""
     marks: list[tuple[int, int]] = field(default_factory=list)
-    """(steps, version), both rising: that version or newer ones make the source's steps after that many."""
+    """(steps, version), both ascending: after this many steps, the source uses this version or newer ones."""
 
     @property
     def out(self) -> int:

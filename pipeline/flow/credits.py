@@ -40,7 +40,7 @@ class CreditLedger:
 
     Args:
         at_rest: grant only when nothing is in transit: all actors are waiting, and what they emitted has reached its
-            trainer or was returned. Grants then do not depend on timing, and all actors get theirs at once.
+            trainer or was returned. Grants then do not depend on timing, and all actors get theirs simultaneously.
     """
 
     RESTORED = -1
@@ -98,7 +98,7 @@ class CreditLedger:
     def close_window(self, behavior: str) -> None:
         """Close the account of a behaviour whose trainer is lost: what is outstanding is written off.
 
-        All actors have to continue as new sources. Their earlier steps count for the other behaviours alone.
+        All actors have to continue as new sources. Their earlier steps count only for the other behaviours.
         """
         self._windows.pop(behavior, None)
         self._early.pop(behavior, None)

@@ -37,7 +37,7 @@ _CLEANUP = "headrace.pipeline.hosts.process_cleanup"
 
 
 def die_with(parent: int) -> None:
-    """Let the system kill this process with its parent, where it can; exit at once if the parent is gone already."""
+    """Let the system kill this process with its parent, if it can; exit immediately if the parent is gone already."""
     _die_by(signal.SIGKILL if sys.platform != "win32" else 0)
     if sys.platform != "win32" and os.getppid() != parent:
         os._exit(1)
@@ -104,6 +104,6 @@ class HostLifeline:
 
 
 def _describe_imports(_: object, thread: int) -> str:
-    """Describe where a process is that has not begun its work."""
+    """Describe the progress of a process that has not begun its work."""
     frame = sys._current_frames()[thread]
     return f"its imports\n  File {frame.f_code.co_filename!r}, line {frame.f_lineno}, in {frame.f_code.co_name}"

@@ -80,7 +80,7 @@ class MainLifeline:
         return bytes(answer)
 
     def close(self) -> None:
-        """Close the line, which ends whatever is left of the host."""
+        """Close the line, which ends the rest of the host."""
         self._sock.close()
 
 

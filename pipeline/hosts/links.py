@@ -27,10 +27,10 @@ UNTOUCHED_SLAB = 32 * 2**20
 """Slab size where memory is allocated when touched: generous, because it costs only address space."""
 
 COUNTED_SLAB = 16 * 2**20
-"""Slab size on Windows, where a link's whole memory counts as used from its first message on."""
+"""Slab size on Windows, where a link's whole memory counts as used after its first message."""
 
 RESERVED_SLAB = 2 * 2**20
-"""Slab size for files in the temporary folder, where every byte is allocated at once, even of unused links."""
+"""Slab size for files in the temporary folder, where every byte is allocated immediately, even for unused links."""
 
 
 def default_slab_bytes(platform: str = sys.platform) -> int:
@@ -86,13 +86,13 @@ class ProcessEdges:
             await sender.wait_closed()
 
     async def abandon(self) -> None:
-        """Close everything at once without notice, as the end of the process would."""
+        """Close everything immediately without notice, as the end of the process would."""
         for end in self._ends.values():
             end.close()
         opened: list[SharedSender[Any] | SharedReceiver[Any]] = [*self._senders, *self._receivers]
         for each in opened:
             with suppress(TimeoutError):
-                async with asyncio.timeout(0):  # which closes it at once
+                async with asyncio.timeout(0):  # which closes it immediately
                     await each.wait_closed()
 
 

@@ -1,6 +1,6 @@
 """Starts the first learner's process before the configuration is read, as importing torch takes most of a start.
 
-This module guesses the learner from the words of the command and the file with the standard library alone, because
+This module guesses the learner from the words of the command and the file with only the standard library, because
 parsing them needs imports that take a quarter of a second. It guesses only if the command clearly requests a run in
 processes. A wrong guess costs one process, which imports for nothing and ends as soon as the configuration is known.
 """

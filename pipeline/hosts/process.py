@@ -2,7 +2,7 @@
 
 The child is `python -m headrace.pipeline.hosts.child` (`child_process`); one msgpack message on its standard input
 brings its plan, its control sockets and its links. It ends when it has no work left, when main's end of the control
-channel closes, or at once when main is gone (`lifeline`), so nothing is left behind when main is killed.
+channel closes, or immediately when main is gone (`lifeline`), so nothing is left behind when main is killed.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class HostHandle(Protocol):
         """Describe what it is doing, with its stack, even if it hangs."""
 
     def kill(self) -> None:
-        """End it at once."""
+        """End it immediately."""
 
     def close(self) -> None:
         """Close the control channel and release all that main holds of this host."""

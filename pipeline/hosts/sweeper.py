@@ -1,12 +1,12 @@
 """The sweeper: a small program next to main that ends processes left behind by dead ones.
 
-It runs as a script with the standard library alone, and takes main's mark, which begins with main's process id. Main
+It runs as a script with only the standard library, and takes main's mark, which begins with main's process id. Main
 writes a line `pid mark` for each process to watch; the first line is main's own. The descendants of a process carry its
 mark in their environment (`HEADRACE_HOST`), and most are in its session. A program that overwrites its environment with
 its title, as Ray's do, loses its mark: the sweeper knows it by its process group and its open files in a folder, which
 a line `folder path` names. When a watched process has ended, in whatever way, the sweeper sends SIGTERM to those left
-behind and kills them after `GRACE_S`; with main, it kills hosts at once. It removes the folders at the end. All this
-works even after `kill -9` of main. If the sweeper is killed, main restarts it; if main is gone too, a host does
+behind and kills them after `GRACE_S`; with main, it kills hosts immediately. It removes the folders at the end. All
+this works even after `kill -9` of main. If the sweeper is killed, main restarts it; if main is gone too, a host does
 (`process_cleanup`). Linux only: it needs pidfd and /proc.
 """
 

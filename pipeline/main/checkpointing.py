@@ -161,7 +161,7 @@ class Checkpointing:
             source.control.send(BeginCheckpoint(number))
 
     def repeat_for_learner(self, learner: HostHandle) -> None:
-        """Let a learner that replaces a lost one save at once: the barrier may have been lost with its predecessor."""
+        """Let a learner that replaces a lost one save immediately: its predecessor may have lost the barrier."""
         number = self._assembler.pending
         if number is not None and self._missing_of(learner.plan.name):
             learner.control.send(SaveNow(number))
@@ -318,7 +318,7 @@ class Checkpointing:
                 self._held = number
                 log.warning("Checkpoint %d waits: %s.", number, error)
             return
-        if self._plan.deterministic:  # the next one is due where a run resumed from this one would save it
+        if self._plan.deterministic:  # the next checkpoint is due at the same step as in a resumed run
             for state in self._behaviors.values():
                 state.checkpoint_begun()
         if self._unseen():  # they start from this checkpoint, as the one that the run resumed from may be gone

@@ -335,7 +335,7 @@ class SilenceWatch:
     def started(self, host: HostHandle) -> None:
         """Watch a host from now on."""
         role = host_role(host.plan.role)
-        # A host in main's event loop can't be ended alone while it blocks the loop.
+        # A host in main's event loop can't be ended separately while it blocks the loop.
         limits: Role = role.limits if host.may_hang else "main"
         self._run.supervisor.started(host.plan.name, limits, time.monotonic(), role.patience)
 

@@ -65,7 +65,7 @@ class Launcher:
         self._running = running
         self._sources = 0
         self._starting = asyncio.Lock()
-        """Held while a learner starts and is joined; one that dies meanwhile is replaced afterwards."""
+        """Held while a learner starts and joins; if a learner dies in the meantime, it is replaced afterwards."""
         self.actors: dict[int, ActorSlot] = {}
         """Actors, by replica."""
         self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
@@ -189,7 +189,7 @@ class PolicyRelay(Protocol):
 
 
 class Broadcaster:
-    """Sends at once without waiting; an actor that has ended gets nothing.
+    """Sends without waiting; an actor that has ended gets nothing.
 
     Args:
         launcher: holds the actors.

@@ -1,9 +1,9 @@
 """The shape of a run: automatic choices about its hosts and environments that the configuration leaves open.
 
-Processes pay where there is a second core. Several actors pay where an environment's instances step one after another,
-the steps are slow, and there are cores for them. Actors share the configured number of instances, so that learning does
-not depend on the machine. A separate process measures the time of steps before the run. A resumed run keeps the choices
-in its folder's configuration, and the defaults of the version that began it.
+Processes pay off if there is a second core. Several actors pay off if an environment's instances step one after
+another, the steps are slow, and there are cores for them. Actors share the configured number of instances, so that
+learning does not depend on the machine. A separate process measures the time of steps before the run. A resumed run
+keeps the choices in its folder's configuration, and the defaults of the version that began it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headrace.surroundings import absolute
 log = logging.getLogger(__name__)
 
 TICK_S = 2e-4
-"""Seconds of a tick beyond its environments' steps, whatever their number: decisions, rows, messages."""
+"""Seconds of a tick for decisions, rows and messages, in addition to the steps of any number of environments."""
 WORTH = 1.25
 """Minimum speed-up in steps per second that further actors must promise."""
 GROWTH = 1.1
@@ -178,7 +178,7 @@ def _may_share(config: RunConfig) -> bool:
 
 
 def _has_player(config: RunConfig) -> bool:
-    """Return True if a person plays, in one instance alone."""
+    """Return True if a person plays, in a single instance."""
     return any(brain.name == "player" for settings in config.behaviors.values() for brain in settings.brain)
 
 

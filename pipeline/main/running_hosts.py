@@ -140,7 +140,7 @@ class RunningHosts:
             look()
 
     def dismiss_all(self, seconds: float) -> None:
-        """End hosts whatever they are doing, with the processes that they started; kill the slow ones."""
+        """End hosts, even busy ones, with the processes that they started; kill the slow ones."""
         for name, host in self._hosts.items():
             if name not in self._ended:
                 self._dismissed.add(name)

@@ -11,7 +11,7 @@ from headrace.pipeline.hosts.held import HostLifeline, hold_lifeline
 
 
 def main(line: str, last_words: str) -> None:
-    """Answer the request, and end the process at once, whatever threads the call has left."""
+    """Answer the request, and end the process immediately, even if the call has left threads."""
     lifeline = hold_lifeline(line)
     prepare_output()  # for the output of the user's code
     leave_signals_to_main()

@@ -29,7 +29,7 @@ from headrace.stages.loading import users_folders
 
 _CHILD = "headrace.pipeline.trial_run:try_run"
 _FOR_PROGRAMS = 2
-"""Multiple of `env_settings.timeout_wait` for the trial of a program, whose start alone may take that long."""
+"""Multiple of `env_settings.timeout_wait` for the trial of a program, whose start may already take that long."""
 _SKIP = "--no-env-check skips this check"
 _ROOM = re.compile(r"\bstages[/\\\\](\w+)[/\\\\]")
 _COMPUTING = ("policy", "trainer")

@@ -198,7 +198,7 @@ class LogTail(logging.Handler):
             logger.removeHandler(self)
 
 
-# A league's report for the page: ratings, and the matrix of results, neighbours summed where it is large.
+# A league's report for the page: ratings, and the matrix of results, neighbours summed if it is large.
 
 MOST_CELLS = 40
 """Maximum number of rows and of columns of the matrix."""

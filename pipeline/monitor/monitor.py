@@ -114,7 +114,7 @@ class PageServer:
 
 
 LEAGUE_EVERY_S = 5.0
-"""Seconds between two reports of leagues, which grow."""
+"""Seconds between two reports of leagues, whose size grows."""
 RUN = "live"
 """The run's id in the paths."""
 

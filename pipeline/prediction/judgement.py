@@ -64,7 +64,7 @@ def critic_of(file: Path) -> Callable[[Columns], Floats]:
     """Return a function from n observations to the values [n, S] of S reward signals, by the critic in a file.
 
     Raises:
-        PredictError: if the file has no critic that values a state alone.
+        PredictError: if the file has no critic that values a single state.
     """
     if not is_export(file) or file.suffix != ".pt":
         raise PredictError(

@@ -163,7 +163,7 @@ class LoadedPolicy:
         includes the entropy. With S reward signals, in the YAML's order, the last axis is [S].
 
         Raises:
-            PredictError: if the observation does not fit, or the file has no critic that values a state alone: an
+            PredictError: if the observation does not fit, or the file has no critic that values a single state: an
                 `.onnx` model, or the policy of a trainer without one, of POCA (which values groups) or with memory.
         """
         columns, single = self._reader.read(obs)

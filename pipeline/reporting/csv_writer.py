@@ -24,7 +24,7 @@ class CsvWriter(StatisticsWriter):
     """A writer of tables: a file `statistics.csv` in the folder of each category, a row for each summary.
 
     The columns are `step`, `time` (seconds since 1970) and the statistics, each as the one number that TensorBoard
-    shows; a cell is empty where a statistic had no value. A row is passed to the operating system when `write` returns.
+    shows; a cell is empty if a statistic had no value. A row is passed to the operating system when `write` returns.
     When a new statistic appears, the file is rewritten with another column.
 
     Args:

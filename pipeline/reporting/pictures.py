@@ -70,7 +70,7 @@ def shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def grouped(each_settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Group the indices of runs of one configuration; a run of unknown configuration stands alone."""
+    """Group the indices of runs of one configuration; a run of unknown configuration is a separate group."""
     groups: list[list[int]] = []
     for place, settings in enumerate(each_settings):
         for group in groups:

@@ -322,7 +322,7 @@ class _BehaviorWatch:
         self._mark: TrainerReport | None = None
 
     def record(self, report: TrainerReport) -> None:
-        """Note a report. Speeds are of whole updates: collecting alone is fast, and learning alone brings no steps."""
+        """Note a report. Speeds cover whole updates: only collecting is fast, and only learning brings no steps."""
         speed = self.progress.steps_per_s
         since = self._updated if report.version else self._mark  # before the first update, over the time so far
         if since is None or since.at > report.at:

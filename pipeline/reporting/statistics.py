@@ -95,7 +95,7 @@ class _Accumulator:
         self.values: list[float] = []
 
     def add(self, value: float, rng: random.Random) -> None:
-        """Welford's update, which stays accurate where a sum of squares cancels."""
+        """Welford's update, which stays accurate when a sum of squares cancels."""
         self.count += 1
         self.total += value
         delta = value - self.mean

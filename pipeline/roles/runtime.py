@@ -31,7 +31,7 @@ REPORT_EVERY_S = 1.0
 
 
 class Host(ABC):
-    """One host, whatever its role.
+    """One host, in any role.
 
     Args:
         plan: the host's plan.

@@ -115,7 +115,7 @@ class TrainerHost(Host):
             behavior=plan.behavior,
             settings=self._settings,
             spec=self._spec,
-            # From the behaviour alone, not the host, so that a replay of its inlet reproduces the weights.
+            # From only the behaviour, not the host, so that a replay of its inlet reproduces the weights.
             seed=derive_seed(plan.seed, TRAINER, plan.behavior),
             device=device,
             autograd=self.config.torch_settings.gradients == "autograd",

@@ -31,12 +31,12 @@ from headrace.stages.stage import Source, StageContext
 
 @dataclass(frozen=True)
 class ActorPort:
-    """The actor's calls to its host. All return at once."""
+    """The actor's calls to its host. All return immediately."""
 
     announce: Callable[[BehaviorSpec], None] = lambda spec: None
     """The environments have announced a new behaviour id."""
     ended: Callable[[str], None] = lambda reason: None
-    """The environments have ended in order, for this reason: the actor emits what it holds, and then nothing more."""
+    """The environments have ended normally, for this reason: the actor emits the rest of its data, and nothing else."""
     stopped: Callable[[], None] = lambda: None
     """The host has taken the last item after a requested stop; the actor has only to close the environments."""
 
@@ -85,7 +85,7 @@ class Actor(Source[Item]):
         self._stopping = self._changed = self._held = False
         self._checkpoint: int | None = None
         self._adopted: dict[str, int] = {}
-        # While another process decides: what arrives meanwhile, to be applied after its answer.
+        # While another process decides: messages that arrive in the meantime, to be applied after its answer.
         self._consulting = False
         self._deferred: list[Callable[[], None]] = []
         self._known: set[str] = set()
@@ -231,7 +231,7 @@ class Actor(Source[Item]):
         }
 
     def _obeys(self) -> bool:
-        """True if the actor follows commands now: in deterministic runs, only where it stands still."""
+        """True if the actor follows commands now: in deterministic runs, only while it is idle."""
         if not self._resets_at_checkpoints or self._state in STANDS_STILL:
             return True
         return not self._account.bounded()

@@ -65,7 +65,7 @@ class CreditGate:
             self._number += 1
             self._ask(used, low, ())
 
-    # A waiting actor holds nothing: otherwise all others could wait for what it holds (docs/decisions/020).
+    # A waiting actor holds nothing: otherwise all others could wait for it (docs/decisions/020).
     def wait(self, used: Mapping[str, int], alive: Collection[str]) -> None:
         """Request credits for an actor that stands still: it has emitted all it held, and returns unused credits."""
         self._requested = True
@@ -198,7 +198,7 @@ class CreditAccount:
             self._gate.wait(self._count_used(), self._learners)
 
     def ask_anew(self) -> None:
-        """Request credits again, whatever the last request was for."""
+        """Request credits again, regardless of the last request."""
         self.forget_request()
         self.ask()
 
@@ -213,7 +213,7 @@ class CreditAccount:
         self.ask()
 
     def forget_request(self) -> None:
-        """Allow the next request, whatever it is for."""
+        """Allow the next request, for any behaviours."""
         self._requested_for = None
 
     def newest_versions(self) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """The states of the actor, and the table of its transitions. `actor` implements the guards and actions.
 
 A *tick* is a decision of the policies (DECIDING) followed by a step of the environments (DECIDED). An actor without
-credits stands still: it has emitted all that it held, and follows its host's commands at once.
+credits stands still: it has emitted all that it held, and follows its host's commands immediately.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ class TickAgents:
             self._last = None
 
     def forget_stamps(self) -> None:
-        """Compare the stamps of the next decisions with those of the open ones, whatever the last tick's were."""
+        """Compare the stamps of the next decisions with those of the open ones, regardless of the last tick's."""
         self._last = None
 
 

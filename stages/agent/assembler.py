@@ -31,9 +31,9 @@ class Assembler:
     An agent has a slot as long as it has an open decision. For each slot, the agent state holds the decision's row in
     the pages, its stamps, and the episode's return so far.
 
-    The trajectories of a group's agents close together: where one closes, those of its group mates are cut at the same
-    tick. One batch therefore tells the trainer what the whole group did at each moment, and which agents were left
-    when one ended.
+    The trajectories of a group's agents close together: when one closes, those of its group mates are cut at the same
+    tick. One batch therefore shows the trainer the actions of the whole group at each moment, and the agents that
+    were left when one ended.
 
     Attributes:
         pending: learning rows held: completed rows of unfinished trajectories, and closed rows not yet emitted.
@@ -111,7 +111,7 @@ class Assembler:
             self._cut_mates(self._mates)
 
     def cut(self, max_first_version: int | None = None) -> None:
-        """Close unfinished trajectories where they stand; open decisions become the first rows of the next ones.
+        """Close unfinished trajectories at their current rows; open decisions become the first rows of the next ones.
 
         Args:
             max_first_version: cut only trajectories whose first policy version is at most this; None cuts all.
@@ -138,7 +138,7 @@ class Assembler:
         self._pages.write_decisions(self._agents.cursor[slots[known]], decisions, step.policy_versions[known])
 
     def close(self, *, truncated: bool, env_ids: Numbers | None = None) -> None:
-        """Close unfinished trajectories where they stand, and forget their agents with the open decisions.
+        """Close unfinished trajectories at their current rows, and forget their agents with the open decisions.
 
         Args:
             truncated: how the trajectories are marked.

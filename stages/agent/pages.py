@@ -100,7 +100,7 @@ class Pages:
         rewards: [R] the reward after a row's action.
         versions: [R] the version of the policy that decided.
         of_groups: `columns.GROUP_ROW_COLUMNS` [R] by name; empty where the behaviour has no groups.
-        env_frames: [R] the number of environment steps that a row's action lasted; None where each lasts one.
+        env_frames: [R] the number of environment steps that a row's action lasted; None if each lasts one.
     """
 
     def __init__(self, step: StepBatch, horizon: int) -> None:

@@ -27,7 +27,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     The stage keeps one open decision per agent and the steps before it. It ignores the ending of an agent without an
     open decision, and the reward in that agent's decision row. An agent that starts another episode without an
     ending row loses its open decision, whose reward and next observation are unknown; the steps before it leave as
-    truncated, with that decision's observation as their next observation, and a warning is logged once. Where only the
+    truncated, with that decision's observation as their next observation, and a warning is logged once. If only the
     self-play stamp of an agent changes, its trajectory is cut: each step keeps the stamp of its decision, and none is
     lost. An agent that vanishes without an ending row keeps its slot forever, as it may come back: environments must
     end their agents, or the actor must call `drop_environments`.
@@ -39,7 +39,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     Args:
         horizons: `time_horizon` by behaviour name, as a mapping or a function.
         source: the incarnation of the actor, for flow credits.
-        min_rows: the number of rows of closed trajectories from which on `emit_full` emits them; 1 means at once.
+        min_rows: the number of rows of closed trajectories from which on `emit_full` emits them; 1 means immediately.
 
     Raises:
         StageError: if `min_rows` or a behaviour's horizon is less than 1, or a horizon is unknown.

@@ -1,4 +1,4 @@
-"""The request for a brain that does not learn, and what other modules need to know of one."""
+"""The request for a brain that does not learn, and its interface to other modules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BrainRequest:
     spec: BehaviorSpec | None = None
     """The behaviour id; None before it is known, for a request that is only checked."""
     person: Callable[[BehaviorSpec], ActingPolicy] | None = None
-    """Makes a brain that follows a person's keys; None where no person can play."""
+    """Makes a brain that follows a person's keys; None if no person can play."""
 
     @property
     def where(self) -> str:
@@ -52,7 +52,7 @@ class BrainShare:
 
 
 class Memoryless:
-    """What all `ActingPolicy`s without weights and memory share: all but `act`."""
+    """The common part of all `ActingPolicy`s without weights and memory: everything except `act`."""
 
     memory_size = 0
     previous_action_size = 0

@@ -1,7 +1,7 @@
 """Results of the games that end at a tick: each is reported once, with the generation of the mapping that played it.
 
 An environment that knows its games declares them (`GameResults`). In others, games are inferred from the learning
-team's episodes, as in ML-Agents: the sign of the last reward is the result. Where no team learns in turns, a game is
+team's episodes, as in ML-Agents: the sign of the last reward is the result. If no team learns in turns, a game is
 over when no agent of its instance continues, and has a result only where brains that do not learn play each other: that
 of the lowest team.
 """

@@ -24,7 +24,7 @@ class NoDecisionError(Exception):
 
 
 class DecisionClient(Protocol):
-    """Whoever answers."""
+    """The answering side."""
 
     async def ask(self, questions: tuple[PolicyQuestion, ...]) -> tuple[PolicyAnswer, ...]:
         """Return the answers to all questions of a tick, in their order; cancelling the wait abandons the request.

@@ -1,7 +1,7 @@
 """Players of an evaluation, and opponents: which players an evaluated policy meets.
 
 A player decides for the agents of one behaviour id, from the rows that need a decision. Opponents are the agents of
-other teams; where an environment has only one team, those of other behaviours. A policy's mates always act by their own
+other teams; if an environment has only one team, those of other behaviours. A policy's mates always act by their own
 newest policies. `headrace.config.opponents` has the table of opponents.
 """
 
@@ -91,7 +91,7 @@ class EvaluationOpponents(Protocol):
     """Gives the agents of each opponent behaviour id a player."""
 
     everyone_counts: bool
-    """True if the evaluated policy plays for all teams at once; False if for one after the other, in separate games."""
+    """True if the evaluated policy plays for all teams simultaneously; False if for one team at a time."""
 
     def player(self, spec: BehaviorSpec, newest: PolicyUpdate | None, play: PlayPolicy) -> Player:
         """Make a player for one evaluation.
@@ -195,7 +195,7 @@ def make_opponents(config: RunConfig, store: SnapshotStore) -> EvaluationOpponen
 
 
 def check_opponents(config: RunConfig) -> list[LoadError]:
-    """Find the mistakes that keep the opponents from being made, as far as they show without making them."""
+    """Find mistakes that would prevent the creation of the opponents, as far as possible without creating them."""
     settings = config.evaluation
     if settings is None or settings.opponents in EVALUATION_OPPONENTS:
         return []

@@ -32,7 +32,7 @@ class Played(NamedTuple):
 class ScoreKeeper:
     """Keeps the score of one actor's play.
 
-    The environment declares the result of a game. Where it declares none, the sign of an episode's last reward is the
+    The environment declares the result of a game. If it declares none, the sign of an episode's last reward is the
     result, as in self-play's ratings, for behaviours with self-play.
 
     Args:

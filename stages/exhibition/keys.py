@@ -1,4 +1,4 @@
-"""Keys: which ones a person holds, and what they mean as an agent's action."""
+"""Keys: the ones that a person holds, and their meaning as an agent's action."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def default_keys(actions: ActionSpec, masked: bool = False) -> KeyMapSettings:
 
 
 def buttons(keys: KeyMapSettings) -> list[list[str]]:
-    """Return the keys by effect, a list for each button of a page; keys without an effect alone get one each."""
+    """Return the keys by effect, a list for each button of a page; each key without its own effect gets a button."""
     found: dict[KeySettings, list[str]] = {}
     for key, does in keys.press.items():
         if len(key) == 1 or _TOGETHER not in key:

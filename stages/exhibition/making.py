@@ -1,7 +1,7 @@
 """Makes the one instance of a run's environments that people see: in a film, on the page, or in its own window.
 
 Every run that trains is shown, or refused by name: `why_not_shown` refuses before anything is made,
-`make_shown_group` where only the environment itself can tell.
+`make_shown_group` if only the environment itself can tell.
 """
 
 from __future__ import annotations

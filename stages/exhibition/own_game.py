@@ -47,7 +47,7 @@ class Seats:
         self.paused = False
         """True while a person pauses the game."""
         self.speed = 1.0
-        """1 is the game's own pace."""
+        """1: the game's own speed."""
         self.changed = asyncio.Event()
         """Set when the state may have changed; each waiter clears it before its check."""
         self._keys = keys
@@ -87,7 +87,7 @@ class Seats:
         return ""
 
     def actions(self, spec: BehaviorSpec, masks: Masks, count: int) -> ActionBatch:
-        """Return the pressed keys as the actions of `count` agents; rest where no key counts."""
+        """Return the pressed keys as the actions of `count` agents; the rest action if no key counts."""
         keys = self._keys(spec)
         rows = [*self._decided(keys, spec, masks, count)]
         if None in rows:  # a waiting game continues without its person, who has just gone
@@ -145,7 +145,7 @@ class PersonBrain(Memoryless):
 
 
 def make_player(request: BrainRequest) -> ActingPolicy | None:
-    """Make the brain, where there are seats.
+    """Make the brain, if there are seats.
 
     Raises:
         StageError: if there are no seats.

@@ -1,8 +1,9 @@
 """Rock, paper, scissors with stakes, as an environment group: the smallest game without a best strategy.
 
-Both teams choose at once, and a tick is a game. The winner gets the stake of the winning choice, and the loser loses as
-much. In equilibrium the stake of scissors sets the share of rock, the stake of rock that of paper, and the stake of
-paper that of scissors (`equilibrium`). A best response to only the last opponent cycles forever (docs/league.md).
+Both teams choose simultaneously, and a tick is a game. The winner gets the stake of the winning choice, and the loser
+loses as much. In equilibrium the stake of scissors sets the share of rock, the stake of rock that of paper, and the
+stake of paper that of scissors (`equilibrium`). A best response to only the last opponent cycles forever
+(docs/league.md).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def payoffs(stakes: Sequence[float] = STAKES) -> NDArray[np.float64]:
 
 
 def equilibrium(stakes: Sequence[float] = STAKES) -> NDArray[np.float64]:
-    """Return the strategy [3] that loses to no other."""
+    """Return the strategy [3] that loses to no other strategy."""
     rock, paper, scissors = stakes
     return np.array([scissors, rock, paper]) / sum(stakes)
 

@@ -64,7 +64,7 @@ class Display:
     keys: Mapping[str, KeyMapSettings]
     """By behaviour id: the keys of a person who plays for it."""
     aim: str = ""
-    """What wins."""
+    """The condition for winning."""
 
 
 @runtime_checkable

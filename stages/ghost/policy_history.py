@@ -228,8 +228,8 @@ class PolicyHistory:
     def _first_swap(self) -> int:
         """Steps in a turn until the first swap is due: half of `swap_steps`.
 
-        So no swap falls due just as a turn ends, where it would be useless and a matter of timing. The formula for x
-        swaps in a turn gives x, even if the last batches come slightly early or late.
+        So no swap falls due just as a turn ends: such a late swap would be useless, and would depend on timing. The
+        formula for x swaps in a turn gives x, even if the last batches come slightly early or late.
         """
         return (self.settings.swap_steps + 1) // 2
 
@@ -250,5 +250,5 @@ class PolicyHistory:
 
 
 def all_teams_learn(histories: Mapping[str, PolicyHistory]) -> bool:
-    """Return True if all teams learn at once, with their newest policies; all histories of a run agree on this."""
+    """Return True if all teams learn simultaneously, with their newest policies; all histories of a run agree."""
     return any(history.settings.learning_teams == "all" for history in histories.values())

@@ -1,8 +1,8 @@
 """Decides for the agents of many actors: all waiting requests for a policy go through it in one forward pass.
 
 This is the design of SEED RL (Espeholt et al. 2020, "SEED RL: Scalable and Efficient Deep-RL with Accelerated Central
-Inference"): actors only step environments, and policies run where there is a GPU, or a core with a large cache. Unlike
-in SEED RL, the agents' memories stay with their actors, so an actor that dies leaves no state here.
+Inference"): actors only step environments, and policies run on a machine with a GPU, or on a core with a large cache.
+Unlike in SEED RL, the agents' memories stay with their actors, so an actor that dies leaves no state here.
 """
 
 from __future__ import annotations

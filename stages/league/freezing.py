@@ -57,7 +57,7 @@ def is_due(freeze: FreezeSettings, steps: int, chances: Sequence[float]) -> bool
 
 
 def is_reset(reset: ResetSettings | None, random: np.random.Generator) -> bool:
-    """Draw if a learner that was just frozen is to be reset; nothing is drawn where that is certain."""
+    """Draw if a learner that was just frozen is to be reset; nothing is drawn if that is certain."""
     if reset is None or reset.probability in (0.0, 1.0):
         return reset is not None and reset.probability == 1.0
     return bool(random.random() < reset.probability)

@@ -1,4 +1,4 @@
-"""The design of a policy, all that it is built from; and what follows from it: columns of decisions, and tensors.
+"""The design of a policy, which fully describes its structure; and its consequences: columns of decisions, and tensors.
 
 Trainer and actors have the same design. A trainer names further columns of decisions in `extra_columns`, of its class
 or of its settings (docs/extending.md); `EXTRA_COLUMNS` lists the columns on offer, and `sampling.ActionSampler` fills
@@ -52,7 +52,7 @@ class ActionDistributions(NamedTuple, Generic[Numbers]):
 
 
 def action_heads_column(spec: BehaviorSpec) -> Column:
-    """`action_heads` [.., 2·C + choices]: means, log sigmas (repeated where all states share them), then all logits."""
+    """`action_heads` [.., 2·C + choices]: means, log sigmas (repeated if all states share them), then all logits."""
     actions = spec.actions
     return Column(ACTION_HEADS, "float32", (2 * actions.continuous_size + actions.mask_size,))
 
@@ -308,7 +308,7 @@ def consecutive_slices(sizes: Iterable[int]) -> tuple[slice, ...]:
 
 
 def check_layout(update: PolicyUpdate, expected: Layout) -> None:
-    """Refuse a policy that was made for another network, whatever the order of its tensors.
+    """Refuse a policy that was made for another network, regardless of the order of its tensors.
 
     Raises:
         StageError: naming the first tensor that differs, with the expected and the received shape.

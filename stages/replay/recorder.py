@@ -35,7 +35,7 @@ class Recorder:
         self._clock = clock
 
     def tap(self, message: Message) -> None:
-        """Write a message at once, in the caller's thread; see docs/stream-format.md for what that costs.
+        """Write a message immediately, in the caller's thread; docs/stream-format.md has the cost.
 
         Raises:
             StreamError: if the disk refuses the message.
@@ -60,7 +60,7 @@ class GuardedRecorder:
             self._warn(error)
 
     def tap(self, message: Message) -> None:
-        """Write a message at once, in the caller's thread."""
+        """Write a message immediately, in the caller's thread."""
         self._write(lambda recorder: recorder.tap(message))
 
     def announce(self, later: StreamHeader) -> None:

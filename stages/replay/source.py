@@ -41,7 +41,7 @@ class ReplaySource(Source[Message]):
         behaviors: names or ids of the behaviours to replay; None for all.
         announce: called with each behaviour that was unknown at `start`, before its first message.
         speed: `max` (as fast as backpressure allows), `realtime`, or how many times faster than real time.
-            Each file's clock starts at its first message; late messages follow at once.
+            Each file's clock starts at its first message; late messages follow immediately.
         clock: seconds on a monotonic clock.
         sleep: waits for a number of seconds.
 

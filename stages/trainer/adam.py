@@ -215,7 +215,7 @@ class GradientParts:
             norms = torch.empty(len(self._runs))
             compiled.kernels.limit(self._gradients.numpy(), self._stretches, norms.numpy(), limit)
             return norms
-        with np.errstate(all="ignore"):  # what is not finite stays so
+        with np.errstate(all="ignore"):  # values that are not finite stay so
             found = [sqrt(sum([float(run.dot(run)) for run in runs])) for runs in self._runs]  # noqa: C419
             for runs, norm in zip(self._runs, found, strict=True):
                 if not norm <= limit:

@@ -1,4 +1,4 @@
-"""What a trainer stage observes in its inlet in addition to the rows: ended episodes, actions, duplicate deliveries."""
+"""A trainer stage's observations of its inlet, in addition to the rows: ended episodes, actions, duplicates."""
 
 from __future__ import annotations
 

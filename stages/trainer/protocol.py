@@ -186,7 +186,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def add(self, batch: TrajectoryBatch) -> None:
-        """Add trajectories, copying what is kept; may compute values, normalise, report statistics.
+        """Add trajectories, copying the kept data; may compute values, normalise, and report statistics.
 
         Raises:
             NotFiniteError: naming agent, column and step, if an observation, action or reward is NaN or infinite; then

@@ -1,6 +1,7 @@
 """Reads Python expressions in the zoo's files, such as `dict(net_arch=[64, 64], activation_fn=nn.ReLU)`.
 
-The zoo evaluates them. Here they are only parsed: a name stays a name, and what is neither name nor literal is refused.
+The zoo evaluates them. Here they are only parsed: a name stays a name, and everything else that is not a literal is
+refused.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The table of Stable-Baselines3's and its zoo's keys: our key for each, or why there is none.
+"""The table of Stable-Baselines3's and its zoo's keys: Headrace's key for each, or the reason
 
-A key that gets a place here is a line of this table.
+why there is none. To support a key, add a line to this table.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class RayDeliveries:
     async def deliver(self, name: str, number: int, item: Any) -> bool:
         """Like `Deliver`; items that come together go in one call, which is answered when all are taken.
 
-        This suits items that are taken at once: control messages and the newest policies.
+        This suits items that are taken immediately: control messages and the newest policies.
         """
         if self._call is None:
             self._call = asyncio.get_running_loop().create_task(self._deliver(), name="delivering")

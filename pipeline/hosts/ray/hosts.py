@@ -179,7 +179,7 @@ class RayHost:
         )
 
     def kill(self) -> None:
-        """End its process at once."""
+        """End its process immediately."""
         if self._session.lost:
             self.lose()
         elif ray.is_initialized():

@@ -242,7 +242,8 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 def _loopback_allowed() -> Iterator[None]:
     """Let a Ray started in this context keep the loopback address instead of replacing it by the machine's own.
 
-    Ray keeps it where it can't form clusters. It reads the variable for that at import, which may be over already.
+    Ray keeps it on systems where it can't form clusters. It reads the variable for that at import, which may be over
+    already.
     """
     from ray._private import ray_constants
 
@@ -256,7 +257,7 @@ def _loopback_allowed() -> Iterator[None]:
 
 @contextmanager
 def _as_it_listens(address: str | None) -> Iterator[None]:
-    """Let this context join a cluster at the address where it answers, which may be the loopback address alone.
+    """Let this context join a cluster at the address where it answers, which may only be the loopback address.
 
     Raises:
         ConnectionError: if no answer comes from there, as Ray would retry for many minutes.

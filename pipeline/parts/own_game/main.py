@@ -39,7 +39,7 @@ class OwnGameLink(RunPart):
         self.tell(message)
 
     async def actor_started(self, slot: ActorSlot) -> None:
-        """Handle an actor's start; it may replace one in which somebody was playing."""
+        """Handle an actor's start; it may replace an actor in which a person was playing."""
         self.tell(None)
         if self._order is not None:
             slot.handle.control.send(self._order)

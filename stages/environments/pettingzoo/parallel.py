@@ -1,4 +1,4 @@
-"""A PettingZoo environment in which all agents act at once."""
+"""A PettingZoo environment in which all agents act simultaneously."""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def game_outcomes(scores: Sequence[Sequence[float]], teams: int) -> NDArray[np.f
 class GroupRewards:
     """The rewards of the groups of one instance in its running episode, for turn-based environments.
 
-    Where all agents act simultaneously, the mates' rewards are in their rows of the same tick. In a turn-based game no
+    If all agents act simultaneously, the mates' rewards are in their rows of the same tick. In a turn-based game no
     two agents have a row in the same tick, so each row carries what the others received between two of its agent's
     turns.
 

@@ -143,7 +143,7 @@ def _box_actions(space: BoxSpace, num_envs: int) -> ActionMapping:
     def to_environment(actions: ActionBatch) -> Array:
         values: Array = actions.continuous * halves
         values += middles
-        # Rounding alone can cross a bound, which some environments reject.
+        # Even rounding can cross a bound, which some environments reject.
         np.minimum(values, highs, out=values)
         np.maximum(values, lows, out=values)
         if whole:

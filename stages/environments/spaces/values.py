@@ -1,6 +1,6 @@
 """Observations outside their space: an index is an error, a number beyond a Box's bounds a warning.
 
-The check covers the whole batch at once, and looks for the culprit only after a failure.
+The check covers the whole batch in one pass, and looks for the culprit only after a failure.
 
 Axis letters: k observations.
 """

@@ -104,7 +104,7 @@ def compatible(ours: str, theirs: str) -> bool:
 def _numbers(version: str) -> tuple[int, int] | None:
     major, _, rest = version.partition(".")
     minor = rest.partition(".")[0]
-    # isdecimal alone accepts digits of other scripts too.
+    # isdecimal also accepts digits of other scripts.
     return (int(major), int(minor)) if (major + minor).isascii() and major.isdecimal() and minor.isdecimal() else None
 
 

@@ -37,8 +37,8 @@ class ConnectFourGroup:
         num_envs: number of boards.
         behavior: behaviour name; the ids are `<behavior>?team=0` and `<behavior>?team=1`.
         opening_moves: the most random moves at a game's start; each game draws its number, 0 included. A game that the
-            opening would end begins with the empty board. Self-play from the empty board alone soon masters its few
-            openings, and little else.
+            opening would end begins with the empty board. Self-play that always starts from the empty board soon
+            masters its few openings, and little else.
 
     Raises:
         ValueError: if there is no board, or an option is out of its range.

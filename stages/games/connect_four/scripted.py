@@ -21,7 +21,7 @@ class RandomPlayer:
 
 
 class TacticalPlayer:
-    """Wins in one move where it can, otherwise blocks the other player's winning move, otherwise moves at random.
+    """Wins in one move if it can, otherwise blocks the other player's winning move, otherwise moves at random.
 
     Among several such columns it chooses at random.
     """

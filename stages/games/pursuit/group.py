@@ -1,4 +1,4 @@
-"""Pursuit as an environment group: two pursuers against one evader, in hundreds of arenas at once.
+"""Pursuit as an environment group: two pursuers against one evader, in hundreds of arenas simultaneously.
 
 A game is an episode of all three. It ends when a pursuer catches the evader, or when the time is up: then the evader
 wins. That is the game's own rule and all agents see the time left, so the episode is terminated, never truncated. The

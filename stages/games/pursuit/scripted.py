@@ -36,7 +36,7 @@ _REFUGES: Final[Floats] = np.stack(np.meshgrid(_steps, _steps), axis=-1).reshape
 
 
 class ScriptedPursuer:
-    """Plays any number of pursuers at once; the same observations always get the same actions."""
+    """Plays any number of pursuers simultaneously; the same observations always get the same actions."""
 
     def act(self, observations: tuple[Array, ...]) -> ActionBatch:
         """Decide for d pursuers from their observations [d, 13]."""
@@ -55,7 +55,7 @@ class ScriptedPursuer:
 
 
 class ScriptedEvader:
-    """Plays any number of evaders at once; the same observations always get the same actions."""
+    """Plays any number of evaders simultaneously; the same observations always get the same actions."""
 
     def act(self, observations: tuple[Array, ...]) -> ActionBatch:
         """Decide for d evaders from their observations [d, 13]."""

@@ -1,4 +1,5 @@
-"""Many courts at once: constants, the state of players and balls, one tick of their motion, and what players observe.
+"""Many courts simultaneously: constants, the state of players and balls, one tick of their motion, and what players
+observe.
 
 Pure mechanics: this module knows no points, serves or episodes (see `group`), and draws no random numbers. Lengths are
 in metres, times in seconds. The constants are tuned for short games that skill decides; docs/volley.md describes the
@@ -97,7 +98,7 @@ def advance(
         ball_gravity: one value for all courts, or [C]; metres per second squared.
 
     Returns:
-        [C] 0 while the ball is in the air, -1 where it touched the ground in team 0's half, 1 in team 1's.
+        [C] 0 while the ball is in the air, -1 if it touched the ground in team 0's half, 1 in team 1's.
     """
     _move_players(courts.players, move, jump)
     _fly(courts.ball, ball_gravity)

@@ -42,7 +42,7 @@ _BACK, _STAY, _FORWARD = 0, 1, 2
 
 
 class ScriptedPlayer:
-    """Plays any number of courts at once; the same observations always get the same actions."""
+    """Plays any number of courts simultaneously; the same observations always get the same actions."""
 
     def act(self, observations: tuple[Array, ...]) -> ActionBatch:
         """Decide for d players from their observations [d, 12]."""

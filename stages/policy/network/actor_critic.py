@@ -1,4 +1,4 @@
-"""An actor and a critic in torch: over vectors alone two perceptrons in one stack, for speed; otherwise two modules.
+"""An actor and a critic in torch: over only vectors, two perceptrons in one stack, for speed; otherwise two modules.
 
 Actors run the acting part of the stack in NumPy (`numpy_policy`), by the names and shapes in `design.policy_layout`.
 """

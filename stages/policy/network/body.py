@@ -26,7 +26,7 @@ class KindEncoder(Protocol):
     """A torch module that encodes all observations of one kind, as `ObservationKind.encoder` names it.
 
     Attributes:
-        size: total width of what `forward` gives.
+        size: total width of `forward`'s result.
         goals: the indices and widths of those encodings that generate a hypernetwork's weights.
     """
 
@@ -63,7 +63,7 @@ class Encoders(nn.Module):
         by_kind: name of the kind, encoder, and indices of its observations in `ObservationLayout.others`.
         size: width of all encodings together.
         goal_vectors: columns of the matrix of vectors that feed a hypernetwork.
-        goal_size: width of the goals; 0 where nothing is conditioned on goals.
+        goal_size: width of the goals; 0 if nothing is conditioned on goals.
 
     Raises:
         StageError: if an encoder does not fit its observation, or a set holds a goal for a hypernetwork.
@@ -88,7 +88,7 @@ class Encoders(nn.Module):
             self.goal_size += sum(width for _, width in encoder.goals)
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Encode B rows: [B, size], and the goals [B, goal_size] (None where nothing is conditioned on them)."""
+        """Encode B rows: [B, size], and the goals [B, goal_size] (None if nothing is conditioned on them)."""
         features = inputs.vectors
         goals = [features[:, columns] for columns in self.goal_vectors]
         for _, encoder, places in self.by_kind:

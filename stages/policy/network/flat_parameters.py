@@ -82,7 +82,7 @@ class FlatParameters(FlatVectors, Generic[Module]):
 
 
 def seeded(random: np.random.Generator, make: Callable[[], Module]) -> Module:
-    """Make a module whose initial weights come from `random` alone; torch's global random state stays untouched."""
+    """Make a module whose initial weights only depend on `random`; torch's global random state does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(random.integers(2**63)))
         return make()

@@ -1,7 +1,7 @@
 """Encoders of images: convolutions, then one linear layer with the width of the first hidden layer.
 
 Layers, activations and initial weights are those of ML-Agents' encoders of the same names; the table of encoders is
-`headrace.config.network_settings`. `pixels` alone decides how pixels become numbers.
+`headrace.config.network_settings`. only `pixels` decides how pixels become numbers.
 """
 
 from __future__ import annotations

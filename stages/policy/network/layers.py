@@ -1,4 +1,4 @@
-"""What networks of all kinds consist of: layers with ML-Agents' initial weights, activations, distributions, inputs.
+"""The parts of all kinds of networks: layers with ML-Agents' initial weights, activations, distributions, inputs.
 
 `products` decides which library computes the layers' products.
 """

@@ -36,7 +36,7 @@ _CPU_FLAGS = {"amx_bf16": _AMX, "avx512_bf16": "AVX512-bf16", "bf16": "the ARM b
 
 
 def fast_bf16(device: str) -> str | None:
-    """What makes bfloat16 products fast on a torch device, in words; None if they are slower than float32's."""
+    """Describe why bfloat16 products are fast on a torch device; None if they are slower than float32 products."""
     if device.startswith("cuda"):
         # From Ampere on; older GPUs have no unit for bfloat16, but torch reports it as supported.
         return "tensor cores" if torch.cuda.get_device_capability(device)[0] >= 8 else None
@@ -146,8 +146,8 @@ class HiddenProducts:
     """Products of a perceptron without autograd, by the provider and in the precision of the settings.
 
     On a CPU with AMX, oneDNN itself rounds the factors. Its setting is process-wide, so it is switched on only during a
-    product and leaves the process' other products alone. On other CPUs this class rounds the factors: without AMX
-    oneDNN takes the setting as permission, and keeps float32 where it likes.
+    product and does not affect the process's other products. On other CPUs this class rounds the factors: without AMX
+    oneDNN treats the setting as permission, and keeps float32 for some products.
 
     Args:
         settings: provider and precision.

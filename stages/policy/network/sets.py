@@ -21,8 +21,8 @@ from headrace.stages.policy.network.layers import attention_linear, layer_norm
 
 HEADS = 4
 LEAST_OF_BLAS = 400
-"""The size of a matrix product, in multiplications, from which on torch passes a batch of products to BLAS; it computes
-smaller ones element by element, for which `_attend_few` takes half the time."""
+"""The minimum size of a matrix product, in multiplications, at which torch passes a batch of products to BLAS. It
+computes smaller ones element by element; `_attend_few` takes half the time."""
 _NEVER = torch.finfo(torch.float32).min
 """A score whose weight is exactly 0 next to any other. Unlike -inf it gives no NaN if all things are missing."""
 
@@ -122,7 +122,7 @@ class SetEncoder(nn.Module):
             context: [B, context] encodings of the agent's other observations, None without any.
 
         Returns:
-            [B, EMBEDDING], zeros where all sets are empty.
+            [B, EMBEDDING], zeros if all sets are empty.
         """
         things = [things.float() for things in observations]
         there = torch.cat([(each != 0).any(dim=2) for each in things], dim=1)
@@ -148,7 +148,7 @@ class _Embedding(nn.Module):
         """Embed [B, n, width] together with [B, context]: [B, n, EMBEDDING]."""
         if known is None:
             return nn.functional.silu(self.linear(things))
-        # linear(cat(known, thing)), without repeating what is the same for all things of a row
+        # linear(cat(known, thing)), without repeating the part that all things of a row share
         of_known, of_things = self.linear.weight[:, : self._context], self.linear.weight[:, self._context :]
         shared = nn.functional.linear(known, of_known, self.linear.bias).unsqueeze(1)
         return nn.functional.silu(shared + nn.functional.linear(things, of_things))

@@ -46,7 +46,7 @@ from headrace.stages.policy.sampling import ACTION_LIMIT, LOG_SIGMA_LIMITS, firs
 
 @dataclass(frozen=True)
 class EncodedValues:
-    """Encoded observations: what a policy computes before it uses its memory."""
+    """Encoded observations: a policy's results before it uses its memory."""
 
     features: str
     """[B, F]"""

@@ -328,7 +328,7 @@ class ImpalaByHand:
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return heads [N, H] with the penalties of masks, values [N + K, S], log π [N] and the entropy; no graph."""
         network, n = self._perceptron, len(unrolls)
-        with np.errstate(all="ignore"):  # what is not finite is looked for in the losses
+        with np.errstate(all="ignore"):  # values that are not finite show in the losses
             network.forward(unrolls.inputs.vectors)
             self._heads = np.ascontiguousarray(network.heads[:, :n])
             if unrolls.penalties is not None:

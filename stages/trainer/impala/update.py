@@ -60,7 +60,7 @@ class ImpalaUpdate(NetworkUpdate):
         replicas: the replicas that make the same update, each from its part of the trajectories.
 
     Attributes:
-        gradients: computes the gradients; autograd unless replaced, and always autograd for the critic alone.
+        gradients: computes the gradients; autograd unless replaced, and always autograd for pre-training the critic.
     """
 
     def __init__(

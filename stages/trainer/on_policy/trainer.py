@@ -1,4 +1,4 @@
-"""The trainer that collects full buffers of trajectories; subclasses define what an update makes of one.
+"""The trainer that collects full buffers of trajectories; subclasses define the update.
 
 PPO and POCA learn from a buffer in epochs of minibatches, IMPALA in one gradient step.
 """

@@ -1,4 +1,4 @@
-"""Hindsight experience replay: a replay memory that also teaches its steps with other goals than their own.
+"""Hindsight experience replay: a replay memory that also uses its steps with goals other than their own.
 
 Andrychowicz et al. (2017), "Hindsight Experience Replay". As in Stable-Baselines3's `HerReplayBuffer`, goals are
 replaced when a minibatch is drawn: in n of n + 1 rows, by goals that their episodes achieved. The rewards of these rows

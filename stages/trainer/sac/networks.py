@@ -97,11 +97,11 @@ def drawn_for(actions: ActionSpec, network: Network) -> Network:
 
     With only continuous actions, hidden layers and heads are drawn uniformly within ±1/sqrt(fan_in), as torch does.
     ML-Agents' weights are 1.7 times as large (and those of value heads more): Q's values of untried actions are then
-    large compared with what is learned first, which delays learning (docs/learning.md). The values of discrete choices
-    are outputs, all together, and are learned sooner from ML-Agents' weights, which hidden layers start with. With both
-    kinds of actions, value heads have ML-Agents' weights, too (Xavier uniform, biases 0). With a memory, previous
-    actions, which ML-Agents' networks do not see, have no weight at first: otherwise observations and the Q value's
-    action would be a small part of the inputs, and learning would be delayed (docs/learning.md).
+    large compared with the first learned values, which delays learning (docs/learning.md). The values of discrete
+    choices are outputs, all together, and are learned sooner from ML-Agents' weights, which hidden layers start with.
+    With both kinds of actions, value heads have ML-Agents' weights, too (Xavier uniform, biases 0). With a memory,
+    previous actions, which ML-Agents' networks do not see, have no weight at first: otherwise observations and the Q
+    value's action would be a small part of the inputs, and learning would be delayed (docs/learning.md).
     """
     if actions.discrete_branches:
         if actions.continuous_size:
@@ -158,7 +158,7 @@ def check_actions(behavior: str, actions: ActionSpec, target_entropy: float | No
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean of values [B, ...] without padding: a scalar; 0 where all is padding."""
+    """Mean of values [B, ...] without padding: a scalar; 0 if everything is padding."""
     if mask is None:
         return values.mean()
     rows = values.reshape(len(values), -1).mean(dim=1)

@@ -246,7 +246,7 @@ class Room:
         self.deltas = buffers()
 
     def keep(self, rows: int, chosen: NDArray[np.intp]) -> None:
-        """Drop the rows after the first ones, except the chosen of them, counted from there, ascending."""
+        """Drop the rows after the first ones, except the chosen rows, whose ascending numbers count from there."""
         for kept in self.zs:  # δ are computed only at these
             of_layer = kept.numpy()[rows:]
             of_layer[: len(chosen)] = of_layer.take(chosen, axis=0)

@@ -197,7 +197,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
 
     @property
     def _one(self) -> int:
-        """Index of the observation that is returned alone: the first picture, otherwise the vectors."""
+        """Index of the only returned observation: the first image, otherwise the vectors."""
         return 0 if self._pictures else -1
 
     def _seen(self, steps: Any) -> tuple[Any, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The functions of `kernels.c`, where a compiler was present when the package was built.
+"""The functions of `kernels.c`, if a compiler was present when the package was built.
 
 They are optional: each caller has the same computation in NumPy, which tests compare, and uses it where `kernels` is
 None.
