@@ -1,6 +1,6 @@
-"""The table of Stable-Baselines3's and its zoo's keys: Headrace's key for each, or the reason
+"""The table of Stable-Baselines3's and its zoo's keys: Headrace's key for each, or the reason for its absence.
 
-why there is none. To support a key, add a line to this table.
+To support a key, add a line to this table.
 """
 
 from __future__ import annotations

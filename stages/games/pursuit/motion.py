@@ -1,5 +1,4 @@
-"""Many arenas simultaneously: constants, the agents' places and speeds, one tick of their motion, and what agents
-observe.
+"""Many arenas simultaneously: constants, the agents' places and speeds, one tick of motion, and observations.
 
 Pure mechanics: this module knows no games or rewards. Lengths are in metres, times in seconds. The constants are tuned
 so that the scripted players of both sides win about half of their games, and skill decides the rest. Agents pass

@@ -1,5 +1,4 @@
-"""Many courts simultaneously: constants, the state of players and balls, one tick of their motion, and what players
-observe.
+"""Many courts simultaneously: constants, the state of players and balls, one tick of motion, and observations.
 
 Pure mechanics: this module knows no points, serves or episodes (see `group`), and draws no random numbers. Lengths are
 in metres, times in seconds. The constants are tuned for short games that skill decides; docs/volley.md describes the
