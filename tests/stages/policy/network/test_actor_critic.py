@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -113,9 +114,9 @@ def test_each_of_the_two_alone_gives_what_the_forward_pass_does_and_no_memory(sh
     network, _ = make(ActionSpec(2, (3,)), shared, signals=2, hidden_units=8)
     inputs = Inputs(torch.randn(4, 6))
     heads, values = network(inputs)
-    torch.testing.assert_close(network.heads(inputs), heads)
+    assert_close(network.heads(inputs), heads)
     found, memories = network.evaluate(inputs)
-    torch.testing.assert_close(found, values)
+    assert_close(found, values)
     assert memories is None
 
 

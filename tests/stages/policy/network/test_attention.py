@@ -4,6 +4,7 @@ from math import exp, sqrt
 
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.stages.policy.network.layers import attention_linear
 from headrace.stages.policy.network.sets import HEADS, _attend, _attend_few, residual_attention
@@ -51,7 +52,7 @@ def by_loops(x, there, query, key, value):
 @pytest.mark.parametrize(("n", "batch"), [(1, 3), (2, 1), (4, 5)])
 def test_both_ways_are_the_formula(attend, n, batch, layers):
     x, there = things(n, batch)
-    torch.testing.assert_close(attend(x, there, *layers), by_loops(x, there, *layers))
+    assert_close(attend(x, there, *layers), by_loops(x, there, *layers))
 
 
 @pytest.mark.parametrize(("n", "batch"), [(1, 3), (2, 1), (3, 4), (6, 2)])
@@ -63,7 +64,7 @@ def test_both_ways_have_the_same_derivatives_up_to_the_second(n, batch, layers):
         (slopes,) = torch.autograd.grad(attend(x, there, *layers).square().sum(), x, create_graph=True)
         found.append((slopes, *torch.autograd.grad(slopes.square().sum(), [x, *parameters])))
     for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+        assert_close(one, other)
 
 
 def test_more_things_that_are_not_there_change_nothing_though_they_change_the_way(layers):
@@ -73,4 +74,4 @@ def test_more_things_that_are_not_there_change_nothing_though_they_change_the_wa
     few = residual_attention(x, torch.ones(3, 4, dtype=torch.bool), query, key, value, out)
     there = torch.arange(20).expand(3, 20) < 4
     many = residual_attention(torch.cat([x, torch.randn(3, 16, W)], dim=1), there, query, key, value, out)
-    torch.testing.assert_close(few, many)
+    assert_close(few, many)

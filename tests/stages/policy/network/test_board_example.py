@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import NetworkSettings, load_config
 from headrace.queues.specs import ObservationSpec
@@ -55,7 +56,7 @@ def test_a_threat_is_the_same_to_it_wherever_it_is():
     assert torch.equal(last, mirrored)
     features = net((board.flatten(1),))[0, : 7 * 4].reshape(7, 4)
     expected = torch.relu(net.judge(torch.relu(net.look(first))))
-    torch.testing.assert_close(features[0], expected)
+    assert_close(features[0], expected)
 
 
 def test_another_game_is_refused():

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -93,7 +94,7 @@ def test_vectors_alone_go_through_hidden_layers_as_they_are():
     first, second = network.layers[0], network.layers[2]
     assert (first.in_features, second.in_features) == (6, 16)
     x = torch.tanh(inputs.vectors @ first.weight.T + first.bias)
-    torch.testing.assert_close(network(inputs)[0], torch.tanh(x @ second.weight.T + second.bias))
+    assert_close(network(inputs)[0], torch.tanh(x @ second.weight.T + second.bias))
 
 
 def test_features_stand_in_the_order_vectors_images_sets():
@@ -103,7 +104,7 @@ def test_features_stand_in_the_order_vectors_images_sets():
     own = torch.cat([inputs.vectors, *images], dim=1)
     features = torch.cat([own, *network.encoders.sets([inputs.others[0]], own)], dim=1)
     assert features.shape == (2, 4 + 16 + 16 + 128)
-    torch.testing.assert_close(network(inputs)[0], network.layers(features))
+    assert_close(network(inputs)[0], network.layers(features))
 
 
 def test_a_body_with_memory_gives_half_of_it_and_remembers():
@@ -125,8 +126,8 @@ def test_a_sequence_at_once_equals_acting_step_by_step():
         rows = torch.tensor([step, 4 + step])
         single = Inputs(inputs.vectors[rows], (inputs.others[0][rows],), inputs.previous_actions[rows], memories)
         acted, memories = network(single)
-        torch.testing.assert_close(acted, encoding[rows])
-    torch.testing.assert_close(memories, after)
+        assert_close(acted, encoding[rows])
+    assert_close(memories, after)
 
 
 def test_a_body_can_start_as_one_that_does_not_see_previous_actions():
@@ -137,7 +138,7 @@ def test_a_body_can_start_as_one_that_does_not_see_previous_actions():
     assert not previous.any()
     assert float(torch.cat((observed, given), dim=1).std()) == pytest.approx(1 / 6**0.5, rel=0.05)
     given, other = torch.randn(4, 2), inputs._replace(previous_actions=inputs.previous_actions + 1)
-    torch.testing.assert_close(network(other, given)[0], network(inputs, given)[0])
+    assert_close(network(other, given)[0], network(inputs, given)[0])
 
 
 def test_the_previous_action_matters_where_there_is_memory():

@@ -6,6 +6,7 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -86,7 +87,7 @@ def test_it_gets_every_observation_as_floats_in_the_order_of_the_spec(design):
     inputs = Inputs(torch.randn(2, 4), (camera, things))
     parts = [inputs.vectors[:, :3], camera.float().flatten(1) / 255, inputs.vectors[:, 3:], things.float().flatten(1)]
     encoding, memories = made(inputs)
-    torch.testing.assert_close(encoding, torch.cat(parts, dim=1))
+    assert_close(encoding, torch.cat(parts, dim=1))
     assert memories is None
     assert made.encoding_size == 3 + 20 + 1 + 4
 
@@ -101,7 +102,7 @@ def test_actions_beside_it_join_its_encoding_in_one_hidden_layer(design):
     inputs, actions = Inputs(torch.randn(4, 3)), torch.randn(4, 2)
     encoding = torch.relu(made.encoders.network.layer(inputs.vectors))
     joined = made.layers[0](torch.cat([encoding, actions], dim=1))
-    torch.testing.assert_close(made(inputs, actions)[0], joined * torch.sigmoid(joined))
+    assert_close(made(inputs, actions)[0], joined * torch.sigmoid(joined))
     assert len([layer for layer in made.layers if isinstance(layer, torch.nn.Linear)]) == 1
 
 

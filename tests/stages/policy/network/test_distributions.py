@@ -3,6 +3,7 @@ from math import log
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.stages.policy.design import MASK_PENALTY
 from headrace.stages.policy.network.layers import (
@@ -21,7 +22,7 @@ def test_gaussian_log_probabilities_match_numbers_worked_out_by_hand():
     actions = torch.tensor([[1.0, 3.0], [0.0, 1.0]])
     # -z²/2 - log σ - log(2π)/2 with log(2π)/2 = 0.9189385 and log 2 = 0.6931472
     expected = [[-1.4189385, -2.1120857], [-0.9189385, -1.6120857]]
-    torch.testing.assert_close(gaussian_log_probs(mu, log_sigma, actions), torch.tensor(expected))
+    assert_close(gaussian_log_probs(mu, log_sigma, actions), torch.tensor(expected))
 
 
 def test_gaussian_entropy_is_the_mean_over_dimensions():
@@ -39,7 +40,7 @@ def test_gaussian_gradients_match_numerical_ones():
 def test_categorical_log_probabilities_and_entropy_match_numbers_worked_out_by_hand():
     logits = torch.tensor([[0.0, log(3.0)], [5.0, 5.0]])  # probabilities ¼, ¾ and ½, ½
     chosen, entropy = categorical_log_probs(logits, torch.tensor([[0], [1]]))
-    torch.testing.assert_close(chosen, torch.tensor([[-1.3862944], [-0.6931472]]))
+    assert_close(chosen, torch.tensor([[-1.3862944], [-0.6931472]]))
     assert entropy.item() == pytest.approx((0.5623351 + 0.6931472) / 2, abs=1e-6)
 
 
@@ -90,7 +91,7 @@ def test_gradients_of_a_saturated_tanh_gaussian_are_finite():
     actions, log_probs = squashed_sample(mu, log_sigma, torch.tensor([[1.0, -1.0]]))
     (actions.sum() + log_probs.sum()).backward()
     # log(1 - tanh² u) falls by 2 per unit of |u|, so the log-probability rises by 2
-    torch.testing.assert_close(mu.grad, torch.tensor([[2.0, -2.0]]))
+    assert_close(mu.grad, torch.tensor([[2.0, -2.0]]))
     assert torch.isfinite(log_sigma.grad).all()
 
 

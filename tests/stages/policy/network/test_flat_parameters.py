@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 from torch import nn
 
 from headrace.stages.errors import StageError
@@ -27,7 +28,7 @@ def test_backward_adds_up_in_one_vector():
     once = flat.gradients.clone()
     assert once.any()
     flat.module(x).sum().backward()
-    torch.testing.assert_close(flat.gradients, 2 * once)
+    assert_close(flat.gradients, 2 * once)
 
 
 def test_a_state_goes_from_one_to_another_and_is_a_copy():

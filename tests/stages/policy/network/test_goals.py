@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 from torch import nn
 
 from headrace.config import NetworkSettings
@@ -37,7 +38,7 @@ def test_the_goal_makes_the_matrix_that_the_input_goes_through():
     layer = HyperLayer(5, 8, 3)
     x, goals = torch.randn(4, 5), torch.randn(4, 3)
     expected = torch.stack([by_hand(layer, x[row], goals[row]) for row in range(4)])
-    torch.testing.assert_close(layer(x, goals), expected, rtol=1e-4, atol=1e-6)
+    assert_close(layer(x, goals), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_another_goal_is_another_mapping():
@@ -65,14 +66,14 @@ def test_the_last_hidden_layer_is_the_one_that_the_goal_makes():
     inputs = Inputs(torch.randn(3, 6))
     first = swish(made.layers[0](inputs.vectors))  # the goal is among the ordinary inputs as well
     expected = swish(made.hyper(first, inputs.vectors[:, 4:]))
-    torch.testing.assert_close(made(inputs)[0], expected)
+    assert_close(made(inputs)[0], expected)
 
 
 def test_several_goals_stand_side_by_side_wherever_they_are_among_the_observations():
     made = body(GOAL, STATE, ObservationSpec("second", (3,), goal=True), num_layers=1)
     inputs = Inputs(torch.randn(3, 9))
     goals = torch.cat([inputs.vectors[:, :2], inputs.vectors[:, 6:]], dim=1)
-    torch.testing.assert_close(made(inputs)[0], swish(made.hyper(inputs.vectors, goals)))
+    assert_close(made(inputs)[0], swish(made.hyper(inputs.vectors, goals)))
 
 
 def test_a_picture_tells_a_goal_by_its_encoding():
@@ -82,7 +83,7 @@ def test_a_picture_tells_a_goal_by_its_encoding():
     inputs = Inputs(torch.randn(2, 4), (image,))
     encoding = made.encoders.images[0](image)
     features = torch.cat([inputs.vectors, encoding], dim=1)
-    torch.testing.assert_close(made(inputs)[0], swish(made.hyper(features, encoding)))
+    assert_close(made(inputs)[0], swish(made.hyper(features, encoding)))
 
 
 def test_without_conditioning_a_goal_is_an_observation_like_others():

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 from torch.nn import functional as F
 
 from headrace.config.network_settings import IMAGE_ENCODERS
@@ -73,7 +74,7 @@ def test_layers_have_the_sizes_that_ml_agents_gives_them(kind):
 def test_the_forward_pass_is_that_of_the_operations_written_out(kind):
     made = encoder(kind)
     x = torch.rand(2, CHANNELS, HEIGHT, WIDTH)
-    torch.testing.assert_close(made(x), by_hand(kind, x, made.parameters()), rtol=1e-4, atol=1e-5)
+    assert_close(made(x), by_hand(kind, x, made.parameters()), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,14 +87,14 @@ def test_any_number_of_channels_will_do(kind, channels):
 def test_channels_last_gives_the_same_as_channels_first(kind):
     x = torch.rand(2, CHANNELS, HEIGHT, WIDTH)
     first, last = encoder(kind), encoder(kind, image(last=True))
-    torch.testing.assert_close(last(x.permute(0, 2, 3, 1).contiguous()), first(x))
+    assert_close(last(x.permute(0, 2, 3, 1).contiguous()), first(x))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_mean_the_same_as_floats_from_0_to_1(kind):
     made = encoder(kind)
     x = torch.randint(0, 256, (2, CHANNELS, HEIGHT, WIDTH), dtype=torch.uint8)
-    torch.testing.assert_close(made(x), made(x.float() / 255))
+    assert_close(made(x), made(x.float() / 255))
 
 
 def test_only_bytes_are_scaled_and_the_picture_is_only_read():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -106,4 +107,4 @@ def test_a_network_with_another_critic_acts_and_judges():
     network, inputs = network_of(critic_hidden_units=[24]), Inputs(torch.randn(5, 12))
     heads, values = network(inputs)
     assert (heads.shape, values.shape) == ((5, 5), (5, 1))
-    torch.testing.assert_close(network.evaluate(inputs)[0], values)
+    assert_close(network.evaluate(inputs)[0], values)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import BehaviorSettings, NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -150,7 +151,8 @@ def test_limited_norms_are_those_of_numpy(size, built, monkeypatch):
         gradients = given.clone()
         norms = GradientParts(gradients, torch.stack([first, 1.0 - first])).clip(0.5)
         found.append(torch.cat([norms, gradients]))
-    torch.testing.assert_close(*found, rtol=2e-6, atol=1e-6, equal_nan=True)
+    one, other = found
+    assert_close(one, other, rtol=2e-6, atol=1e-6, equal_nan=True)
 
 
 def test_arrays_that_do_not_belong_together_are_refused(built):

@@ -1,5 +1,6 @@
 import numpy as np
 import torch
+from tensors import assert_close
 
 from headrace.stages.policy.network.body import Memory
 
@@ -38,20 +39,20 @@ def test_a_sequence_at_once_equals_its_steps_one_by_one_with_the_memory_carried(
     encoding, after = made(features.reshape(14, INPUTS), memories, 7)
     for step in range(7):
         single, memories = made(features[:, step], memories, 1)
-        torch.testing.assert_close(encoding.view(2, 7, 3)[:, step], single)
-    torch.testing.assert_close(after, memories)
+        assert_close(encoding.view(2, 7, 3)[:, step], single)
+    assert_close(after, memories)
 
 
 def test_no_memory_is_a_memory_of_zeros_and_differs_from_another():
     made, features = memory(), torch.randn(6, INPUTS)
     nothing, _ = made(features, None, 3)
-    torch.testing.assert_close(nothing, made(features, torch.zeros(2, SIZE), 3)[0])
+    assert_close(nothing, made(features, torch.zeros(2, SIZE), 3)[0])
     assert not torch.allclose(nothing, made(features, torch.ones(2, SIZE), 3)[0])
 
 
 def test_sequences_do_not_run_into_one_another():
     made, features = memory(), torch.randn(6, INPUTS)
-    torch.testing.assert_close(made(features, None, 3)[0][3:], made(features[3:], None, 3)[0])
+    assert_close(made(features, None, 3)[0][3:], made(features[3:], None, 3)[0])
 
 
 def test_gradients_go_back_through_the_sequence_to_its_first_row_and_memory():

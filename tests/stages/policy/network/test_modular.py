@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -58,9 +59,9 @@ def test_on_a_plain_design_it_agrees_with_the_fast_network(shared):
     fast.load(as_fast(modular.state_dict(), 3))
     inputs = Inputs(torch.randn(5, 6))
     for ours, theirs in zip(modular(inputs), fast(inputs), strict=True):
-        torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(modular.evaluate(inputs)[0], fast.evaluate(inputs)[0])
-    torch.testing.assert_close(modular.heads(inputs), fast.heads(inputs))
+        assert_close(ours, theirs)
+    assert_close(modular.evaluate(inputs)[0], fast.evaluate(inputs)[0])
+    assert_close(modular.heads(inputs), fast.heads(inputs))
     assert [part.sum() for part in modular.parts] == [part.sum() for part in fast.parts]
     acting = fast.acting_tensors()
     assert sorted(modular.acting_tensors()) == sorted(acting)
@@ -70,7 +71,7 @@ def test_on_a_plain_design_it_agrees_with_the_fast_network(shared):
         (heads.square().sum() + values.square().sum()).backward()
     gradients = {name: view.numpy() for name, view in modular.named_views(modular.gradients).items()}
     for name, gradient in as_fast(gradients, 3).items():
-        torch.testing.assert_close(fast.parameters[name].grad, torch.from_numpy(gradient))
+        assert_close(fast.parameters[name].grad, torch.from_numpy(gradient))
 
 
 def test_parameters_and_gradients_are_views_of_two_flat_vectors():
@@ -128,15 +129,15 @@ def test_the_actors_memory_moves_the_heads_and_the_critics_the_values():
     other = inputs._replace(memories=inputs.memories + 1)
     assert not torch.allclose(network(other, memories)[0], heads)
     assert torch.equal(network(other, memories)[1], values)
-    torch.testing.assert_close(network(inputs)[1], network(inputs, torch.zeros(2, 12))[1])
+    assert_close(network(inputs)[1], network(inputs, torch.zeros(2, 12))[1])
 
 
 def test_each_of_the_two_alone_gives_what_the_forward_pass_does():
     network, inputs = make(design(**MEMORY)), sequences()
     memories = torch.randn(2, 12)
-    torch.testing.assert_close(network.heads(inputs), network(inputs, memories)[0])
+    assert_close(network.heads(inputs), network(inputs, memories)[0])
     values, after = network.evaluate(inputs._replace(memories=memories))
-    torch.testing.assert_close(values, network(inputs, memories)[1])
+    assert_close(values, network(inputs, memories)[1])
     assert after.shape == (2, 12)
 
 
@@ -149,14 +150,14 @@ def test_values_of_a_sequence_equal_those_of_its_steps_with_the_critics_memory_c
         rows = torch.tensor([step, 4 + step])
         single = Inputs(inputs.vectors[rows], (), inputs.previous_actions[rows], memories)
         of_step, memories = network.evaluate(single)
-        torch.testing.assert_close(of_step, values[rows])
-    torch.testing.assert_close(memories, after)
+        assert_close(of_step, values[rows])
+    assert_close(memories, after)
 
 
 def test_a_critic_that_shares_the_body_shares_the_memory():
     network, inputs = make(design(**MEMORY), shared=True), sequences()
     assert torch.equal(network(inputs, torch.randn(2, 12))[1], network(inputs)[1])
-    torch.testing.assert_close(network.evaluate(inputs)[0], network(inputs)[1])
+    assert_close(network.evaluate(inputs)[0], network(inputs)[1])
 
 
 @pytest.mark.parametrize("observations", [(VECTOR,), (VECTOR, CAMERA)])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -36,8 +37,8 @@ def test_wide_products_are_those_of_rounded_factors(rows):
     expected = [x @ weight.t() + bias, gradient @ weight, 1.0 + gradient.t() @ x]
     for ours, exact in zip(found, expected, strict=True):
         assert ours.dtype == torch.float32
-        torch.testing.assert_close(ours, exact, rtol=0.02, atol=0.02 * float(exact.abs().mean()) + 0.1)
-    torch.testing.assert_close(x @ weight.t(), expected[0] - bias, rtol=1e-5, atol=1e-4)  # nobody else's are rounded
+        assert_close(ours, exact, rtol=0.02, atol=0.02 * float(exact.abs().mean()) + 0.1)
+    assert_close(x @ weight.t(), expected[0] - bias, rtol=1e-5, atol=1e-4)  # nobody else's are rounded
 
 
 @pytest.mark.usefixtures("by")
@@ -162,7 +163,7 @@ def test_every_provider_computes_the_products_of_a_layer(provider, towers):
         ours.product(above, weight.mT, found[1], weight)
         ours.product(x.mT, above, found[2], weight)
     for one, exact in zip(found, [x @ weight + bias, above @ weight.mT, x.mT @ above], strict=True):
-        torch.testing.assert_close(one, exact, rtol=1e-5, atol=1e-4)
+        assert_close(one, exact, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -174,7 +175,7 @@ def test_every_provider_computes_the_products_of_an_off_policy_layer(provider):
     ours.add_gradient(total, gradient, x)
     found = [out, ours.below(gradient, weight), total]
     for one, exact in zip(found, [x @ weight.t() + bias, gradient @ weight, 1.0 + gradient.t() @ x], strict=True):
-        torch.testing.assert_close(one, exact, rtol=1e-5, atol=1e-4)
+        assert_close(one, exact, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("provider", [name for name in PROVIDERS if name != "torch"])

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -62,13 +63,13 @@ def test_the_encoding_is_that_of_attention_written_out(own):
     encoding = encoding_of(made, sets, known)
     for row in range(2):
         expected = by_hand(made, [each[row] for each in sets], known[row] if own else None)
-        torch.testing.assert_close(encoding[row], expected, rtol=1e-4, atol=1e-5)
+        assert_close(encoding[row], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_more_padding_changes_nothing():
     made, things, own = encoder(), torch.randn(3, 2, 4), torch.randn(3, 3)
     for rows in (3, 9):
-        torch.testing.assert_close(encoding_of(made, [padded(things, rows)], own), encoding_of(made, [things], own))
+        assert_close(encoding_of(made, [padded(things, rows)], own), encoding_of(made, [things], own))
 
 
 def test_nothing_flows_from_padding_to_the_encoding():
@@ -82,14 +83,12 @@ def test_nothing_flows_from_padding_to_the_encoding():
 def test_the_order_of_things_does_not_matter():
     made, things, own = encoder(), torch.randn(3, 5, 4), torch.randn(3, 3)
     things[:, 1] = 0.0
-    torch.testing.assert_close(
-        encoding_of(made, [things[:, torch.tensor([3, 1, 4, 0, 2])]], own), encoding_of(made, [things], own)
-    )
+    assert_close(encoding_of(made, [things[:, torch.tensor([3, 1, 4, 0, 2])]], own), encoding_of(made, [things], own))
 
 
 def test_rows_do_not_influence_one_another():
     made, things, own = encoder(), torch.randn(3, 5, 4), torch.randn(3, 3)
-    torch.testing.assert_close(encoding_of(made, [things[1:2]], own[1:2]), encoding_of(made, [things], own)[1:2])
+    assert_close(encoding_of(made, [things[1:2]], own[1:2]), encoding_of(made, [things], own)[1:2])
 
 
 @pytest.mark.parametrize("own", [3, 0])
@@ -121,7 +120,7 @@ def test_what_the_agent_knows_of_itself_matters():
 def test_whole_numbers_are_taken_and_only_read():
     made, things, own = encoder(), torch.randint(0, 9, (2, 3, 4)), torch.randn(2, 3)
     before = things.clone()
-    torch.testing.assert_close(encoding_of(made, [things], own), encoding_of(made, [things.float()], own))
+    assert_close(encoding_of(made, [things], own), encoding_of(made, [things.float()], own))
     assert torch.equal(things, before)
 
 

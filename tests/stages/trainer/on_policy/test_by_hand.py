@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
+from tensors import assert_close
 
 from headrace.config import NetworkSettings, POCAHyperparameters, PPOHyperparameters, RegularizationSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -180,6 +182,7 @@ def both_ways(trainer: str, case, products=TORCHS_OWN) -> dict[str, tuple[torch.
 @pytest.mark.lengthy
 @trainers
 @given(case=CASES)
+@examples(20)
 def test_in_double_precision_they_agree_to_a_billionth(trainer, case):
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -188,21 +191,23 @@ def test_in_double_precision_they_agree_to_a_billionth(trainer, case):
     finally:
         torch.set_default_dtype(before)
     for by_autograd, by_hand in found.values():
-        torch.testing.assert_close(by_hand, by_autograd, rtol=1e-9, atol=1e-9)
+        assert_close(by_hand, by_autograd, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.lengthy
 @trainers
 @given(case=CASES)
+@examples(12)
 def test_in_single_precision_they_agree_to_five_digits(trainer, case):
     for by_autograd, by_hand in both_ways(trainer, case).values():
         scale = float(by_autograd.abs().max())
-        torch.testing.assert_close(by_hand, by_autograd, rtol=1e-5, atol=1e-5 * max(1.0, scale))
+        assert_close(by_hand, by_autograd, rtol=1e-5, atol=1e-5 * max(1.0, scale))
 
 
 @pytest.mark.lengthy
 @trainers
 @given(case=CASES)
+@examples(8)
 def test_in_bfloat16_they_agree_within_its_rounding(trainer, case):
     """Factors of both are rounded, but not at the same places: autograd's way rounds results as well."""
     wide = case | {"hidden_units": 160, "num_layers": 2, "rows": 64}

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import MemorySettings, NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -93,7 +94,7 @@ def test_without_memory_rows_and_final_observations_are_valued_in_blocks(block, 
         heads, values = critic(Inputs(torch.from_numpy(vectors), (torch.from_numpy(images),)))
     expected = values.numpy()
     assert found.heads is None
-    torch.testing.assert_close(with_heads.heads, heads[:10], rtol=1e-4, atol=1e-5)
+    assert_close(with_heads.heads, heads[:10], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(with_heads.values, found.values, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.values, expected[:10], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.final_values, expected[10:], rtol=1e-4, atol=1e-5)

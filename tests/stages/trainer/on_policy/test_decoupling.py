@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from opened_trainers import opened_trainer_of
+from tensors import assert_close
 from trainer_samples import HYBRID, IMAGE, VECTOR, Reported, all_weights, experience, played
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -78,7 +79,7 @@ def test_a_late_row_is_told_by_distributions_what_it_weighs(per_dimension):
         assert plain.old_log_probs[i].tolist() == pytest.approx(then, rel=1e-5)
         expected = [weight * plain.advantages[i].item() for weight in weights]
         assert found.advantages[i].tolist() == pytest.approx(expected, rel=1e-4, abs=1e-6)
-    torch.testing.assert_close(found.returns, plain.returns, msg="value targets are as they were")
+    assert_close(found.returns, plain.returns, msg="value targets are as they were")
 
 
 def in_order(trainer, batch_size=1000):
@@ -115,7 +116,7 @@ def test_before_the_first_step_every_ratio_is_1_whichever_policy_acted(case):
         own = minibatch.own if kind == "poca" else minibatch
         policy = trainer.update.losses(minibatch, COEFFICIENTS)[0]
         assert own.advantages.shape == own.old_log_probs.shape
-        torch.testing.assert_close(policy, -own.advantages.mean(), rtol=1e-4, atol=1e-6)
+        assert_close(policy, -own.advantages.mean(), rtol=1e-4, atol=1e-6)
         seen += 1
     assert seen
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import MemorySettings, NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -68,9 +69,9 @@ def test_advantages_may_be_normalised_over_each_minibatch(replicas):
         for m in minibatches:
             of_all = torch.from_numpy(advantages)[m.rows if m.together is None else m.together]
             expected = (torch.from_numpy(advantages)[m.rows] - of_all.mean()) / (of_all.std() + 1e-8)
-            torch.testing.assert_close(m.advantages, expected[:, None] * torch.from_numpy(weights)[m.rows])
+            assert_close(m.advantages, expected[:, None] * torch.from_numpy(weights)[m.rows])
             assert m.returns[:, 0].tolist() == m.rows.tolist()
-    torch.testing.assert_close(standardised(torch.tensor([[5.0]])), torch.tensor([[5.0]]))
+    assert_close(standardised(torch.tensor([[5.0]])), torch.tensor([[5.0]]))
 
 
 def test_rows_that_an_epoch_leaves_out_come_in_another():
@@ -180,7 +181,7 @@ def test_a_padded_sequence_gives_the_same_losses_and_gradients_as_its_rows_alone
     memories = [[0.1, -0.2, 0.3, 0.4], [0.5, 0.1, -0.6, 0.2]]
     exact, exact_losses = learned([3, 3], 3, memories, batch_size=6)
     padded, padded_losses = learned([3, 3], 8, memories, batch_size=16)
-    torch.testing.assert_close(padded, exact, rtol=1e-5, atol=1e-7)
+    assert_close(padded, exact, rtol=1e-5, atol=1e-7)
     assert padded_losses.policy == pytest.approx(exact_losses.policy, rel=1e-5)
     assert padded_losses.value == pytest.approx(exact_losses.value, rel=1e-5)
     assert padded_losses.entropy == pytest.approx(exact_losses.entropy, rel=1e-5)
@@ -192,7 +193,7 @@ def test_rows_weigh_the_same_whatever_the_padding_of_their_sequence():
     memories = np.zeros((2, 4))
     both, losses = learned([3, 1], 3, memories, batch_size=6)
     network_rows = [learned_rows(rows, memories) for rows in ([0, 1, 2], [3])]
-    torch.testing.assert_close(both, (3 * network_rows[0] + network_rows[1]) / 4, rtol=1e-4, atol=1e-6)
+    assert_close(both, (3 * network_rows[0] + network_rows[1]) / 4, rtol=1e-4, atol=1e-6)
     assert losses.value > 0
 
 

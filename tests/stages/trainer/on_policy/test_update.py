@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import NetworkSettings, PPOHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -61,7 +62,7 @@ def test_one_step_follows_the_gradient_of_the_loss_that_distributions_give(per_d
     loss, entropy = by_distributions(network, floats, choices, per_dimension, 0.2, beta)
     (expected,) = [torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(network.parameters.values()))])]
     losses = update.run(rollout(floats, choices), Coefficients(1e-3, beta, epsilon=0.2), np.random.default_rng(0), 0)
-    torch.testing.assert_close(network.gradients, expected, rtol=1e-4, atol=1e-6)
+    assert_close(network.gradients, expected, rtol=1e-4, atol=1e-6)
     assert losses.entropy == pytest.approx(entropy.item(), rel=1e-5)
 
 
@@ -87,7 +88,7 @@ def test_actor_and_critic_may_have_one_limit_as_torch_has_it():
     expected = torch.nn.Parameter(torch.zeros_like(whole.gradients))
     expected.grad = whole.gradients.clone()
     torch.nn.utils.clip_grad_norm_([expected], 0.01)
-    torch.testing.assert_close(network.gradients, expected.grad, rtol=1e-5, atol=1e-9)
+    assert_close(network.gradients, expected.grad, rtol=1e-5, atol=1e-9)
 
 
 @pytest.mark.parametrize("shared", [False, True])

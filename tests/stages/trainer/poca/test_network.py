@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import MemorySettings, NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -51,7 +52,7 @@ def test_an_absent_mate_has_no_influence_whichever_it_is(critic):
     for members in ([[0, 1, 2], [1, 3, 3]], [[0, 1, 3], [1, 2, 2]]):
         got = judged(critic, teams_of(members, present, garbage_vectors, garbage_actions))
         for one, other in zip(got, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=0)
+            assert_close(one, other, rtol=0, atol=0)
 
 
 def test_no_gradient_goes_to_an_absent_mate(critic):
@@ -69,8 +70,8 @@ def test_an_absent_agent_leaves_the_value_of_the_others(critic):
     vectors[0] = 1e6
     other, _ = judged(critic, teams_of([[0, 1, 2]], [[False, True, True]], vectors, actions))
     of_mate, _ = judged(critic, teams_of([[1, 2, 0]], [[True, True, False]], vectors, actions))
-    torch.testing.assert_close(without, other, rtol=0, atol=0)
-    torch.testing.assert_close(without, of_mate)
+    assert_close(without, other, rtol=0, atol=0)
+    assert_close(without, of_mate)
 
 
 def test_where_nobody_is_there_nothing_is_infinite(critic):
@@ -93,15 +94,15 @@ def test_the_order_of_the_mates_does_not_matter_and_all_mates_agree_on_the_value
     vectors, actions = normal(1, 3, 3), normal(2, 3, P)
     members = [[0, 1, 2], [0, 2, 1], [1, 2, 0]]
     values, baselines = judged(critic, teams_of(members, [[True] * 3] * 3, vectors, actions))
-    torch.testing.assert_close(values[0], values[1])
-    torch.testing.assert_close(values[0], values[2])
-    torch.testing.assert_close(baselines[0], baselines[1])
+    assert_close(values[0], values[1])
+    assert_close(values[0], values[2])
+    assert_close(baselines[0], baselines[1])
     assert not torch.allclose(baselines[0], baselines[2])
 
 
 def test_alone_an_agent_s_baseline_is_its_value(critic):
     values, baselines = judged(critic, teams_of([[0], [1]], [[True], [True]], normal(1, 2, 3), normal(2, 2, P)))
-    torch.testing.assert_close(values, baselines)
+    assert_close(values, baselines)
 
 
 def test_the_number_of_members_is_known_apart_from_what_they_see(critic):
@@ -140,7 +141,7 @@ def test_memories_of_value_and_baseline_are_kept_apart_along_a_sequence():
             value, baseline, memories = critic(one)
             values.append(value)
             baselines.append(baseline)
-    torch.testing.assert_close(whole[0], torch.cat(values))
-    torch.testing.assert_close(whole[1], torch.cat(baselines))
-    torch.testing.assert_close(whole[2], memories)
+    assert_close(whole[0], torch.cat(values))
+    assert_close(whole[1], torch.cat(baselines))
+    assert_close(whole[2], memories)
     assert not torch.allclose(memories[:, :M], memories[:, M:])

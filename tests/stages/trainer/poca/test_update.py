@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from opened_trainers import opened_trainer_of
+from tensors import assert_close
 from trainer_samples import DISCRETE, VECTOR, experience
 
 from headrace.queues.specs import BehaviorSpec
@@ -35,7 +36,7 @@ def test_the_weighted_losses_are_those_of_the_formula(trainer):
     trainer.network.gradients.zero_()
     losses = trainer.update.losses(batch, COEFFICIENTS)
     (torch.stack(losses) @ trainer.update.loss_weights(COEFFICIENTS)).backward()
-    torch.testing.assert_close(trainer.network.gradients, expected)
+    assert_close(trainer.network.gradients, expected)
 
 
 def test_before_the_first_step_the_policy_loss_is_that_of_unchanged_ratios(trainer):
@@ -43,7 +44,7 @@ def test_before_the_first_step_the_policy_loss_is_that_of_unchanged_ratios(train
     policy, value, baseline, _ = trainer.update.losses(batch, COEFFICIENTS)
     values, baselines = trainer.network.values_and_baselines(batch.teams)
     assert value.item() == pytest.approx((values - batch.own.returns).square().mean().item())
-    torch.testing.assert_close(baselines, batch.old_baselines, msg="nothing is clipped yet")
+    assert_close(baselines, batch.old_baselines, msg="nothing is clipped yet")
     assert baseline.item() == pytest.approx((baselines - batch.own.returns).square().mean().item())
     assert torch.isfinite(policy)
 

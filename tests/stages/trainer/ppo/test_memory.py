@@ -5,6 +5,7 @@ import pytest
 import torch
 from opened_trainers import OpenedPPO, opened_trainer_of
 from run_configs import changed
+from tensors import assert_close
 from trainer_samples import experience, played
 
 from headrace.config import BehaviorSettings
@@ -200,4 +201,4 @@ def test_what_the_actor_recorded_is_what_the_update_evaluates_from():
         with torch.no_grad():
             heads, _ = trainer.network(m.inputs, m.critic_memories)
         log_probs = torch.log_softmax(heads[m.real], dim=1).gather(1, m.choices[0])
-        torch.testing.assert_close(log_probs, m.old_log_probs, rtol=1e-5, atol=1e-6)
+        assert_close(log_probs, m.old_log_probs, rtol=1e-5, atol=1e-6)

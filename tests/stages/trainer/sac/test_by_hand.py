@@ -7,8 +7,10 @@ import logging
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
+from tensors import assert_close
 
 from headrace.config import BehaviorSettings, NetworkSettings, SACHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -89,7 +91,7 @@ def both_ways(case, dtype, steps=2, products=TORCHS_OWN):
 
 @pytest.mark.lengthy
 @given(case=CASES)
-@settings(max_examples=60)
+@examples(24)
 def test_in_double_precision_they_agree_to_a_billionth(case):
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -98,21 +100,21 @@ def test_in_double_precision_they_agree_to_a_billionth(case):
     finally:
         torch.set_default_dtype(before)
     for by_autograd, by_hand in found:
-        torch.testing.assert_close(by_hand, by_autograd, rtol=1e-9, atol=1e-9)
+        assert_close(by_hand, by_autograd, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.lengthy
 @given(case=CASES)
-@settings(max_examples=60)
+@examples(15)
 def test_in_single_precision_they_agree_to_five_digits(case):
     for by_autograd, by_hand in both_ways(case | {"wide": False}, torch.float32, steps=1)[:-2]:
         scale = max(1.0, float(by_autograd.abs().max()))
-        torch.testing.assert_close(by_hand, by_autograd, rtol=1e-5, atol=1e-5 * scale)
+        assert_close(by_hand, by_autograd, rtol=1e-5, atol=1e-5 * scale)
 
 
 @pytest.mark.lengthy
 @given(case=CASES)
-@settings(max_examples=20)
+@examples(8)
 def test_in_bfloat16_they_agree_within_its_rounding(case):
     sized = case | {"hidden_units": 160, "num_layers": 2, "rows": 32, "wide": False}
     *_, (by_autograd, by_hand), _ = both_ways(sized, torch.float32, steps=1, products=BF16)[:10]

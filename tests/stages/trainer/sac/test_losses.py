@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.stages.trainer.sac.networks import (
     coefficient_gradients,
@@ -34,13 +35,13 @@ def test_the_target_of_q_bootstraps_by_each_signals_discount_and_not_past_an_end
     rewards = torch.tensor([[1.0, 10.0], [2.0, 20.0]])
     discounts = torch.tensor([[0.9, 0.5], [0.0, 0.5]])  # the second row terminated; the second signal goes on there
     next_values = torch.tensor([[4.0, 8.0], [100.0, 6.0]])
-    torch.testing.assert_close(q_target(rewards, discounts, next_values), torch.tensor([[4.6, 14.0], [2.0, 23.0]]))
+    assert_close(q_target(rewards, discounts, next_values), torch.tensor([[4.6, 14.0], [2.0, 23.0]]))
 
 
 def test_the_value_of_a_continuous_action_is_the_only_one_there_is():
     q = drawn(B, S, 1)
-    torch.testing.assert_close(taken_values(q, ()), q[:, :, 0])
-    torch.testing.assert_close(expected_values(q, None, 0), q[:, :, 0])
+    assert_close(taken_values(q, ()), q[:, :, 0])
+    assert_close(expected_values(q, None, 0), q[:, :, 0])
 
 
 def test_the_value_of_choices_is_the_mean_over_branches_of_those_taken():
@@ -84,7 +85,7 @@ def test_entropy_adds_to_the_soft_value_of_continuous_and_discrete_actions_alike
         torch.tensor(coefficients),
         torch.tensor(weights),
     )
-    torch.testing.assert_close(soft, torch.tensor([expected]))
+    assert_close(soft, torch.tensor([expected]))
 
 
 def test_the_policys_loss_is_minus_its_soft_value_over_signals_and_rows():
@@ -113,11 +114,11 @@ def test_nothing_but_padding_has_mean_zero():
 def test_coefficients_fall_where_entropy_is_above_its_target_and_rise_below():
     negentropies = torch.tensor([[-1.0, -0.3], [-2.0, -0.1]])  # entropies 1.5 and 0.2 on average
     gradients = coefficient_gradients(negentropies, torch.tensor([-1.0, 0.5]), None)
-    torch.testing.assert_close(gradients, torch.tensor([2.5, -0.3]))
+    assert_close(gradients, torch.tensor([2.5, -0.3]))
 
 
 def test_targets_of_coefficients_may_differ_by_row_and_padding_is_left_out():
     negentropies = torch.tensor([[-1.0], [-2.0], [-50.0]])
     targets = torch.tensor([[0.0], [1.0], [3.0]])
     gradients = coefficient_gradients(negentropies, targets, torch.tensor([1.0, 1.0, 0.0]))
-    torch.testing.assert_close(gradients, torch.tensor([1.0]))
+    assert_close(gradients, torch.tensor([1.0]))

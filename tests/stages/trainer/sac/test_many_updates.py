@@ -9,6 +9,7 @@ from math import log
 import numpy as np
 import pytest
 import torch
+from tensors import TorchAdam, assert_close
 from torch import nn
 from torch.nn.functional import mse_loss, softplus
 
@@ -20,8 +21,8 @@ from headrace.stages.trainer.protocol import new_random
 from headrace.stages.trainer.sac.minibatch import ReplayMinibatch
 from headrace.stages.trainer.sac.update import SACUpdate
 
-SEEN, ACTIONS, HIDDEN, ROWS, UPDATES = 5, 3, 16, 32, 300
-GAMMA, TAU, RATE = 0.99, 0.005, 3e-4
+SEEN, ACTIONS, HIDDEN, ROWS, UPDATES = 5, 3, 16, 32, 100
+GAMMA, TAU, RATE = 0.99, 0.005, 1e-3
 HYPERPARAMETERS = SACHyperparameters.model_validate({"init_entcoef": 1.0, "tau": TAU, "learning_rate": RATE})
 
 
@@ -51,8 +52,8 @@ class Plain:
         self.targets = deepcopy(self.qs)
         self.log_alpha = torch.zeros((), requires_grad=True)
         self.of_qs = [parameter for q in self.qs for parameter in q.parameters()]
-        groups = [*self.actor.parameters()], self.of_qs, [self.log_alpha]
-        self.optimizers = [torch.optim.Adam(group, RATE) for group in groups]
+        self.groups = [*self.actor.parameters()], self.of_qs, [self.log_alpha]
+        self.optimizers = [TorchAdam(group, RATE) for group in self.groups]
 
     def draw(self, seen, noise):
         mean, log_std = self.actor(seen).split(ACTIONS, dim=1)
@@ -78,8 +79,7 @@ class Plain:
             "critics": sum(mse_loss(q(here), wanted) for q in self.qs) / 2,
             "coefficients": -(self.log_alpha * (log_probs.detach() - ACTIONS)).mean(),
         }
-        for loss, optimizer in zip(losses.values(), self.optimizers, strict=True):
-            parameters = optimizer.param_groups[0]["params"]
+        for loss, parameters in zip(losses.values(), self.groups, strict=True):
             for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
                 parameter.grad = gradient
         for optimizer in self.optimizers:
@@ -112,5 +112,5 @@ def test_they_end_in_the_weights_of_a_plain_implementation():
     networks = [[plain.actor], plain.qs, plain.targets]
     expected = [torch.cat([p.flatten() for n in of for p in n.parameters()]) for of in networks]
     for ours, theirs in zip(found, [*expected, plain.log_alpha.reshape(1)], strict=True):
-        torch.testing.assert_close(ours.detach(), theirs.detach(), rtol=0, atol=1e-12)
+        assert_close(ours.detach(), theirs.detach(), rtol=0, atol=1e-12)
     assert float(update.coefficients.values) < -0.05, "it has learned"

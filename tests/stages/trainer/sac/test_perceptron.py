@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import NetworkSettings
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -39,7 +40,7 @@ def test_outputs_and_all_gradients_are_those_of_the_layers(activation, inputs, l
         weights = torch.randn(rows, 5, dtype=torch.float64)
         expected = gradients(lambda x: head(body(Inputs(x))[0]), parameters, x, weights)
         for ours, theirs in zip(gradients(perceptron, parameters, x, weights), expected, strict=True):
-            torch.testing.assert_close(ours, theirs)
+            assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -51,8 +52,8 @@ def test_frozen_it_passes_gradients_on_to_its_inputs_alone(activation, wanted):
     weights = torch.tensor(wanted)[:, None] * torch.randn(4, 5, dtype=torch.float64)
     expected = gradients(lambda x: head(body(Inputs(x))[0]), parameters, x, weights)
     out, below, *rest = gradients(lambda x: perceptron(x, frozen=True), parameters, x, weights)
-    torch.testing.assert_close(out, expected[0])
-    torch.testing.assert_close(below, expected[1])
+    assert_close(out, expected[0])
+    assert_close(below, expected[1])
     assert all((gradient == 1.0).all() for gradient in rest)
 
 
@@ -68,4 +69,4 @@ def test_two_passes_one_of_them_frozen_do_not_disturb_each_other():
         return out
 
     for ours, theirs in zip(gradients(disturbed, parameters, x, 1.0), expected, strict=True):
-        torch.testing.assert_close(ours, theirs)
+        assert_close(ours, theirs)

@@ -5,6 +5,7 @@ from math import log
 import numpy as np
 import pytest
 import torch
+from tensors import assert_close
 
 from headrace.config import NetworkSettings, SACHyperparameters
 from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
@@ -257,7 +258,7 @@ def test_forbidden_choices_have_no_probability_and_no_gradient():
     _, probabilities, negentropies = update._draw(heads, torch.empty((B, 0)), batch.penalties)
     assert (probabilities[batch.penalties < 0] == 0.0).all()
     assert torch.isfinite(negentropies).all()
-    torch.testing.assert_close(negentropies[2, 0], torch.tensor(0.0))  # one choice is left: no entropy
+    assert_close(negentropies[2, 0], torch.tensor(0.0))  # one choice is left: no entropy
     negentropies.sum().backward()
     assert torch.isfinite(update.actor.gradients).all()
 
@@ -270,7 +271,7 @@ def test_a_snapshot_brings_everything_back():
     weights = update.weights()
     update.restore(snapshot)
     again, _ = run(update, batch, rest)
-    torch.testing.assert_close(first.losses, again.losses, rtol=0, atol=0)
+    assert_close(first.losses, again.losses, rtol=0, atol=0)
     for name, part in update.weights().items():
         for key, array in part.items():
             np.testing.assert_array_equal(array, weights[name][key])
