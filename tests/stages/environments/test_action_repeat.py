@@ -12,8 +12,9 @@ import gymnasium
 import numpy as np
 import pytest
 from environment_requests import group_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from headrace.config import ActionRepeatSettings, EnvironmentSettings
 from headrace.queues.messages import ActionBatch
@@ -209,9 +210,9 @@ async def played(script: Script, repeat: ActionRepeatSettings) -> list[tuple[Any
         st.builds(ActionRepeatSettings, max=st.integers(2, 6), discount=st.sampled_from([1.0, 0.9])),
     ),
 )
-@settings(max_examples=60, deadline=None)
+@examples(25)
 def test_holds_are_those_of_a_plain_loop_over_agents(seed, agents, repeat):
-    script = Script(seed, agents, ticks=60)
+    script = Script(seed, agents, ticks=40)
     expected = PlainLoop(script, repeat.steps, repeat.max or 1, repeat.discount)
 
     told = asyncio.run(played(script, repeat))

@@ -173,7 +173,7 @@ def test_what_is_vectorised_by_itself_is_shown_as_single_ones_that_are_alike(nam
 def test_atari_is_shown_as_policies_see_it(name, option, shape, beside):
     if "mode" in option:  # which single ones alone have
         option = {**option, "vectorization_mode": "sync"}
-    config = configured(beside, id=name, options=option)
+    config = configured(beside, num_envs=2, id=name, options=option)
     group, pixels = picture(config)
     assert pixels is not None
     assert pixels.shape == shape

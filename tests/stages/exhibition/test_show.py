@@ -121,7 +121,7 @@ async def test_who_goes_lets_all_keys_go_and_then_the_sides_own_player_plays_on(
 
 @pytest.mark.lengthy
 async def test_points_and_games_are_counted_and_looked_at():
-    stand = volley(most=3000)
+    stand = volley(most=1200)
     stand.cast.give(RIGHT, Casting("scripted"))
     await stand.run()
     notes = {note for _, note, _ in stand.seen}

@@ -320,15 +320,15 @@ def test_a_team_of_which_one_behaviour_is_done_goes_on():
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize(("swaps", "update"), [(4, 1), (4, 250), (1, 13), (7, 13)])
+@pytest.mark.parametrize(("swaps", "update"), [(4, 100), (1, 7), (7, 7)])
 def test_two_against_one_has_as_many_swaps_in_a_turn_of_either_side_as_the_formula_is_made_for(swaps, update):
     """ML-Agents: swap_steps = (num_agents / num_opponent_agents) × team_change / x."""
-    agents, change = {HIDER: 2, SEEKER: 1}, 560
+    agents, change = {HIDER: 2, SEEKER: 1}, 280
     each = {"Hider": {"swap_steps": 2 * change // swaps}, "Seeker": {"swap_steps": change // (2 * swaps)}}
     controller = asymmetric(each=each, team_change=change)
     steps, seen, buffers = dict.fromkeys(agents, 0), [], dict.fromkeys(agents, 0)
     count, generation, team = 0, controller.generation, controller.learning_team
-    for tick in range(3500):
+    for tick in range(1250):
         for behavior_id, number in agents.items():
             learns = behavior_id.endswith(f"={controller.learning_team}")
             batch = trajectories([1] * number, behavior_id, generation=controller.generation, learning=learns)
@@ -342,7 +342,7 @@ def test_two_against_one_has_as_many_swaps_in_a_turn_of_either_side_as_the_formu
             team = controller.learning_team
             seen.append(count)
             count = 0
-    assert len(seen) >= 6
+    assert len(seen) >= 4
     assert set(seen) == {swaps}
     assert controller.generation == generation + sum(seen) + count + len(seen)
 

@@ -337,7 +337,7 @@ def test_psro_finds_the_equilibrium_of_a_game_by_best_responses(tmp_path, solver
     for step in range(0, 4801, 600):
         mixture = sum(share * game[:, actions[member]] for member, share in league.mixture().items())
         actions.append(int(mixture.argmax()) if step else 0)
-        for _ in range(8 if step else 0):
+        for _ in range(5 if step else 0):
             table = league.table("main")
             drawn = random.choice(len(table.weights), size=200, p=table.weights)
             played = dict(games(*((table.seats[row], table.opponents[row], 0.5) for row in drawn)))

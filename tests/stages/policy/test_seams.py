@@ -47,7 +47,7 @@ def trains_acts_and_is_exported(kind, spec, tmp_path, **network):
     trainer = trainer_of(kind, spec, network_settings={"normalize": True, **network}, reward_signals=signals)
     design = design_of(spec, trainer.context.settings)
     before = flat_weights(trainer)
-    for seed in range(3):
+    for seed in range(1 if kind == "sac" else 2):
         trainer.add(experience(spec, [16, 12, 8], seed, squashed=design.squashed))
         while trainer.ready():
             trainer.learn()

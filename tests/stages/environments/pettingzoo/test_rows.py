@@ -43,7 +43,7 @@ def choose(steps, spec, random):
 
 
 @pytest.mark.lengthy
-@examples(40)
+@examples(25)
 @given(crowds())
 def test_every_life_is_one_episode_with_all_its_rewards(scripts):
     group = PettingZooGroup(
@@ -73,7 +73,7 @@ def test_every_life_is_one_episode_with_all_its_rewards(scripts):
 
 
 @pytest.mark.lengthy
-@examples(40)
+@examples(15)
 @given(st.integers(1, 4), st.integers(2, 3), st.integers(1, 9), st.sampled_from([0.0, 0.25]), st.integers(0, 99))
 def test_games_by_turns_pay_out_what_their_moves_earned(instances, players, target, tax, seed):
     group = PettingZooGroup(

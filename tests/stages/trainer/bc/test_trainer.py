@@ -29,21 +29,18 @@ def teach(trainer, make_batch, rounds, lengths=(16,) * 20, shuffled=None, **part
 
 
 @pytest.mark.lengthy
-def test_it_learns_what_an_expert_does_and_says_how_well(make_trainer, make_batch, statistics):
-    trainer = make_trainer(hyperparameters={"num_epoch": 3}, network_settings={"hidden_units": 32})
-    teach(trainer, make_batch, 60)
+def test_it_learns_what_an_expert_does_and_its_policy_does_it_and_it_says_how_well(
+    make_trainer, make_batch, statistics
+):
+    fast = {"num_epoch": 3, "learning_rate": 3e-2}
+    trainer = make_trainer(hyperparameters=fast, network_settings={"hidden_units": 32, "normalize": True})
+    teach(trainer, make_batch, 20)
     assert statistics.last("Policy/Held-out Accuracy") > 0.9
     assert statistics.last("Policy/Held-out Error") < 0.02
     for name in ("Policy/Held-out Log Likelihood", "Policy/Training Log Likelihood"):
         assert statistics.last(name) > statistics.values[name][0] + 1
     assert statistics.last("Losses/Cloning Loss") < statistics.values["Losses/Cloning Loss"][0]
-    assert statistics.last("Policy/Learning Rate") == 1e-2
-
-
-@pytest.mark.lengthy
-def test_what_it_learned_is_what_its_policy_does(make_trainer, make_batch):
-    trainer = make_trainer(hyperparameters={"num_epoch": 3}, network_settings={"hidden_units": 32, "normalize": True})
-    teach(trainer, make_batch, 60)
+    assert statistics.last("Policy/Learning Rate") == 3e-2
     policy = make_policy(design_of(trainer.context.spec, trainer.context.settings))
     policy.load(trainer.policy())
     fresh = make_batch([200], seed=9)
@@ -59,7 +56,8 @@ def test_shuffled_actions_are_foretold_worse_than_those_that_belong_to_what_was_
 ):
     found = []
     for shuffled in (None, 1):
-        teach(make_trainer(DISCRETE), make_batch, 30, shuffled=shuffled)
+        trainer = make_trainer(DISCRETE, hyperparameters={"learning_rate": 3e-2})
+        teach(trainer, make_batch, 10, shuffled=shuffled)
         found.append((statistics.last("Policy/Held-out Log Likelihood"), statistics.last("Policy/Held-out Accuracy")))
     assert found[0][0] > found[1][0] + 0.5
     assert found[0][1] > found[1][1] + 0.3
@@ -190,11 +188,15 @@ def test_the_learning_rate_falls_to_almost_nothing_where_that_is_asked_for(make_
 def test_with_memory_it_can_imitate_who_remembers(make_trainer, make_batch, statistics):
     accuracies = {}
     for name, network in (("with", MEMORY), ("without", {})):
-        trainer = make_trainer(ActionSpec(0, (2,)), network_settings={"hidden_units": 16, **network})
+        trainer = make_trainer(
+            ActionSpec(0, (2,)),
+            network_settings={"hidden_units": 16, **network},
+            hyperparameters={"learning_rate": 3e-2},
+        )
         batch = make_batch([5] * 60, ActionSpec(0, (2,)))
         cue = batch.rows["obs_0"][::5, 0] > 0
         batch = batch.replace(discrete_actions=np.repeat(cue, 5)[:, None].astype(np.int32))
-        for _ in range(40):
+        for _ in range(20):
             trainer.add(batch)
             trainer.learn()
         accuracies[name] = statistics.last("Policy/Held-out Accuracy")
@@ -221,9 +223,15 @@ def test_with_memory_it_takes_the_action_before_from_the_trajectory_or_from_befo
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("actions", [ActionSpec(2), ActionSpec(1, (3, 2), masked=True)])
-@pytest.mark.parametrize("network", [{}, MEMORY, {"normalize": True}])
-@pytest.mark.parametrize("observations", [(ObservationSpec("vector", (3,)),), (IMAGE, ObservationSpec("vector", (3,)))])
+@pytest.mark.parametrize(
+    ("actions", "network", "observations"),
+    [
+        (ActionSpec(2), {"normalize": True}, (ObservationSpec("vector", (3,)),)),
+        (ActionSpec(1, (3, 2), masked=True), MEMORY, (ObservationSpec("vector", (3,)),)),
+        (ActionSpec(2), MEMORY, (IMAGE, ObservationSpec("vector", (3,)))),
+        (ActionSpec(1, (3, 2), masked=True), {}, (IMAGE, ObservationSpec("vector", (3,)))),
+    ],
+)
 def test_a_resumed_trainer_goes_on_bit_by_bit(make_trainer, make_batch, actions, network, observations):
     def run(trainer, batches):
         for batch in batches:

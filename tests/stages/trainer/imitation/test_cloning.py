@@ -22,7 +22,7 @@ VECTOR = ObservationSpec("vector", (3,))
 class Pupil:
     """A network of PPO's or SAC's, and cloning for it from a recording."""
 
-    def __init__(self, kind, actions, path, normalize=False, memory=None, seed=0, **cloning):
+    def __init__(self, kind, actions, path, normalize=False, memory=None, seed=0, rate=1e-2, **cloning):
         spec = BehaviorSpec("Test", (VECTOR,), actions)
         network = {"hidden_units": 32, "num_layers": 1, "normalize": normalize, "memory": memory}
         settings = BehaviorSettings.model_validate(
@@ -46,7 +46,7 @@ class Pupil:
             )
         self.intake = Intake(spec, normalize)
         context = TrainerContext("Test", settings, spec, folder=path.parent)
-        self.cloning = make_cloning(context, self.actor, 1e-2, 32, self.intake, self.random)
+        self.cloning = make_cloning(context, self.actor, rate, 32, self.intake, self.random)
 
     def heads(self, vectors, **inputs):
         with torch.no_grad():
@@ -79,9 +79,9 @@ def taught(record, expert):
 @pytest.mark.lengthy
 @pytest.mark.parametrize("kind", ["ppo", "sac"])
 def test_it_drives_the_policy_to_the_experts_actions(taught, kind):
-    pupil = Pupil(kind, ActionSpec(2, (3,)), taught(ActionSpec(2, (3,)), lengths=[200, 200]))
+    pupil = Pupil(kind, ActionSpec(2, (3,)), taught(ActionSpec(2, (3,)), lengths=[200, 200]), rate=3e-2)
     first = pupil.cloning.update(0)["Losses/Pretraining Loss"]
-    for step in range(20):
+    for step in range(14):
         last = pupil.cloning.update(step)["Losses/Pretraining Loss"]
     assert last < first / 5
     fresh = np.random.default_rng(5).normal(size=(200, 3)).astype(np.float32)
@@ -115,9 +115,9 @@ def test_it_changes_the_actors_weights_and_nothing_else(taught):
 
 @pytest.mark.lengthy
 def test_it_sees_observations_as_the_trainer_normalises_them(taught):
-    pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)), normalize=True)
+    pupil = Pupil("ppo", ActionSpec(2), taught(ActionSpec(2)), normalize=True, rate=3e-2)
     pupil.intake.normalizer.update(np.random.default_rng(0).normal(3, 2, (500, 3)).astype(np.float32))
-    for step in range(60):
+    for step in range(25):
         pupil.cloning.update(step)
     fresh = np.random.default_rng(5).normal(size=(200, 3)).astype(np.float32)
     assert np.abs(pupil.heads(fresh).clip(-3, 3) / 3 - rule(fresh)[0]).mean() < 0.15
@@ -211,8 +211,8 @@ def test_what_it_remembers_decides_where_the_memory_is_what_counts(record, exper
     path = record([batch.replace(discrete_actions=np.repeat(first, 6)[:, None].astype(np.int32))], spec=spec)
     losses = {}
     for memory in (None, {"sequence_length": 6, "memory_size": 16}):
-        pupil = Pupil("sac", spec.actions, path, memory=memory, num_epoch=4)
-        for step in range(25):
+        pupil = Pupil("sac", spec.actions, path, memory=memory, num_epoch=4, rate=3e-2)
+        for step in range(12):
             losses[memory is None] = pupil.cloning.update(step)["Losses/Pretraining Loss"]
     assert losses[False] < 0.1
     assert losses[True] > 0.3

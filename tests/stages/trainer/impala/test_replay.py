@@ -84,7 +84,7 @@ def test_what_is_drawn_was_added_and_a_fifo_holds_the_newest(counts, capacity, s
 
 @pytest.mark.lengthy
 def test_a_reservoir_keeps_every_unroll_of_the_run_with_the_same_probability():
-    capacity, total, runs = 5, 20, 600
+    capacity, total, runs = 5, 20, 300
     often = np.zeros(total)
     for seed in range(runs):
         replay, stream = new_replay(capacity, "reservoir"), Stream(seed)

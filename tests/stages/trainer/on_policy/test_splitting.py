@@ -49,16 +49,16 @@ def joined(batch, parts):
 
 @pytest.mark.lengthy
 @pytest.mark.parametrize(
-    ("kind", "spec", "lengths", "kept"),
+    ("kind", "spec", "lengths", "kept", "settings"),
     [
-        ("ppo", SPEC, [9, 20, 11], [9, 20, 3]),
-        ("ppo", SPEC, [20, 12, 8], [20, 12, 0]),
-        ("poca", SPEC, [9, 20, 11], [9, 20, 3]),
-        ("poca", GROUPED, [10, 10, 9, 9], [10, 10, 6, 6]),
-        ("ppo", GROUPED, [10, 10, 9, 9], [10, 10, 9, 3]),
+        ("ppo", SPEC, [9, 20, 11], [9, 20, 3], {"reward_signals": SIGNALS}),
+        ("ppo", SPEC, [20, 12, 8], [20, 12, 0], {"network_settings": MEMORY}),
+        ("poca", SPEC, [9, 20, 11], [9, 20, 3], {"network_settings": MEMORY}),
+        ("poca", GROUPED, [10, 10, 9, 9], [10, 10, 6, 6], {"reward_signals": SIGNALS}),
+        ("poca", GROUPED, [10, 10, 9, 9], [10, 10, 6, 6], {"network_settings": MEMORY}),
+        ("ppo", GROUPED, [10, 10, 9, 9], [10, 10, 9, 3], {}),
     ],
 )
-@pytest.mark.parametrize("settings", [{}, {"network_settings": MEMORY}, {"reward_signals": SIGNALS}])
 def test_what_is_learned_is_the_same_as_if_the_actor_had_closed_the_trajectories_there(
     kind, spec, lengths, kept, settings
 ):
