@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 ENVS, TICKS, BATCH, EPOCHS, UNITS = 64, 32, 256, 4, 64
 RATE, GAMMA, LAMBDA, CLIP, NORM, ADAM_EPSILON = 1e-3, 0.99, 0.95, 0.2, 0.5, 1e-5
 SOLVED = 475.0
+STAGES = ("deciding", "stepping", "update")
 F = np.float32
 Floats = NDArray[np.float32]
 
@@ -153,25 +154,74 @@ def slope_of(out: Floats, taken: Floats, old: Floats, advantages: Floats, return
     return slope
 
 
+class Record:
+    """What training takes: the rate and the CPU time after the first fifth of the steps, and when CartPole was solved.
+
+    Args:
+        what: the program's description; its arguments are those of the command.
+    """
+
+    def __init__(self, what: str | None) -> None:
+        parser = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("--steps", type=int, default=250_000)
+        parser.add_argument("--seed", type=int, default=0)
+        args = parser.parse_args()
+        self.seed: int = args.seed
+        self._most: int = args.steps
+        self._step = 0
+        self._solved: int | None = None
+        self._mark: tuple[int, float, float] | None = None
+        self.stages = dict.fromkeys(STAGES, 0.0)
+        """Seconds of CPU time."""
+        self._began = time.perf_counter()
+
+    def goes_on(self) -> bool:
+        """Return True until all steps are made."""
+        if self._mark is None and self._step >= self._most // 5:
+            self._mark = (self._step, time.perf_counter(), time.process_time())
+            self.stages = dict.fromkeys(STAGES, 0.0)
+        return self._step < self._most
+
+    def add(self, envs: CartPoles) -> None:
+        """Count one rollout."""
+        self._step += ENVS * TICKS
+        if self._solved is None and len(envs.finished) == 100 and np.mean(envs.finished) >= SOLVED:
+            self._solved = self._step
+
+    def print(self, envs: CartPoles) -> None:
+        """Print everything as one line of JSON."""
+        assert self._mark is not None, "there are steps"
+        counted = self._step - self._mark[0]
+        told = {
+            "steps": counted,
+            "seconds": time.perf_counter() - self._mark[1],
+            "cpu_s": time.process_time() - self._mark[2],
+            "stages": {name: 1e6 * seconds / counted for name, seconds in self.stages.items()},
+            "solved_at": self._solved,
+            "score": float(np.mean(envs.finished)),
+            "whole_s": time.perf_counter() - self._began,
+        }
+        print(json.dumps(told))
+
+
+def advantages_of(rewards: Floats, values: Floats, ended: Floats) -> Floats:
+    """Advantages [TICKS, ENVS] from rewards, values [TICKS + 1, ENVS], and where episodes ended."""
+    goes_on, found = (1 - ended) * F(GAMMA), np.zeros_like(rewards)
+    deltas, running = rewards + goes_on * values[1:] - values[:-1], np.zeros(ENVS, F)
+    for tick in reversed(range(TICKS)):
+        found[tick] = running = deltas[tick] + F(LAMBDA) * goes_on[tick] * running
+    return found
+
+
 def main() -> None:
     """Train, and print what it took."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=250_000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    random = np.random.default_rng(args.seed)
+    record = Record(__doc__)
+    random = np.random.default_rng(record.seed)
     envs, net = CartPoles(ENVS, random), Towers(random)
-    obs = np.zeros((TICKS, ENVS, 4), F)
-    log_probs, rewards, values, ended = (np.zeros((TICKS + 1, ENVS), F) for _ in range(4))
-    taken, advantages = np.zeros((TICKS, ENVS, 2), F), np.zeros((TICKS, ENVS), F)
-    which, both = np.arange(ENVS), np.eye(2, dtype=F)
-    stages = dict.fromkeys(("deciding", "stepping", "update"), 0.0)
-    step, solved, mark = 0, None, None
-    began = time.perf_counter()
-    while step < args.steps:
-        if mark is None and step >= args.steps // 5:
-            mark = (step, time.perf_counter(), time.process_time())
-            stages = dict.fromkeys(stages, 0.0)
+    obs, values = np.zeros((TICKS, ENVS, 4), F), np.zeros((TICKS + 1, ENVS), F)
+    log_probs, rewards, ended = (np.zeros((TICKS, ENVS), F) for _ in range(3))
+    taken, which, both = np.zeros((TICKS, ENVS, 2), F), np.arange(ENVS), np.eye(2, dtype=F)
+    while record.goes_on():
         for tick in range(TICKS):
             t0 = time.process_time()
             obs[tick] = envs.observations
@@ -183,18 +233,15 @@ def main() -> None:
             fallen, late, last = envs.step(actions)
             ended[tick] = fallen | late
             rewards[tick] = 1.0
-            stages["deciding"] += t1 - t0
-            stages["stepping"] += time.process_time() - t1
+            record.stages["deciding"] += t1 - t0
+            record.stages["stepping"] += time.process_time() - t1
             if late.any():  # cut, not ended: what comes after is worth what the critic says
                 rewards[tick, late] += F(GAMMA) * net.forward(last)[1, late, 0]
         t0 = time.process_time()
         values[TICKS] = net.forward(envs.observations)[1, :, 0]
-        goes_on = (1 - ended) * F(GAMMA)
-        deltas, running = rewards[:-1] + goes_on[:-1] * values[1:] - values[:-1], np.zeros(ENVS, F)
-        for tick in reversed(range(TICKS)):
-            advantages[tick] = running = deltas[tick] + F(LAMBDA) * goes_on[tick] * running
+        advantages = advantages_of(rewards, values, ended)
         flat_obs, flat_taken = obs.reshape(-1, 4), taken.reshape(-1, 2)
-        flat_old, flat_advantages = log_probs[:-1].reshape(-1), advantages.reshape(-1)
+        flat_old, flat_advantages = log_probs.reshape(-1), advantages.reshape(-1)
         returns = flat_advantages + values[:-1].reshape(-1)
         for _ in range(EPOCHS):
             for rows in random.permutation(ENVS * TICKS).reshape(-1, BATCH):
@@ -202,22 +249,9 @@ def main() -> None:
                 slope = slope_of(out, flat_taken[rows], flat_old[rows], flat_advantages[rows], returns[rows])
                 net.backward(BATCH, slope)
                 net.descend()
-        stages["update"] += time.process_time() - t0
-        step += ENVS * TICKS
-        if solved is None and len(envs.finished) == 100 and np.mean(envs.finished) >= SOLVED:
-            solved = step
-    assert mark is not None, "there are steps"
-    counted = step - mark[0]
-    told = {
-        "steps": counted,
-        "seconds": time.perf_counter() - mark[1],
-        "cpu_s": time.process_time() - mark[2],
-        "stages": {name: 1e6 * seconds / counted for name, seconds in stages.items()},
-        "solved_at": solved,
-        "score": float(np.mean(envs.finished)),
-        "whole_s": time.perf_counter() - began,
-    }
-    print(json.dumps(told))
+        record.stages["update"] += time.process_time() - t0
+        record.add(envs)
+    record.print(envs)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ autograd, one thread.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 
 import numpy as np
@@ -22,13 +20,13 @@ from reference_numpy_ppo import (
     ENVS,
     EPOCHS,
     GAMMA,
-    LAMBDA,
     NORM,
     RATE,
-    SOLVED,
     TICKS,
     UNITS,
     CartPoles,
+    Record,
+    advantages_of,
 )
 from torch import Tensor, nn
 from torch.distributions import Categorical
@@ -72,24 +70,15 @@ def learn(agent: Agent, adam: torch.optim.Adam, rows: dict[str, Tensor]) -> None
 
 def main() -> None:
     """Train, and print what it took."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=250_000)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    record = Record(__doc__)
     torch.set_num_threads(1)
-    torch.manual_seed(args.seed)
-    envs, agent = CartPoles(ENVS, np.random.default_rng(args.seed)), Agent()
+    torch.manual_seed(record.seed)
+    envs, agent = CartPoles(ENVS, np.random.default_rng(record.seed)), Agent()
     adam = torch.optim.Adam(agent.parameters(), lr=RATE, eps=ADAM_EPSILON, fused=True)
     observations, actions = torch.zeros(TICKS, ENVS, 4), torch.zeros(TICKS, ENVS, dtype=torch.int64)
-    log_probs, rewards, advantages, ended = (torch.zeros(TICKS, ENVS) for _ in range(4))
+    log_probs, rewards, ended = (torch.zeros(TICKS, ENVS) for _ in range(3))
     values = torch.zeros(TICKS + 1, ENVS)
-    stages = dict.fromkeys(("deciding", "stepping", "update"), 0.0)
-    step, solved, mark = 0, None, None
-    began = time.perf_counter()
-    while step < args.steps:
-        if mark is None and step >= args.steps // 5:
-            mark = (step, time.perf_counter(), time.process_time())
-            stages = dict.fromkeys(stages, 0.0)
+    while record.goes_on():
         with torch.no_grad():
             for tick in range(TICKS):
                 t0 = time.process_time()
@@ -101,17 +90,14 @@ def main() -> None:
                 fallen, late, last = envs.step(actions[tick].numpy())
                 ended[tick] = torch.from_numpy(fallen | late)
                 rewards[tick] = 1.0
-                stages["deciding"] += t1 - t0
-                stages["stepping"] += time.process_time() - t1
+                record.stages["deciding"] += t1 - t0
+                record.stages["stepping"] += time.process_time() - t1
                 if late.any():  # cut, not ended: what comes after is worth what the critic says
                     cut = torch.from_numpy(late)
                     rewards[tick][cut] += GAMMA * agent.values(torch.from_numpy(last))[cut, 0]
             t0 = time.process_time()
             values[TICKS] = agent.values(torch.from_numpy(envs.observations))[:, 0]
-            goes_on, running = (1 - ended) * GAMMA, torch.zeros(ENVS)
-            deltas = rewards + goes_on * values[1:] - values[:-1]
-            for tick in reversed(range(TICKS)):
-                advantages[tick] = running = deltas[tick] + LAMBDA * goes_on[tick] * running
+        advantages = torch.from_numpy(advantages_of(rewards.numpy(), values.numpy(), ended.numpy()))
         rows = {
             "observations": observations.reshape(-1, 4),
             "actions": actions.reshape(-1),
@@ -122,22 +108,9 @@ def main() -> None:
         for _ in range(EPOCHS):
             for chosen in torch.randperm(ENVS * TICKS).split(BATCH):
                 learn(agent, adam, {name: column[chosen] for name, column in rows.items()})
-        stages["update"] += time.process_time() - t0
-        step += ENVS * TICKS
-        if solved is None and len(envs.finished) == 100 and np.mean(envs.finished) >= SOLVED:
-            solved = step
-    assert mark is not None, "there are steps"
-    counted = step - mark[0]
-    told = {
-        "steps": counted,
-        "seconds": time.perf_counter() - mark[1],
-        "cpu_s": time.process_time() - mark[2],
-        "stages": {name: 1e6 * seconds / counted for name, seconds in stages.items()},
-        "solved_at": solved,
-        "score": float(np.mean(envs.finished)),
-        "whole_s": time.perf_counter() - began,
-    }
-    print(json.dumps(told))
+        record.stages["update"] += time.process_time() - t0
+        record.add(envs)
+    record.print(envs)
 
 
 if __name__ == "__main__":
