@@ -25,9 +25,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 # Replaces this file's folder, where `acceptance` would mean this file.
@@ -37,6 +34,9 @@ from acceptance.cases import CASES as LEARNING  # noqa: E402 - the path has to b
 from acceptance.harness import Case, try_case  # noqa: E402
 from acceptance.self_play_cases import CASES as SELF_PLAY  # noqa: E402
 from acceptance.self_play_cases import THRESHOLD, SelfPlayCase, try_self_play  # noqa: E402
+
+from headrace.config.errors import ConfigError  # noqa: E402
+from headrace.config.load import apply, parse  # noqa: E402
 
 SHARE = 0.8
 CASES: dict[str, Case | SelfPlayCase] = {**LEARNING, **{f"self-play {name}": case for name, case in SELF_PLAY.items()}}
@@ -81,16 +81,10 @@ def _score(case: Case | SelfPlayCase, changes: Sequence[str], folder: Path, seed
 
 def with_changes(case: Case | SelfPlayCase, changes: Sequence[str]) -> Case | SelfPlayCase:
     """Return the case with changed keys of its behaviour: `path.to.key=value`, with the value as YAML."""
-    behavior = dict(case.behavior)
-    for change in changes:
-        path, _, text = change.partition("=")
-        *way, last = path.split(".")
-        place: dict[str, Any] = behavior
-        for key in way:
-            place[key] = dict(place.get(key) or {})
-            place = place[key]
-        value = yaml.safe_load(text)
-        place[last] = float(value) if isinstance(value, str) and _is_number(value) else value
+    overrides, mistakes = parse(changes)
+    behavior, _, without_place = apply(dict(case.behavior), overrides)
+    if mistakes or without_place:
+        raise ConfigError([*mistakes, *without_place])
     return replace(case, behavior=behavior)
 
 
@@ -99,14 +93,6 @@ def bar_of(case: Case | SelfPlayCase) -> str:
     if isinstance(case, SelfPlayCase):
         return f"{case.solved}>{THRESHOLD}"
     return f"{'<' if case.fails else '>'}{case.threshold}"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)  # YAML takes 1e-3 for text
-    except ValueError:
-        return False
-    return True
 
 
 def main() -> None:

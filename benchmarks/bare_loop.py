@@ -14,7 +14,6 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,13 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from headrace.config import load_config
-from headrace.queues.messages import ActionBatch, Array, TrajectoryBatch
-from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
+from headrace.queues.messages import Array, TrajectoryBatch
+from headrace.queues.specs import BehaviorSpec
+from headrace.stages.environments.spaces.columns import SpaceColumns
 from headrace.stages.policy import NumpyPolicy, design_of
 from headrace.stages.trainer import TrainerContext
 from headrace.stages.trainer.ppo import PPOTrainer
@@ -54,11 +53,12 @@ def run_bare(example: str, seed: int, max_steps: int | None = None) -> dict[str,
     own = gymnasium.spec(config.environment.id).vector_entry_point is not None
     mode = {} if own else {"autoreset_mode": AutoresetMode.SAME_STEP}
     envs = gymnasium.make_vec(config.environment.id, config.environment.num_envs, vector_kwargs=mode)
-    spec = behavior_spec(name, envs.single_observation_space, envs.single_action_space)
+    columns = SpaceColumns(envs.single_observation_space, envs.single_action_space, example, None)
+    spec = columns.spec(name)
     trainer = PPOTrainer(TrainerContext(name, settings, spec, seed=seed))
     policy = NumpyPolicy(design_of(spec, settings))
     policy.load(trainer.policy())
-    collector = Collector(envs, spec, policy, seed)
+    collector = Collector(envs, columns, spec, policy, seed)
     solved_at = None
     clock, cpu = time.perf_counter(), time.process_time()
     while trainer.step < (max_steps or settings.max_steps):
@@ -79,12 +79,19 @@ class Collector:
     the tick after it, whose row is no decision and is left out.
     """
 
-    def __init__(self, envs: gymnasium.vector.VectorEnv, spec: BehaviorSpec, policy: NumpyPolicy, seed: int) -> None:
+    def __init__(
+        self,
+        envs: gymnasium.vector.VectorEnv,
+        columns: SpaceColumns,
+        spec: BehaviorSpec,
+        policy: NumpyPolicy,
+        seed: int,
+    ) -> None:
         self._envs = envs
         self._spec = spec
         self._policy = policy
         self._random = np.random.default_rng(seed)
-        self._to_env = action_writer(envs.single_action_space)
+        self._to_env = columns.actions(envs.num_envs).to_environment
         self._next_step = envs.metadata.get("autoreset_mode") == AutoresetMode.NEXT_STEP
         self._observations, _ = envs.reset(seed=seed)
         self._restarting = np.zeros(envs.num_envs, np.bool_)
@@ -154,25 +161,6 @@ class Collector:
                 "credits": lengths,
             },
         )
-
-
-def behavior_spec(name: str, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> BehaviorSpec:
-    """The spec of one agent with a vector observation and a Discrete or bounded Box action."""
-    observation = ObservationSpec("observation", observations.shape or (), str(observations.dtype))
-    if isinstance(actions, gymnasium.spaces.Discrete):
-        action_spec = ActionSpec(discrete_branches=(int(actions.n),))
-    else:
-        action_spec = ActionSpec(continuous_size=int(np.prod(actions.shape or ())))
-    return BehaviorSpec(name, (observation,), action_spec)
-
-
-def action_writer(space: gymnasium.Space[Any]) -> Callable[[ActionBatch], NDArray[Any]]:
-    """From the policy's actions to the environment's: [-1, 1] is scaled to the Box's bounds."""
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return lambda actions: actions.discrete[:, 0].astype(np.int64)
-    assert isinstance(space, gymnasium.spaces.Box)
-    middle, half = (space.high + space.low) / 2, (space.high - space.low) / 2
-    return lambda actions: middle + half * actions.continuous
 
 
 def main() -> None:

@@ -23,14 +23,13 @@ from statistics import mean, stdev
 from typing import NamedTuple
 
 import torch
-from trained import second_half
+from trained import ROOT, second_half
 
 from headrace.config import load_config
 from headrace.pipeline.prediction.evaluate import evaluate
 from headrace.pipeline.reporting.progress import ProgressSnapshot
 from headrace.pipeline.run import RunOptions, run
 
-ROOT = Path(__file__).resolve().parent.parent
 SOLVED = {"cartpole": 475.0, "cartpole-sac": 475.0}
 """The mark of a task that counts as solved some time."""
 TASKS = (*SOLVED, "acrobot", "lunarlander", "halfcheetah", "pendulum", "halfcheetah-sac")

@@ -18,8 +18,7 @@ from pathlib import Path
 import torch
 import yaml
 from matches import Player, RandomPlayer, Tally, play_volley
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from trained import exports_of, first_quarter, steps_of
+from trained import exports_of, first_quarter, scalars, steps_of
 
 from headrace.config import RunConfig
 from headrace.pipeline.policies.export import load_acting_policy, read_export
@@ -68,8 +67,8 @@ def main() -> None:
         if (step := steps_of(export)) <= steps_of(final) / 2:
             tally = play_volley(player(final), player(export), args.snapshot_games, seed=11, **options)
             held.append(told(f"final against its snapshot at {step}", tally, "wins", SNAPSHOT_BAR))
-    ratings = elo(args.run / behavior)
-    print(f"ELO: {ratings[0]:.0f} in the first summary, {ratings[-1]:.0f} in the last")
+    ratings = scalars(args.run / behavior, "Self-play/ELO")
+    print(f"ELO: {ratings[0].value:.0f} in the first summary, {ratings[-1].value:.0f} in the last")
     raise SystemExit(not all(held))
 
 
@@ -95,13 +94,6 @@ def untrained(config: RunConfig, behavior: str, export: Path) -> Player:
     policy = make_policy(design_of(spec, settings))
     policy.load(PPOTrainer(TrainerContext(behavior, settings, spec, seed=3)).policy())
     return PolicyPlayer(policy, ACTIONS, seed=5)
-
-
-def elo(folder: Path) -> list[float]:
-    """The ratings that were written to TensorBoard."""
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    return [scalar.value for scalar in events.Scalars("Self-play/ELO")]
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -25,8 +26,12 @@ def second_half(events: Path, max_steps: int, tag: str = "Environment/Cumulative
         max_steps: how many steps the run had.
         tag: the statistic's name.
     """
-    found = EventAccumulator(str(events), size_guidance={"scalars": 0}).Reload()
-    return mean(event.value for event in found.Scalars(tag) if event.step > max_steps / 2)
+    return float(mean(event.value for event in scalars(events, tag) if event.step > max_steps / 2))
+
+
+def scalars(events: Path, tag: str) -> list[Any]:
+    """A statistic's summaries, with `step` and `value`; arguments as in `second_half`."""
+    return list(EventAccumulator(str(events), size_guidance={"scalars": 0}).Reload().Scalars(tag))
 
 
 def run_to_judge(parser: argparse.ArgumentParser, example: Path) -> tuple[Path, argparse.Namespace]:
