@@ -228,7 +228,7 @@ class PolicyHistory:
     def _first_swap(self) -> int:
         """Steps in a turn until the first swap is due: half of `swap_steps`.
 
-        So no swap falls due just as a turn ends: a swap at that moment would be useless, and would depend on timing. The
+        So no swap falls due just as a turn ends: at that moment it would be useless, and would depend on timing. The
         formula for x swaps in a turn gives x, even if the last batches come slightly early or late.
         """
         return (self.settings.swap_steps + 1) // 2
