@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from headrace.config.errors import Finding, KeyPath
 from headrace.config.league import LeagueSettings
@@ -36,6 +36,7 @@ def about_leagues(config: Sections) -> Iterator[Finding]:
             yield Finding((*_BEHAVIORS, name), f"{message}; give it its own `league`, or leave it out", (where,))
     yield from _about_common_keys(learners)
     yield from _about_placement(config, learners)
+    yield from _about_teams(config, {each.of for each in learners.values()})
     for each in learners.values() if pipeline.deterministic else ():
         if (actors := each.learners[each.learner].actors) > 1:
             message = f"{actors} contradicts 'deterministic: true', which needs 1; raise environment.num_envs instead"
@@ -81,3 +82,27 @@ def _about_placement(config: Sections, learners: Iterable[str]) -> Iterator[Find
         key = placement_key(config, name)
         for finding in placement_of(config, name).not_on_ray(config.pipeline.hosts):
             yield Finding((*key, *finding.path), finding.message, finding.involves)
+
+
+def _about_teams(config: Sections, sides: Collection[str]) -> Iterator[Finding]:
+    """Find teams of several behaviours with leagues, and behaviours of several teams, where roles say so."""
+    environment = config.environment
+    if environment is None or len(sides) < 2:
+        return
+    alone = environment.kind == "open_spiel"  # each of its players is a team, unless the file says otherwise
+    seen: dict[str | int, str] = {}
+    for pattern, role in environment.behaviors.items():
+        team = role.team if role.team is not None or alone else 0
+        of = role.behavior or environment.behavior
+        if team is None or of is None or of not in sides:
+            continue
+        other = next((name for there, name in seen.items() if (there == team) != (name == of)), None)
+        seen[team] = of
+        if other is None and team != "each":
+            continue
+        fault = f"{of} has several teams" if other in (None, of) else f"{of} has team {team}, and so has {other}"
+        message = (
+            f"{fault}, but leagues of several behaviours are for games in which each team has a behaviour of its own; "
+            "give the agents of all teams one behaviour, or each team another one"
+        )
+        yield Finding(("environment", "behaviors", pattern), message)

@@ -147,3 +147,38 @@ def test_a_league_goes_through_plain_data_and_back(tmp_path):
     config = load_config(path)
     assert RunConfig.from_plain(config.to_plain()).behaviors == config.behaviors
     assert RunConfig.from_plain(config.to_plain()).to_plain() == config.to_plain()
+
+
+TEAMS = """\
+environment:
+  kind: pettingzoo
+  id: a:b
+  behaviors:
+    striker_*: {{behavior: Striker, team: {striker}}}
+    goalie_*: {{behavior: Goalie, team: {goalie}}}
+    keeper_*: {{behavior: Goalie, team: {keeper}}}
+behaviors:
+  Striker: {{trainer_type: ppo, league: {{learners: {{main: {{matches: [{{match: self}}]}}}}}}}}
+  Goalie: {{trainer_type: ppo, league: {{learners: {{main: {{matches: [{{match: self}}]}}}}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("teams", "lines", "words"),
+    [
+        ({"striker": 0, "goalie": 0, "keeper": 0}, {6, 7}, "Goalie has team 0, and so has Striker"),
+        ({"striker": 0, "goalie": "null", "keeper": 1}, {6, 7}, "Goalie has team 0, and so has Striker"),
+        ({"striker": 0, "goalie": 1, "keeper": 2}, {7}, "Goalie has several teams"),
+        ({"striker": 0, "goalie": "each", "keeper": "each"}, {6, 7}, "Goalie has several teams"),
+    ],
+)
+def test_a_team_of_two_behaviours_with_leagues_is_refused_with_its_line(tmp_path, teams, lines, words):
+    found = refused(tmp_path, TEAMS.format(**teams))
+    assert {int(each.split(":")[1]) for each in found} == lines
+    assert words in found[0]
+
+
+def test_teams_with_a_behaviour_each_may_have_leagues(tmp_path):
+    path = tmp_path / "league.yaml"
+    path.write_text(TEAMS.format(striker=0, goalie=1, keeper=1))
+    assert len(load_config(path).behaviors) == 2
