@@ -32,8 +32,7 @@ class Turns:
     def reported(self, learner: str, step: int, done: bool) -> bool:
         """Take note of a trainer's step, and whether it has reached its end; return True if a new turn begins."""
         self._steps[learner] = step
-        if done:
-            self._done.add(learner)
+        (self._done.add if done else self._done.discard)(learner)  # a lost one may go back behind its end
         if self.learner not in self._done and self._steps[self.learner] < self._end:
             return False
         names = list(self._length)

@@ -54,3 +54,14 @@ def test_a_learner_that_is_gone_leaves_its_turn_to_the_first():
     resumed = Turns({"main": 100, "other": 100})
     resumed.load_state_dict(turns.state_dict())
     assert learners(resumed, ("main", 199), ("main", 200)) == ["main", "other"]
+
+
+def test_a_learner_that_is_lost_and_goes_back_behind_its_end_gets_turns_again():
+    turns = Turns({"main": 100, "exploiter": 100})
+    assert learners(turns, ("main", 100, True), ("exploiter", 200), ("main", 60), ("exploiter", 300)) == [
+        *["exploiter", "exploiter", "exploiter", "main"]
+    ]
+    assert learners(turns, ("exploiter", 300, True), ("main", 100, True)) == ["main", "main"]
+    turns = Turns({"main": 100, "exploiter": 100})
+    learners(turns, ("main", 100, True), ("exploiter", 100, True))
+    assert learners(turns, ("main", 60)) == ["main"]
