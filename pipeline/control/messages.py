@@ -328,8 +328,8 @@ class SetHyperparameter:
 class BeginAnew:
     """Restart learning from given or initial weights, with a fresh optimiser and fresh schedules; to a learner."""
 
-    version: int
-    """The policy version at which this was decided."""
+    number: int
+    """Counts the learner's restarts from 1; a restart that the learner knows already has no effect."""
     weights: bytes | None = None
     """Weights to begin with, as float32 in the policy's own order; None: the initial weights."""
 

@@ -130,6 +130,8 @@ class Coordinator:
             finally:
                 for task in background:
                     task.cancel()
+        for part in self.parts:
+            await part.settle()
         self.parts.tell(lambda part: part.close())
         if self.shutdown.failure is None:
             self.checkpointing.close()
@@ -159,6 +161,7 @@ class Coordinator:
                 self._go_on()
             case control.LearnerReady():
                 self._hosts.learners.ready(host, message)
+                self.parts.tell(lambda part: part.learner_ready(message.behavior))
                 self._go_on()
             case control.Exported() | control.ExportFailed():
                 self.checkpointing.exported(message)

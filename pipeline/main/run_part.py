@@ -104,6 +104,9 @@ class RunPart:
         """Handle a started learner; return the runners that main needs for it."""
         return []
 
+    def learner_ready(self, behavior: str) -> None:
+        """Handle a learner that can receive messages, which may replace a lost one."""
+
     async def learns(self, behavior: str, slot: ActorSlot) -> None:
         """Handle an actor's agents of a learning behaviour; called for each actor and team, even if already known."""
 
@@ -157,8 +160,11 @@ class RunPart:
         """Return the report of each league, by behaviour, for `league.json`, its picture and the live page."""
         return {}
 
+    async def settle(self) -> None:
+        """Wait for what is being written, after all hosts have ended."""
+
     def close(self) -> None:
-        """Finish after all hosts have ended."""
+        """Finish after that."""
 
     def results(self, behavior: str) -> Mapping[str, Any]:
         """Return fields of a behaviour's `BehaviorResult`."""

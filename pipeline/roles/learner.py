@@ -185,7 +185,7 @@ class LearnerHost(TrainerHost):
                     self._set(self._stage, message)
                 case BeginAnew() if self._stage is not None:
                     weights = None if message.weights is None else np.frombuffer(message.weights, "<f4").copy()
-                    self._stage.begin_anew(weights)
+                    self._stage.begin_anew(message.number, weights)
                 case LearnNoMore() if self._stage is not None:
                     self._stage.end_learning(message.why)
                     self._stage.report_now()

@@ -6,7 +6,7 @@ It is pure: main gives it policies and results, and sends what it says; only its
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
@@ -18,8 +18,9 @@ from headrace.queues.messages import Columns, PolicyUpdate
 from headrace.stages.errors import blaming
 from headrace.stages.league import meta_solver
 from headrace.stages.league.freezing import LearnerProgress, is_due, is_reset
-from headrace.stages.league.matchmaking import OWN, Floats, Matchmaker
-from headrace.stages.league.payoff import PayoffTable
+from headrace.stages.league.match_table import MatchTable, made_table
+from headrace.stages.league.matchmaking import OWN, Matchmaker
+from headrace.stages.league.payoff import PayoffTable, duels
 from headrace.stages.league.pool import Member, Pool, packed, unpacked
 from headrace.stages.plain_state import generator_state, restore_generator
 
@@ -34,19 +35,13 @@ RARE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class MatchTable:
-    """Who plays whom in a learner's games: rows, one of which is drawn for each game."""
+class Freeze:
+    """A policy that is to become a member of the pool."""
 
-    number: int
-    """Rises with each change."""
-    seats: tuple[int, ...]
-    """[n] player code of the seat: `OWN`, or a member in a game that only rates."""
-    opponents: tuple[int, ...]
-    """[n] player code of the opponent."""
-    weights: tuple[float, ...]
-    """[n] probability; those of opponents of one behaviour add up to 1."""
-    members: Mapping[int, Member]
-    """Those that rows name, by number."""
+    learner: str
+    update: PolicyUpdate
+    parent: int
+    """Number of the member that it descends from, -1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +94,13 @@ class LeagueController:
         self._member_games, self._solved_games = 0, -1
         """Games of members with each other since one was added, and when the mixture was found; -1: it was not yet."""
         self._disk_refuses = self._resumed = False
+        self._freezing: set[str] = set()
+        """Learners of which a policy is being written."""
         self._add_brains()
         self._follow_pool()
 
     def receive_policy(self, learner: str, update: PolicyUpdate) -> Reset | None:
-        """Take note of a learner's newest policy.
+        """Take note of a learner's newest policy, and freeze the policy if the learner is due.
 
         Returns:
             That the learner is to be reset, which may follow where it is frozen, or None.
@@ -111,30 +108,76 @@ class LeagueController:
         Raises:
             StageError: as `Pool.add`.
         """
+        freeze = self.note_policy(learner, update)
+        return None if freeze is None else self.frozen(freeze, self.write(freeze))
+
+    def note_policy(self, learner: str, update: PolicyUpdate) -> Freeze | None:
+        """Take note of a learner's newest policy.
+
+        Returns:
+            What is to be written, and told to `frozen` after that; none of the learner's policies is due meanwhile.
+        """
         settings, known = self.settings.learners[learner], self._progress.get(learner)
         if learner in self._sources:
             self._newest[learner] = update.copy()
-        if not self._progress and not self._resumed and any(not member.use for member in self.pool.members):
+        begun = self._progress or self._freezing or self._resumed
+        if not begun and any(not member.use for member in self.pool.members):
             self.pool.restore(())  # of a run that was killed before it had a checkpoint
             self._add_brains()
+        if known is not None:
+            known.advance(update.step, update.version)
+        if learner in self._freezing:
+            return None
+        if known is None and not settings.freeze.first:
+            self._begin(learner, update, -1)
+            return None
+        if known is not None:
+            chances = self._payoffs.chances(self._matches.code(learner), self._matches.targets(learner))
+            if not is_due(settings.freeze, update.step - known.frozen, chances):
+                return None
+        self._freezing.add(learner)
+        return Freeze(learner, update, -1 if known is None else known.parent)
+
+    def write(self, freeze: Freeze) -> Member | OSError:
+        """Write a policy into the pool; it touches nothing else, so it may run in a thread, one after the other.
+
+        Returns:
+            What is to become a member, or the disk's refusal.
+
+        Raises:
+            StageError: as `Pool.add`.
+        """
+        try:
+            return self.pool.write(freeze.update, freeze.learner, freeze.parent, self._matches.sides[freeze.learner])
+        except OSError as error:
+            return error
+
+    def frozen(self, freeze: Freeze, written: Member | OSError) -> Reset | None:
+        """Take note of a policy that was written; after a refusal the learner's next policy is tried.
+
+        Returns:
+            That the learner is to be reset, or None.
+        """
+        learner, update = freeze.learner, freeze.update
+        self._freezing.discard(learner)
+        if isinstance(written, OSError):
+            self._refused(learner, written)
+            return None
+        self._disk_refuses = False
+        self.pool.enter(written)
+        known, settings = self._progress.get(learner), self.settings.learners[learner]
         if known is None:
-            first = self._freeze(learner, update, -1) if settings.freeze.first else -1
-            if first is not None:
-                self._progress[learner] = LearnerProgress(update.step, update.version, update.step, first, first)
-                self._follow_pool()
+            self._begin(learner, update, written.number)
             return None
-        known.advance(update.step, update.version)
-        chances = self._payoffs.chances(self._matches.code(learner), self._matches.targets(learner))
-        if not is_due(settings.freeze, update.step - known.frozen, chances):
-            return None
-        member = self._freeze(learner, update, known.parent)  # before a reset, which would lose the policy
-        if member is None:
-            return None
-        known.freeze(settings.freeze, member)
-        self._payoffs.inherit(member, self._matches.code(learner))
+        known.freeze(settings.freeze, written.number, update.step)
+        self._payoffs.inherit(written.number, self._matches.code(learner))
         reset = self._reset(learner, known) if is_reset(settings.reset, self._random) else None
         self._follow_pool()
         return reset
+
+    def _begin(self, learner: str, update: PolicyUpdate, first: int) -> None:
+        self._progress[learner] = LearnerProgress(update.step, update.version, update.step, first, first)
+        self._follow_pool()
 
     def rate(self, learner: str, games: Columns) -> list[tuple[str, str, float]]:
         """Count games that the actors of a learner have ended.
@@ -149,8 +192,8 @@ class LeagueController:
         """
         if not games or not len(games["game_team"]):
             return []
-        own, scores = self._matches.code(learner), []
-        for seat, opponent, outcomes, returns in self._duels(learner, games):
+        own, scores, least = self._matches.code(learner), [], -1 - len(self.settings.learners)
+        for seat, opponent, outcomes, returns in duels(games, own, range(least, len(self.pool.members))):
             values = outcomes if self.settings.payoff == "win_rate" else returns
             self._payoffs.count(seat, opponent, values[:, 0], values[:, 1])
             self._member_games += len(values) if seat >= 0 and opponent >= 0 else 0
@@ -174,7 +217,7 @@ class LeagueController:
             made, before = self._make_table(learner), self._tables.get(learner)
             if made is None:
                 return None
-            if before is None or _rows(made) != _rows(before):
+            if before is None or made.rows != before.rows:
                 self._number += 1
                 self._tables[learner] = made
             self._fresh[learner] = 0
@@ -277,7 +320,7 @@ class LeagueController:
         if there == list(state["learners"]):
             members = {member.number: member for member in self.pool.members}
             self._tables = {
-                name: _table(int(number), seats, opponents, weights, members)
+                name: made_table(int(number), seats, opponents, weights, members)
                 for name, (number, seats, opponents, weights) in state["tables"].items()
             }
             self._fresh = {str(name): int(games) for name, games in state["fresh"].items()}
@@ -299,21 +342,14 @@ class LeagueController:
         self._member_games, self._solved_games = 0, -1
         self._fresh.clear()
 
-    def _freeze(self, learner: str, update: PolicyUpdate, parent: int) -> int | None:
-        """Return the number of the new member; None while the disk refuses, as the next policy does as well."""
-        try:
-            number = self.pool.add(update, learner, parent, self._matches.sides[learner]).number
-        except OSError as error:
-            if not self._disk_refuses:
-                log.warning(
-                    "%s can't be frozen into %s: %s. Training goes on, and each new policy is tried.",
-                    *(learner if self._sides else f"{self.behavior}.{learner}", self.pool.folder),
-                    error.strerror or error,
-                )
-            self._disk_refuses = True
-            return None
-        self._disk_refuses = False
-        return number
+    def _refused(self, learner: str, error: OSError) -> None:
+        if not self._disk_refuses:
+            log.warning(
+                "%s can't be frozen into %s: %s. Training goes on, and each new policy is tried.",
+                *(learner if self._sides else f"{self.behavior}.{learner}", self.pool.folder),
+                error.strerror or error,
+            )
+        self._disk_refuses = True
 
     def _reset(self, learner: str, known: LearnerProgress) -> Reset:
         settings = self.settings.learners[learner].reset
@@ -322,32 +358,6 @@ class LeagueController:
         known.parent = known.first if weights is None else self._progress[settings.to].parent
         self._matches.forget(learner)
         return Reset(learner, weights)
-
-    def _duels(self, learner: str, games: Columns) -> Iterator[tuple[int, int, Floats, Floats]]:
-        """Yield, for each pair of players, their outcomes [G, 2] and returns [G, 2], the seat's first.
-
-        Games of players that are not there any more, as before a rewind, are left out.
-        """
-        players = np.where(games["game_players"] == OWN, self._matches.code(learner), games["game_players"])
-        rows, teams = np.arange(len(players))[:, None], players.shape[1]
-        seats = games["game_team"].astype(np.int64)[:, None]
-        others = (seats + np.arange(1, teams)) % teams  # [G, T - 1], so duels are in the order of their games
-        returns = games["game_returns"].astype(np.float64)
-        if "game_outcomes" in games:
-            ranks = games["game_outcomes"].astype(np.float64)
-            scores = (np.sign(ranks[rows, seats] - ranks[rows, others]) + 1) / 2
-        else:
-            scores = np.broadcast_to(games["game_outcome"].astype(np.float64)[:, None], others.shape)
-
-        def flat(mine: Any, theirs: Any) -> Any:
-            return np.stack(np.broadcast_arrays(mine, theirs), axis=-1).reshape(-1, 2)
-
-        pairs, outcomes = flat(players[rows, seats], players[rows, others]), flat(scores, 1 - scores)
-        both = flat(returns[rows, seats], returns[rows, others])
-        there = ((pairs < len(self.pool.members)) & (pairs >= -1 - len(self.settings.learners))).all(axis=1)
-        for seat, opponent in np.unique(pairs[there], axis=0).tolist():
-            chosen = (pairs == (seat, opponent)).all(axis=1)
-            yield seat, opponent, outcomes[chosen], both[chosen]
 
     def _solve(self) -> None:
         """Find the mixture, if the members are others or have had many games with each other since the last time."""
@@ -381,19 +391,4 @@ class LeagueController:
             rows += [(a, b, share / len(pairs)) for a, b in pairs]
         members = {member.number: member for member in self.pool.members}
         seats, opponents, weights = zip(*rows, strict=True)
-        return _table(self._number + 1, seats, opponents, weights, members)
-
-
-def _table(
-    number: int,
-    seats: Sequence[int],
-    opponents: Sequence[int],
-    weights: Sequence[float],
-    members: Mapping[int, Member],
-) -> MatchTable:
-    named = {player: members[player] for player in sorted({*seats, *opponents}) if player >= 0}
-    return MatchTable(number, tuple(seats), tuple(opponents), tuple(weights), named)
-
-
-def _rows(table: MatchTable) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-    return table.seats, table.opponents, table.weights
+        return made_table(self._number + 1, seats, opponents, weights, members)

@@ -30,14 +30,14 @@ class LearnerProgress:
         self.step, self.version = step, version
         self.frozen = min(self.frozen, step)
 
-    def freeze(self, freeze: FreezeSettings, member: int) -> None:
-        """Take note of having become a member.
+    def freeze(self, freeze: FreezeSettings, member: int, step: int) -> None:
+        """Take note of having become a member at a trainer's step.
 
         What is overdue counts from the step at which it was due: however large the trainer's updates are, the run has
         as many members.
         """
-        late = self.step - self.frozen - (freeze.at_most or 0)
-        self.frozen = self.step - (late if 0 <= late < (freeze.at_most or 0) else 0)
+        late = step - self.frozen - (freeze.at_most or 0)
+        self.frozen = step - (late if 0 <= late < (freeze.at_most or 0) else 0)
         self.parent = member
 
 

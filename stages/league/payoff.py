@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from headrace.queues.messages import Columns
 
 Floats = NDArray[np.float64]
 
@@ -196,3 +198,33 @@ class PayoffTable:
                 pairs[now[0], now[1]] = _Pair(int(games), *map(float, sums))
         self._pairs = pairs
         self._range = float(state["range"][0]), float(state["range"][1])
+
+
+def duels(games: Columns, own: int, known: range) -> Iterator[tuple[int, int, Floats, Floats]]:
+    """Yield, for each pair of players, their outcomes [G, 2] and returns [G, 2], the seat's first.
+
+    Args:
+        games: as `LeagueController.rate` gets them.
+        own: the code of the learner whose actors have played; results have -1 for it.
+        known: the codes of all players. Games of others, as before a rewind, are left out.
+    """
+    players = np.where(games["game_players"] == -1, own, games["game_players"])
+    rows, teams = np.arange(len(players))[:, None], players.shape[1]
+    seats = games["game_team"].astype(np.int64)[:, None]
+    others = (seats + np.arange(1, teams)) % teams  # [G, T - 1], so duels are in the order of their games
+    returns = games["game_returns"].astype(np.float64)
+    if "game_outcomes" in games:
+        ranks = games["game_outcomes"].astype(np.float64)
+        scores = (np.sign(ranks[rows, seats] - ranks[rows, others]) + 1) / 2
+    else:
+        scores = np.broadcast_to(games["game_outcome"].astype(np.float64)[:, None], others.shape)
+
+    def flat(mine: Any, theirs: Any) -> Any:
+        return np.stack(np.broadcast_arrays(mine, theirs), axis=-1).reshape(-1, 2)
+
+    pairs, outcomes = flat(players[rows, seats], players[rows, others]), flat(scores, 1 - scores)
+    both = flat(returns[rows, seats], returns[rows, others])
+    there = ((pairs < known.stop) & (pairs >= known.start)).all(axis=1)
+    for seat, opponent in np.unique(pairs[there], axis=0).tolist():
+        chosen = (pairs == (seat, opponent)).all(axis=1)
+        yield seat, opponent, outcomes[chosen], both[chosen]

@@ -80,7 +80,19 @@ class Pool:
         return self._members
 
     def add(self, update: PolicyUpdate, learner: str, parent: int, behavior: str = "") -> Member:
-        """Freeze a policy.
+        """Freeze a policy: `write` it, and `enter` it."""
+        member = self.write(update, learner, parent, behavior)
+        self.enter(member)
+        return member
+
+    def enter(self, member: Member) -> None:
+        """Make what `write` has returned a member."""
+        self._members.append(member)
+
+    def write(self, update: PolicyUpdate, learner: str, parent: int, behavior: str = "") -> Member:
+        """Write a policy's file, and the index that names it; until it is entered, the pool does not have it.
+
+        This may happen in a thread, as long as nothing else changes the pool.
 
         Args:
             update: the policy; it is not kept.
@@ -101,7 +113,7 @@ class Pool:
             read_member(self.folder, member)  # of a run that was killed here: the same, or refused
         else:
             _write(path, packed(replace(update, snapshot=number)))
-        self._append(member)
+        self._write_index([*self._members, member])
         return member
 
     def add_brains(self, brains: Iterable[MemberSettings], behaviors: Mapping[str, str]) -> None:
@@ -120,7 +132,10 @@ class Pool:
             digest, before = _hash_of_file(Path(brain.use)), known.get((brain.name, brain.use))
             if before is None:
                 about = brain.use, brain.name, behaviors.get(brain.name, "")
-                self._append(Member(len(self._members), "", -1, 0, 0, digest, brain.use, *about))
+                member = Member(len(self._members), "", -1, 0, 0, digest, brain.use, *about)
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._write_index([*self._members, member])
+                self.enter(member)
             elif before.hash != digest:
                 raise StageError(
                     f"{brain.use}, member {before.number} ({before.name}) of the league's pool, has changed since it "
@@ -145,20 +160,11 @@ class Pool:
         self._members = members
         if self.folder.exists():
             kept = {member.path for member in members if not member.use}
-            self._write_index()
+            self._write_index(members)
             self._remove([name for name in self._files() if name not in kept])
 
-    def _append(self, member: Member) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._members.append(member)
-        try:
-            self._write_index()
-        except OSError:
-            self._members.pop()
-            raise
-
-    def _write_index(self) -> None:
-        _write(self.folder / INDEX, json.dumps({"members": self.state_dict()}, indent=1).encode())
+    def _write_index(self, members: Iterable[Member]) -> None:
+        _write(self.folder / INDEX, json.dumps({"members": [*map(asdict, members)]}, indent=1).encode())
 
     def _files(self) -> list[str]:
         endings = (SUFFIX, ".partial")

@@ -214,9 +214,9 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._policy = self._takeover.numbered(self.trainer.policy())
         return self._policy
 
-    def begin_anew(self, weights: NDArray[np.float32] | None = None) -> None:
-        """Replace the trainer from the next batch on; the new one has `weights`, or its first ones, and step 0."""
-        self._takeover.want(weights)
+    def begin_anew(self, number: int, weights: NDArray[np.float32] | None = None) -> None:
+        """Replace the trainer from the next batch on; see `Takeover.want`."""
+        self._takeover.want(number, weights)
 
     def _change_trainer(self) -> PolicyUpdate:
         self._release()

@@ -27,6 +27,8 @@ class Takeover:
     def __init__(self, make: Callable[[], Trainer] | None) -> None:
         self._make = make
         self._wanted = False
+        self._number = 0
+        """The newest request that was granted or waits."""
         self._weights: NDArray[np.float32] | None = None
         self._oldest = -1
         """Version of the present trainer's first policy: steps by older versions are another trainer's."""
@@ -37,13 +39,15 @@ class Takeover:
         """True if another trainer is to take over."""
         return self._wanted
 
-    def want(self, weights: NDArray[np.float32] | None) -> None:
+    def want(self, number: int, weights: NDArray[np.float32] | None) -> None:
         """Request a replacement, with a fresh optimiser, normaliser and schedules.
 
         Args:
+            number: counts the requests from 1; one that is known already, also from a checkpoint, has no effect.
             weights: the weights of its first policy; None: newly drawn ones.
         """
-        self._wanted, self._weights = True, weights
+        if number > self._number:
+            self._number, self._wanted, self._weights = number, True, weights
 
     def next(self, before: Trainer) -> Trainer:
         """Return the trainer that takes over."""
@@ -82,11 +86,15 @@ class Takeover:
         """Its part of the stage's state; nothing if there was no other trainer."""
         lost = {"lost_updates": self.versions} if self.versions else {}
         wanted = {"begins_anew": {"weights": self._weights}} if self._wanted else {}
-        return wanted | lost | ({"former_steps": self.steps, "oldest_version": self._oldest} if self.steps else {})
+        known = {"begun_anew": self._number} if self._number else {}
+        return (
+            wanted | known | lost | ({"former_steps": self.steps, "oldest_version": self._oldest} if self.steps else {})
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the stage's state."""
-        if "begins_anew" in state:
-            self.want(state["begins_anew"]["weights"])
+        self._number = int(state.get("begun_anew", 0))
+        self._wanted = "begins_anew" in state
+        self._weights = state["begins_anew"]["weights"] if self._wanted else None
         self.versions = int(state.get("lost_updates", 0))
         self.steps, self._oldest = int(state.get("former_steps", 0)), int(state.get("oldest_version", -1))

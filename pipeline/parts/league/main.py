@@ -6,8 +6,10 @@ by learner, so that it does not depend on who was faster.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -22,8 +24,9 @@ from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.shared_stage import SharedState
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import Columns, Matches, PolicyUpdate, TrajectoryBatch
-from headrace.stages.league.controller import LeagueController, MatchTable
-from headrace.stages.league.pool import FOLDER, Pool
+from headrace.stages.league.controller import Freeze, LeagueController
+from headrace.stages.league.match_table import MatchTable
+from headrace.stages.league.pool import FOLDER, Member, Pool
 from headrace.stages.league.turns import Turns
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.report import TrainerReport
@@ -51,9 +54,16 @@ class LeaguePart(RunPart):
         self._late: dict[str, int] = {}
         """By learner: the version of a policy of which its report came first."""
         self._resets: dict[str, dict[str, Any]] = {}
-        """By learner: a reset of which no policy has come yet, as the fields of `BeginAnew`."""
+        """By learner: its last reset, as the fields of `BeginAnew`; one that is started again may not know of it."""
         self._restored: dict[str, int] = {}
         """By learner: the version of the policy that the checkpoint knows."""
+        self._freezes: deque[Freeze] = deque()
+        """What waits to be written into the pool, or is being written, which comes first."""
+        self._settled = asyncio.Event()
+        """Set while nothing waits for that."""
+        self._settled.set()
+        self._saves: list[Callable[[], None]] = []
+        """What a checkpoint has to save after that."""
         self._turns: Turns | None = None
         """Whose turn it is to learn; None where all learn at once."""
         self._waiting: dict[str, tuple[list[Columns], list[PolicyUpdate]]] = {}
@@ -118,7 +128,7 @@ class LeaguePart(RunPart):
     def shared(self) -> SharedState:
         """The state of all leagues."""
         if self._shared is None:
-            self._shared = SharedState(LEAGUE, self.run.stages, self._state)
+            self._shared = SharedState(LEAGUE, self.run.stages, self._state, self._when_settled)
         return self._shared
 
     def checkpoint_begins(self) -> None:
@@ -201,22 +211,48 @@ class LeaguePart(RunPart):
         self._newest[behavior] = kept = update.copy()
         self.run.broadcaster.send_to_actors(kept)  # under its name alone: to the actors of other learners
         known = self._restored.pop(behavior, None) == kept.version
-        if kept.version > self._resets.get(behavior, {"version": -1})["version"]:
-            self._resets.pop(behavior, None)
-        if known:  # the checkpoint has its effects already, but for a reset that the trainer may not have heard of
-            self._begin_anew(behavior)
+        if known:  # the checkpoint has its effects already
             return
-        reset = self.league.receive_policy(self._learners[behavior], kept)
+        freeze = self.league.note_policy(self._learners[behavior], kept)
+        if freeze is None:
+            return
+        if self._deterministic:  # all stand still meanwhile
+            self._frozen(freeze, self.league.write(freeze))
+            return
+        self._freezes.append(freeze)
+        if self._settled.is_set():
+            self._settled.clear()
+            self.run.tasks.start(self._freeze_all())
+
+    async def _freeze_all(self) -> None:
+        """Write policies into the pool, one after the other: on a slow disk it takes a second each."""
+        try:
+            while self._freezes:
+                written = await asyncio.to_thread(self.league.write, self._freezes[0])
+                self._frozen(self._freezes.popleft(), written)
+                self._tell_all()
+            saves, self._saves = self._saves, []
+            for save in saves:
+                save()
+        finally:
+            self._settled.set()
+
+    def _frozen(self, freeze: Freeze, written: Member | OSError) -> None:
+        """Follow a policy's freeze, and the reset that may come with it."""
+        reset = self.league.frozen(freeze, written)
         if reset is None:
             return
+        assert self._game is not None, "it has learners"
+        behavior = self._game.learners[freeze.learner]
         weights = None if reset.weights is None else np.ascontiguousarray(reset.weights.weights, "<f4").tobytes()
         whose = "its first" if weights is None else "another learner's"
-        log.info("%s begins anew at step %d, by %s weights.", behavior, update.step, whose)
-        self._resets[behavior] = {"version": update.version, "weights": weights}
-        self._begin_anew(behavior)
+        log.info("%s begins anew at step %d, by %s weights.", behavior, freeze.update.step, whose)
+        number = self._resets.get(behavior, {"number": 0})["number"] + 1
+        self._resets[behavior] = {"number": number, "weights": weights}
+        self.learner_ready(behavior)
 
-    def _begin_anew(self, behavior: str) -> None:
-        """Tell a learner of its reset, if there is one."""
+    def learner_ready(self, behavior: str) -> None:
+        """Tell a learner of its last reset, if there is one; it may have been lost before it knew of that."""
         state = self.run.behaviors.get(behavior)
         if behavior in self._resets and state is not None and state.learner is not None:
             state.learner.control.send(BeginAnew(**self._resets[behavior]))
@@ -236,6 +272,17 @@ class LeaguePart(RunPart):
                 slot.handle.control.send(_matches(table))
 
     # Checkpoints and the end. -----------------------------------------------------------------------------------------
+
+    def _when_settled(self, save: Callable[[], None]) -> None:
+        """Let a checkpoint have what is being written."""
+        if self._settled.is_set():
+            save()
+        else:
+            self._saves.append(save)
+
+    async def settle(self) -> None:
+        """Wait until nothing is being written."""
+        await self._settled.wait()
 
     def _state(self) -> dict[str, Any]:
         self._look()

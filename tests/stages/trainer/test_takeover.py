@@ -44,21 +44,21 @@ class Desk:
 def test_steps_and_versions_are_counted_on_and_the_untrained_policy_goes_out_at_once():
     desk = Desk()
     assert desk.take(10) == [(1, 10)]
-    desk.stage.begin_anew()
+    desk.stage.begin_anew(1)
     assert desk.take(4, first_version=1) == [(2, 10)], (
         "the new trainer's first policy; rows by an older one are dropped"
     )
     assert desk.take(10, first_version=2) == [(3, 20)]
     assert (desk.stage.version, desk.stage.step) == (3, 20)
     assert (desk.made[1].version, desk.made[1].step) == (1, 10)
-    desk.stage.begin_anew()
+    desk.stage.begin_anew(2)
     assert desk.take(10, first_version=4) == [(4, 20), (5, 30)]
 
 
 def test_all_credits_come_back_of_rows_that_were_held_or_are_another_trainers():
     desk = Desk()
     desk.take(7)
-    desk.stage.begin_anew()
+    desk.stage.begin_anew(1)
     desk.take(4, first_version=0)
     assert desk.stage.held_rows == 0
     assert desk.returned == 11
@@ -71,7 +71,7 @@ def test_all_credits_come_back_of_rows_that_were_held_or_are_another_trainers():
 def test_it_may_begin_with_the_weights_of_another_learner():
     desk = Desk()
     desk.take(10)
-    desk.stage.begin_anew(np.array([42.0], np.float32))
+    desk.stage.begin_anew(1, np.array([42.0], np.float32))
     desk.take(1)
     assert [trainer.weights for trainer in desk.made] == [0.0, 42.0]
 
@@ -79,10 +79,25 @@ def test_it_may_begin_with_the_weights_of_another_learner():
 def test_a_stage_goes_on_where_it_was_saved_after_a_trainer_has_begun_anew():
     desk, resumed = Desk(), Desk()
     desk.take(10)
-    desk.stage.begin_anew()
+    desk.stage.begin_anew(1)
     desk.take(13, first_version=2)
     resumed.stage.load_state_dict(desk.stage.state_dict())
     assert (resumed.stage.version, resumed.stage.step) == (desk.stage.version, desk.stage.step) == (3, 23)
     assert resumed.stage.policy().version == desk.stage.policy().version
     assert resumed.take(10, first_version=1) == [], "they are not its own there, either"
     assert resumed.take(10, first_version=3) == desk.take(10, first_version=3) == [(4, 33)]
+
+
+def test_a_request_that_comes_again_has_no_effect_also_where_the_stage_was_saved():
+    desk, waiting, done = Desk(), Desk(), Desk()
+    desk.take(10)
+    desk.stage.begin_anew(1)
+    waiting.stage.load_state_dict(desk.stage.state_dict())
+    waiting.stage.begin_anew(1, np.array([42.0], np.float32))
+    assert waiting.take(10, first_version=1) == desk.take(10, first_version=1) == [(2, 10)]
+    assert waiting.made[-1].weights == 0.0, "the first request counts"
+    done.stage.load_state_dict(desk.stage.state_dict())
+    done.stage.begin_anew(1)
+    assert done.take(10, first_version=2) == [(3, 20)]
+    done.stage.begin_anew(2)
+    assert done.take(10, first_version=3) == [(4, 20)]
