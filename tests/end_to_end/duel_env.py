@@ -126,9 +126,11 @@ class Alone(Duel):
 class Crowd(Duel):
     """Teams of one behaviour, each for itself; more than one may have been the best."""
 
+    name = "Ball"
+
     def __init__(self, num_envs: int, teams: int = 3, **options: object) -> None:
         super().__init__(num_envs)
-        self._sizes = {f"Ball?team={team}": 1 for team in range(teams)}
+        self._sizes = {f"{self.name.format(team)}?team={team}": 1 for team in range(teams)}
         (spec,) = {spec.observations: spec for spec in self.behavior_specs.values()}.values()
         self.behavior_specs = {i: BehaviorSpec(i, spec.observations, spec.actions) for i in self._sizes}
 
@@ -137,6 +139,12 @@ class Crowd(Duel):
         best = right == right.max(axis=1, keepdims=True)
         outcomes = (best / best.sum(axis=1, keepdims=True)).astype(np.float32)
         return {i: right[:, team] / self._length for team, i in enumerate(self._sizes)}, outcomes
+
+
+class Sides(Crowd):
+    """Teams with a behaviour each."""
+
+    name = "Side{}"
 
 
 class Negative(Duel):
