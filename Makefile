@@ -19,7 +19,7 @@ DESCRIPTION = setup.cfg pyproject.toml constraints.txt setup.py stages/policy/ne
 # Else each of pytest's workers, and each of the hundreds of processes that tests start, would compile ours anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help train test fast windows check lint formatted types types-of-tests format docs site proto bench clean
+.PHONY: help train test fast windows check lint formatted types format docs site proto bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -42,7 +42,7 @@ windows: ## run a part of the tests in CPython for Windows, under Wine, which ta
 		--timeout-method thread -m "not slow and (windows or windows_too)" $(ARGS)
 
 check: $(VENV)/.installed-dev ## lint, formatting and types, those of the tests too
-	@$(MAKE) --no-print-directory --keep-going -j 2 lint formatted types types-of-tests
+	@$(MAKE) --no-print-directory --keep-going -j 2 lint formatted types
 
 lint:
 	$(BIN)/ruff check .
@@ -52,9 +52,6 @@ formatted:
 
 types:
 	$(BIN)/mypy
-
-types-of-tests:
-	$(BIN)/mypy --config-file tests/mypy.ini
 
 format: $(VENV)/.installed-dev ## sort imports, mend what can be mended, format
 	$(BIN)/ruff check --fix-only .

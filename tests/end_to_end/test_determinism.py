@@ -27,7 +27,7 @@ from runs import Command, record_expert, run_here
 
 from headrace.pipeline.roles import runtime
 from headrace.pipeline.run_folder import checkpoint_assembler
-from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
+from headrace.pipeline.run_folder.checkpoint import newest_checkpoint, write_manifest
 
 CARTPOLE = cartpole(
     pipeline__deterministic=True,
@@ -117,7 +117,7 @@ def whole(request, expert, tmp_path_factory):
     results = tmp_path_factory.mktemp(request.param)
     plain = with_expert(RUNS[request.param], expert)
     copies = []
-    write = checkpoint_assembler.write_manifest
+    write = write_manifest
 
     def keeping(checkpoints, number, *arguments):
         write(checkpoints, number, *arguments)

@@ -13,7 +13,8 @@ import pytest
 from godot_runs import build_in
 from runs import run_here
 
-from headrace.pipeline.run import RunError, RunFailed, RunOptions
+from headrace import RunError, RunFailed
+from headrace.pipeline.run import RunOptions
 
 PPO = {"buffer_size": 512, "batch_size": 64, "learning_rate": 1e-3}
 

@@ -20,7 +20,8 @@ from engines import needs_godot3, needs_godot4
 from open_runs import GAME, free_port
 from runs import run_here
 
-from headrace.pipeline.run import RunError, RunFailed, RunOptions
+from headrace import RunError, RunFailed
+from headrace.pipeline.run import RunOptions
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "browser_game"

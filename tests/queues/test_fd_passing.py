@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import sys
 
@@ -63,7 +64,7 @@ def test_a_system_that_takes_no_more_for_now_is_asked_again(monkeypatch):
     def send_fds(*arguments):
         tried.append(1)
         if len(tried) < 3:
-            raise OSError(platform.errno.ETOOMANYREFS, "too many on the way")
+            raise OSError(errno.ETOOMANYREFS, "too many on the way")
         return send(*arguments)
 
     monkeypatch.setattr(socket, "send_fds", send_fds)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
 
-from headrace.stages.environments.unity import png
 from headrace.stages.environments.unity.png import decode_each
 
 
 @pytest.fixture(params=[1, 3, 64])
 def cores(request, monkeypatch):
-    monkeypatch.setattr(png.os, "sched_getaffinity", lambda _: set(range(request.param)), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(request.param)), raising=False)
     return request.param
 
 
@@ -33,7 +33,7 @@ def test_the_error_of_the_least_number_is_raised(cores):
 
 
 def test_with_several_cores_the_work_goes_on_at_the_same_time(monkeypatch):
-    monkeypatch.setattr(png.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     both = threading.Barrier(2)
 
     def wait_for_the_other(number: int) -> None:

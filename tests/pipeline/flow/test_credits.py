@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.pipeline.control.messages import CreditRequest, Grant
-from headrace.pipeline.flow.credits import FREE, CreditLedger, FlowError
+from headrace.pipeline.flow.credits import CreditLedger, FlowError
+from headrace.queues.messages import FREE
 
 
 def ledger(rows=8, lag=1, sources=1, **options):

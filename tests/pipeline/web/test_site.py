@@ -281,8 +281,10 @@ async def ended(reader):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
 def test_connections_leave_most_of_the_files_that_may_be_open(monkeypatch):
-    for limit, most in ((1024, 256), (300, 100), (connections.resource.RLIM_INFINITY, 256)):
-        monkeypatch.setattr(connections.resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+    import resource
+
+    for limit, most in ((1024, 256), (300, 100), (resource.RLIM_INFINITY, 256)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
         assert connections.within_open_files(256) == most
 
 

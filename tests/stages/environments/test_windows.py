@@ -16,7 +16,7 @@ HUMAN = {"render_mode": "human"}
 
 @pytest.fixture(autouse=True)
 def _linux_without_a_screen(monkeypatch):
-    monkeypatch.setattr(factory.sys, "platform", "linux")
+    monkeypatch.setattr(sys, "platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
 
@@ -54,7 +54,7 @@ def test_a_display_that_nothing_listens_at_is_none(monkeypatch):
 
 
 def test_other_systems_have_a_screen_without_naming_it(monkeypatch):
-    monkeypatch.setattr(factory.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     assert not no_screen()
 
 

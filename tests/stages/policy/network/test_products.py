@@ -1,5 +1,7 @@
 """Wide products are the same by every provider, and in bfloat16 within its 8 bits; everything else is torch's default."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -127,13 +129,13 @@ def test_parameters_have_the_same_names_types_and_first_values_in_both_precision
 )
 def test_what_makes_it_fast_is_read_from_the_cpu(features, words, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(features.split(), True), raising=False)
-    monkeypatch.setattr(products.Path, "read_text", lambda *_, **__: "model name : any\n")
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "model name : any\n")
     assert fast_bf16("cpu") == words
 
 
 def test_an_older_torch_reads_it_from_the_system(monkeypatch):
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    monkeypatch.setattr(products.Path, "read_text", lambda *_, **__: "model name\t: any\nFeatures\t: fp asimd bf16\n")
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "model name\t: any\nFeatures\t: fp asimd bf16\n")
     assert fast_bf16("cpu") == "the ARM bf16 extension"
 
 
