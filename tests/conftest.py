@@ -94,6 +94,9 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
+    for logger in map(logging.getLogger, [*logging.root.manager.loggerDict]):
+        if logger.name.startswith(("torch", "c10d", "strobelight")):
+            logger.propagate = True  # else pytest adds handlers to each of forty, six times a test: a millisecond
     gc.freeze()  # else each full collection looks through ten thousand tests, and the modules that they import
     gc.enable()
 
