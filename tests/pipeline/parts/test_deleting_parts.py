@@ -36,8 +36,33 @@ def test_only_the_table_names_a_part():
     assert len(inside) > 2, "imports of parts are found, within them"
 
 
+WATCHED = """
+import runpy, sys
+
+first = {}
+
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("grpc", "google.protobuf", "sympy", "aiohttp", "prometheus_client"):
+            frame = sys._getframe(1)
+            while frame.f_globals["__name__"].partition(".")[0] in ("importlib", "google"):
+                frame = frame.f_back
+            first[name] = frame.f_globals["__name__"]
+
+
+sys.meta_path.insert(0, Watch())
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    print(first)
+"""
+"""The command, which then says what was imported first by whom."""
+
+
 @pytest.mark.lengthy
-def test_a_run_that_needs_no_part_goes_on_when_all_are_deleted(tmp_path):
+def test_a_run_that_needs_no_part_goes_on_when_all_are_deleted_and_imports_nothing_of_engines_and_servers(tmp_path):
     checkout = tmp_path / "checkout"
     for folder in (*PARTS, "bin", "headrace"):
         shutil.copytree(ROOT / folder, checkout / folder, symlinks=True)  # compiled modules too
@@ -46,10 +71,22 @@ def test_a_run_that_needs_no_part_goes_on_when_all_are_deleted(tmp_path):
         delete_entry(checkout / TABLE, part)
     config = tmp_path / "run.yaml"
     config.write_text(yaml.safe_dump(cartpole(behaviors__CartPole__max_steps=500, **INLINE)))
-    command = [sys.executable, str(checkout / "bin" / "run-pipeline"), str(config), "--results-dir", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-c",
+        WATCHED,
+        str(checkout / "bin" / "run-pipeline"),
+        str(config),
+        "--results-dir",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Exported" in done.stderr + done.stdout
+    importers = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert not importers.keys() & {"grpc", "aiohttp", "prometheus_client"}
+    assert "sympy" not in importers, "torch imports it at the first use of what needs it"
+    assert importers["google.protobuf"].startswith(("tensorboard.", "headrace.stages.policy.onnx.")), importers
 
 
 def delete_entry(table: Path, part: str) -> None:
