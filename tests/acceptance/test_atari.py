@@ -25,7 +25,7 @@ SMALL = (
 )
 
 
-@pytest.mark.parametrize("by", ["its own vectorised implementation", "wrappers"])
+@pytest.mark.parametrize("by", ["its own vectorised implementation", pytest.param("wrappers", marks=pytest.mark.slow)])
 def test_pong_runs_from_pixels_to_weights(by, tmp_path):
     pytest.importorskip("ale_py")
     more = []

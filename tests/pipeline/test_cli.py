@@ -65,25 +65,48 @@ def good(tmp_path: Path) -> Path:
     return path
 
 
+PRINTING = """
+import os
+
+def make():
+    import gymnasium
+
+    class Pole(gymnasium.Wrapper):
+        def step(self, action):
+            print("garbage" * 1000)
+            os.write(2, bytes([255, 0]))
+            return self.env.step(action)
+
+    return Pole(gymnasium.make("CartPole-v1"))
+"""
+
+
 @pytest.mark.lengthy
-def test_help_and_validation_import_nothing_heavy():
-    """The environment of the one that is valid is tried, in a process of its own."""
-    example = str(ROOT / "config/examples/cartpole.yaml")
+def test_help_and_validation_import_nothing_heavy_write_nothing_and_show_nothing_that_an_environment_prints(
+    good, tmp_path
+):
+    """The environment is tried in a process of its own."""
+    good.write_text(GOOD.replace("id: CartPole-v1", "factory: printing:make"), encoding="utf-8")
+    (tmp_path / "printing.py").write_text(PRINTING, encoding="utf-8")
     asked = [
         ["--help"],
         ["--version"],
         ["no-such-file.yaml"],
-        [example, "--validate", "--set", "nonsense=1"],
-        [example, "--validate"],
+        [str(good), "--validate", "--set", "nonsense=1"],
+        [str(good), "--validate"],
     ]
     done = subprocess.run(
         [sys.executable, "-c", WATCHED_MAIN, json.dumps(asked)],
+        cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
         capture_output=True,
         text=True,
         encoding="utf-8",
     )
+    assert "garbage" not in done.stdout + done.stderr
+    assert {each.name for each in tmp_path.iterdir()} <= {"good.yaml", "printing.py", "__pycache__"}
     assert json.loads(done.stderr.splitlines()[-1]) == {"statuses": [0, 0, 2, 2, 0], "tried": []}, done.stderr
+    assert "behavior Pole" in done.stdout
 
 
 def test_help_names_options_and_shows_examples(capsys):

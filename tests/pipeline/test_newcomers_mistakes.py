@@ -294,7 +294,9 @@ def test_there_are_more_than_forty_of_them():
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (MISTAKES[name][1] == TRIED)) for name in MISTAKES]
+)
 def test_a_mistake_is_one_message_with_place_and_remedy(name, folder, capsys):
     text, options, (place, wrong, remedy) = MISTAKES[name]
     if text is not None:

@@ -159,7 +159,7 @@ def test_the_stack_of_a_child_that_crashes_in_c_is_shown(tmp_path, monkeypatch, 
     assert "crashing.py" in caplog.text
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 def test_the_learner_of_a_behaviour_that_is_not_there_does_not_stay(tmp_path, monkeypatch):
     started, dismissed = [], []
 

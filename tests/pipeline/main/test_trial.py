@@ -78,7 +78,9 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("name", "words"),
     [
         ("Hanging", ("in 4 seconds", "tried.py:", "in step", "timeout_wait")),
-        ("Crashing", ("crashed by SIGSEGV", "tried.py:", "in step", "--no-env-check")),
+        pytest.param(
+            "Crashing", ("crashed by SIGSEGV", "tried.py:", "in step", "--no-env-check"), marks=pytest.mark.slow
+        ),
         pytest.param("Asking", ("EOFError", "tried.py:", "in step"), marks=pytest.mark.slow),
     ],
 )
@@ -101,19 +103,6 @@ def test_a_process_that_can_not_start_to_try_it_shows_why(path, capfd, monkeypat
     told = capfd.readouterr().err
     assert "ended with status 1:\nTraceback (most recent call last)" in told
     assert told.count("ImportError: DLL load failed") == 1
-
-
-@pytest.mark.lengthy
-def test_validation_trains_nothing_writes_nothing_and_shows_nothing_that_an_environment_prints(path, capfd):
-    there = {*path.parent.iterdir()}
-    assert main([str(path), "--validate"]) == 0
-    out, err = capfd.readouterr()
-    assert err == ""
-    assert "garbage" not in out
-    assert "behavior Ball" in out
-    written = {each.name for each in path.parent.iterdir() if each not in there}
-    assert written <= {"child", "__pycache__"}, "but for what the environment writes"
-    assert not list((path.parent / "scratch").iterdir())
 
 
 def test_the_check_can_be_skipped(path, capfd):
@@ -215,10 +204,12 @@ def test_networks_that_take_long_are_no_environment_that_hangs(room, serious):
     assert ("networks of this size take more than 60 s" in told["text"]) is not serious
 
 
-def test_an_environment_that_ends_its_process_is_told_with_the_status():
-    told = without_answer(NoAnswer(7), 60.0, RunConfig.from_plain(NOBODY))
+@pytest.mark.parametrize(("status", "words"), [(7, "status 7"), (-11, "crashed by SIGSEGV")])
+def test_an_environment_that_ends_its_process_is_told_with_the_status_and_the_place(status, words):
+    told = without_answer(NoAnswer(status, STACK.format(room="environments")), 60.0, RunConfig.from_plain(NOBODY))
     assert told["serious"]
-    assert all(each in told["text"] for each in ("status 7", "expected", "--no-env-check"))
+    assert told["key"] == ("environment",)
+    assert all(each in told["text"] for each in (words, "init.py:83, in _no_grad", "expected", "--no-env-check"))
 
 
 @pytest.mark.lengthy

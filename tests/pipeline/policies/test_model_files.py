@@ -181,7 +181,7 @@ def test_a_damaged_file_is_named(tmp_path, name):
         read_model(find_model(str(tmp_path / name)))
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow
 def test_an_onnx_model_is_played_without_torch(tmp_path):
     path = tmp_path / "Test.onnx"
     path.write_bytes(exported(design_for()))
