@@ -6,7 +6,7 @@ recorded, large arrays are written to buffers allocated once, and the policy run
 
 Axis letters: B rows, U units, C actions, S reward signals. Heads, values and arrays computed from them have rows last.
 
-**Perceptrons** (`perceptron`). A layer is y = f(z) with z = x·Wᵀ + b, outputs are h = Wₕ·yᵀ + bₕ. Given ∂L/∂h,
+**Perceptrons** (`by_hand`). A layer is y = f(z) with z = x·Wᵀ + b, outputs are h = Wₕ·yᵀ + bₕ. Given ∂L/∂h,
 
     ∂L/∂Wₕ = ∂L/∂h·y     ∂L/∂bₕ = Σ_B ∂L/∂h     ∂L/∂y = ∂L/∂hᵀ·Wₕ
 
@@ -46,8 +46,8 @@ from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.policy.sampling import LOG_SIGMA_LIMITS
 from headrace.stages.trainer.gradients import CapturedStep, Graphs, copied, graphs_for, say_autograd, say_uncaptured
 from headrace.stages.trainer.protocol import TrainerContext
+from headrace.stages.trainer.sac.by_hand import HandPerceptron, Numbers, Room
 from headrace.stages.trainer.sac.minibatch import ReplayMinibatch, UpdateMeasures
-from headrace.stages.trainer.sac.perceptron import HandPerceptron, Numbers, Room
 from headrace.stages.trainer.sac.update import SACSteps, SACUpdate
 
 Half = TypeVar("Half")

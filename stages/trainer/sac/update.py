@@ -37,6 +37,7 @@ from headrace.stages.trainer.sac.minibatch import ReplayMinibatch, UpdateMeasure
 from headrace.stages.trainer.sac.networks import (
     Critics,
     EntropyCoefficients,
+    Perceptron,
     ValueNetwork,
     coefficient_gradients,
     drawn_for,
@@ -47,7 +48,6 @@ from headrace.stages.trainer.sac.networks import (
     soft_values,
     taken_values,
 )
-from headrace.stages.trainer.sac.perceptron import Perceptron
 
 SACGradients = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor], UpdateMeasures]
 SACSteps = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor, float, float], UpdateMeasures]

@@ -22,7 +22,7 @@ from headrace.stages.trainer.ppo import trainer as captured_ppo
 from headrace.stages.trainer.ppo.trainer import CapturedPPOSteps
 from headrace.stages.trainer.sac import gradients as captured_sac
 from headrace.stages.trainer.sac.gradients import CapturedSACSteps
-from headrace.stages.trainer.sac.perceptron import Perceptron
+from headrace.stages.trainer.sac.networks import Perceptron
 
 CONTINUOUS, HYBRID = ActionSpec(2), ActionSpec(2, (3, 2), masked=True)
 

@@ -11,7 +11,7 @@ from headrace.stages.trainer import TrainerContext, gradients
 from headrace.stages.trainer.factory import make_trainer
 from headrace.stages.trainer.gradients import WARM_UP
 from headrace.stages.trainer.sac import gradients as sac_gradients
-from headrace.stages.trainer.sac import perceptron
+from headrace.stages.trainer.sac import networks
 from headrace.stages.trainer.sac.gradients import CapturedSACSteps
 
 CONTINUOUS, MASKED = ActionSpec(2), ActionSpec(0, (3, 2), masked=True)
@@ -20,7 +20,7 @@ CONTINUOUS, MASKED = ActionSpec(2), ActionSpec(0, (3, 2), masked=True)
 def made(graphs, monkeypatch, actions=CONTINUOUS, observed=(VECTOR,), network=None, **hyper):
     """A trainer of the same networks as any other, by autograd; with graphs a captured one."""
     monkeypatch.setattr(gradients, "graphs_on", lambda device: graphs)
-    monkeypatch.setattr(perceptron, "_some_rows", lambda gradient: None)  # as on a GPU: all of them
+    monkeypatch.setattr(networks, "_some_rows", lambda gradient: None)  # as on a GPU: all of them
     monkeypatch.setattr(sac_gradients, "say_uncaptured", lambda context, why: pytest.fail(why))
     hyperparameters = {"batch_size": 16, "buffer_size": 256, "learning_rate": 1e-2, "steps_per_update": 4, **hyper}
     settings = {

@@ -9,7 +9,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.body import NetworkBody
 from headrace.stages.policy.network.layers import ACTIVATIONS, Inputs
-from headrace.stages.trainer.sac.perceptron import Perceptron
+from headrace.stages.trainer.sac.networks import Perceptron
 
 
 def made(activation, inputs, layers):
