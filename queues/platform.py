@@ -21,7 +21,6 @@ import struct
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from headrace.place import on_linux
 from headrace.surroundings import socket_pair
@@ -124,13 +123,6 @@ def open_socket(ticket: Ticket) -> socket.socket:
 def _keep_from_children(descriptor: int) -> None:
     """Keep programs that this process starts from inheriting a descriptor, which would hide this process's death."""
     os.set_inheritable(descriptor, False)
-
-
-def child_options(*things: socket.socket | Segment) -> dict[str, Any]:
-    """Keyword arguments for `subprocess.Popen` (or asyncio's) that let the child open these things."""
-    if sys.platform == "win32":
-        return {}
-    return {"pass_fds": tuple(_descriptor(thing) for thing in things)}
 
 
 def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:
@@ -240,8 +232,7 @@ def _warn_once() -> None:
         )
 
 
-# Passing sockets and memory to a process that is already running; `child_options` passes what exists when the process
-# starts. Windows needs only data: its tickets work at any time.
+# Passing sockets and memory to a process that is already running. Windows needs only data: tickets work at any time.
 
 AT_ONCE = 200
 """Descriptors in one message; systems allow about 250."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,11 +21,18 @@ from queue_conformance import numbered
 
 from headrace.queues.links import LinkEnd
 from headrace.queues.messages import Message
-from headrace.queues.platform import child_options
+from headrace.queues.platform import Segment
 from headrace.queues.shared_receiver import SharedReceiver
 from headrace.queues.shared_sender import SharedSender
 
 _ROOT = Path(__file__).parent.parent
+
+
+def child_options(*things: socket.socket | Segment) -> dict[str, Any]:
+    """Keyword arguments for `subprocess.Popen` that let the child open these things."""
+    if sys.platform == "win32":
+        return {}
+    return {"pass_fds": tuple(thing.handle if isinstance(thing, Segment) else thing.fileno() for thing in things)}
 
 
 @contextmanager

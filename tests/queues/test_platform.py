@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from queue_child import child_options
 
 from headrace.queues import platform
 from headrace.queues.platform import (
     Segment,
-    child_options,
     connected_pair,
     create_segment,
     open_socket,
