@@ -14,11 +14,11 @@ from headrace.config.brains import BrainSettings, brains_of_team, fills
 from headrace.config.errors import KeyPath
 from headrace.pipeline.common.errors import RunError
 from headrace.pipeline.policies.model_files import find_model, find_models, read_model
-from headrace.queues.messages import Array, PolicyUpdate
+from headrace.queues.messages import Array
 from headrace.queues.specs import BehaviorSpec
 from headrace.stages.activity import preparing
 from headrace.stages.brains import StandIn, check_brain, make_brain
-from headrace.stages.brains.protocol import BrainRequest, BrainShare
+from headrace.stages.brains.protocol import BrainRequest, BrainShare, Unchanging
 from headrace.stages.errors import LoadError, StageError, blaming
 from headrace.stages.policy.design import design_of
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
@@ -104,8 +104,8 @@ def _requests(
         yield brain, BrainRequest(brain.use, brain.with_, (*key, "use"), (*key, "with"), folder, game, seed, spec)
 
 
-class ModelBrain:
-    """Acts with a model; as an `ActingPolicy`, it ignores new weights.
+class ModelBrain(Unchanging):
+    """Acts with a model.
 
     Args:
         policy: the loaded policy.
@@ -113,21 +113,8 @@ class ModelBrain:
     """
 
     def __init__(self, policy: ActingPolicy, deterministic: bool) -> None:
-        self._policy = policy
+        super().__init__(policy)
         self._deterministic = deterministic
-
-    @property
-    def memory_size(self) -> int:
-        """M of the model."""
-        return self._policy.memory_size
-
-    @property
-    def previous_action_size(self) -> int:
-        """P of the model."""
-        return self._policy.previous_action_size
-
-    def load(self, update: PolicyUpdate) -> None:
-        """Do nothing: a model does not change."""
 
     def act(
         self,

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from headrace.config.brains import BRAIN_KINDS, SCRIPTED_PLAYERS, kind_of
 from headrace.queues.columns import decision_columns
-from headrace.queues.messages import ActionBatch, Array, PolicyUpdate
+from headrace.queues.messages import ActionBatch, Array
 from headrace.queues.specs import ActionSpec, BehaviorSpec
-from headrace.stages.brains.protocol import BrainRequest, Memoryless
+from headrace.stages.brains.protocol import BrainRequest, Memoryless, Unchanging
 from headrace.stages.errors import LoadError, StageError, blaming, describe_error
 from headrace.stages.loading import check_arguments, construct, find_class, load_attribute
 from headrace.stages.policy.design import PolicyDesign
@@ -60,10 +60,10 @@ class ScriptBrain(Memoryless):
 
     Args:
         script: called with the observations, one array [d, *shape] per observation spec, and with the action masks
-                [d, sum of branches] where the behaviour has them; returns an `ActionBatch`.
-            spec: the behaviour. A script may ignore a learned action repeat: it is called at each environment step, and
-                its masks have no choices for the repeat.
-            name: the script's name, for messages.
+            [d, sum of branches] where the behaviour has them; returns an `ActionBatch`.
+        spec: the behaviour. A script may ignore a learned action repeat: it is called at each environment step, and its
+            masks have no choices for the repeat.
+        name: the script's name, for messages.
     """
 
     def __init__(self, script: Callable[..., Any], spec: BehaviorSpec, name: str) -> None:
@@ -185,7 +185,7 @@ def make_uniform(request: BrainRequest) -> UniformBrain | None:
     return None if request.spec is None else UniformBrain(request.spec.actions)
 
 
-class StandIn:
+class StandIn(Unchanging):
     """An `ActingPolicy` that decides by a brain, among policies of another design.
 
     Columns that only a learner's own policy has (log-probabilities, memories) are zeros: no trainer learns from them,
@@ -197,23 +197,10 @@ class StandIn:
     """
 
     def __init__(self, brain: ActingPolicy, design: PolicyDesign) -> None:
-        self._brain = brain
+        super().__init__(brain)
         self._actions = design.spec.actions
         self._squashed = design.squashed
         self._columns = decision_columns(design.spec, design.added_columns)
-
-    @property
-    def memory_size(self) -> int:
-        """M of the brain."""
-        return self._brain.memory_size
-
-    @property
-    def previous_action_size(self) -> int:
-        """P of the brain."""
-        return self._brain.previous_action_size
-
-    def load(self, update: PolicyUpdate) -> None:
-        """Do nothing: a brain does not change."""
 
     def act(
         self,
@@ -224,7 +211,7 @@ class StandIn:
         recall: Recall | None = None,
     ) -> Decision:
         """See `ActingPolicy.act`."""
-        decision = self._brain.act(observations, masks, random, deterministic, recall)
+        decision = self._policy.act(observations, masks, random, deterministic, recall)
         actions, count = decision.actions, len(observations[0])
         known: dict[str, Array] = {"discrete_actions": np.asarray(actions.discrete, np.int32)}
         if self._actions.continuous_size:

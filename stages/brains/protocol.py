@@ -59,3 +59,18 @@ class Memoryless:
 
     def load(self, update: PolicyUpdate) -> None:
         """Load nothing."""
+
+
+class Unchanging:
+    """The common part of all `ActingPolicy`s that decide by another one, and load no weights: everything except `act`.
+
+    Args:
+        policy: the other one.
+    """
+
+    def __init__(self, policy: ActingPolicy) -> None:
+        self._policy = policy
+        self.memory_size, self.previous_action_size = policy.memory_size, policy.previous_action_size
+
+    def load(self, update: PolicyUpdate) -> None:
+        """Load nothing."""

@@ -199,7 +199,6 @@ class OwnGame:
         self._tell = tell
         self._sleep = sleep
         self._kept: StepResult | None = None
-        self._score: Mapping[str, int] = {}
         self._fresh = self._ending = False
         self._waits_for = ""
         if hasattr(group, "set_parameters"):
