@@ -76,7 +76,7 @@ class Collector:
     """Steps a vectorised environment and packs what happened into trajectories.
 
     Serves both ways of restarting: within the tick of the ending (the final observation is in `info`), or at
-    the tick after it, whose row is no decision and is left out.
+    the tick after it, whose row is not a decision and is left out.
     """
 
     def __init__(

@@ -3,22 +3,22 @@
     python benchmarks/compare.py --pairs 5 --peer PEER --rltools RLTOOLS --sbx SBX --before CHECKOUT --write
     python benchmarks/compare.py --only W1 --pairs 3 --quick
 
-W1 is PPO on CartPole-v1, the same hyperparameters for all: the command with actor and learner in processes of their own
+W1 is PPO on CartPole-v1, the same hyperparameters for all: the command with actor and learner in separate processes
 and with both inline, our trainer in a bare loop (`bare_loop.py`), PPO by hand in NumPy (`reference_numpy_ppo.py`), PPO
 in eager torch (`reference_torch_ppo.py`), and Stable-Baselines3 (`peer_sb3.py`), which is the peer of the others too:
 W2 is PPO on HalfCheetah-v5, W3 SAC on Pendulum-v1, W4 PPO on it, Pong PPO from pixels. RLtools (C++, `peer_rltools.py`)
-and sbx (JAX, `peer_sb3.py --sbx`) do W3 and W4 as well. Each peer has a Python of its own. Every process has one
+and sbx (JAX, `peer_sb3.py --sbx`) do W3 and W4 as well. Each peer has a separate Python. Every process has one
 thread, except JAX, which takes what it finds. `start` is from the command to the first update, `main` the built-in
 game to a policy that wins 90 % of its games, in turn with another checkout. `envs` is what a step of single
 environments costs in a plain loop, in our group and in Gymnasium's SyncVectorEnv. `growth` is what more environments,
 units, behaviours, actors and snapshots and a longer horizon cost.
 
 Contestants of a workload run one after the other, round by round, in another order each time; a ratio is taken within a
-round, and the median of the rounds is told: by the clock, which needs a quiet machine, and in CPU time per step of the
-busiest process, which other work disturbs less. Above 1, ours is faster. Start-up and the first fifth of the steps are
-left out. The pipeline's stages are told by the clock, over its whole run, those of the references in CPU time. What is
-not installed or not named is skipped by name. Memory is the resident memory of all processes, so shared pages count in
-each.
+round, and the median of the rounds is reported: by the clock, which needs a quiet machine, and in CPU time per step of
+the busiest process, which other work disturbs less. Above 1, ours is faster. Start-up and the first fifth of the steps
+are left out. The pipeline's stages are measured by the clock, over its whole run, those of the references in CPU time.
+What is not installed or not named is skipped by name. Memory is the resident memory of all processes, so shared pages
+count in each.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None)
         parser.add_argument(f"--{peer.option}", metavar="PYTHON", help=f"has {name}: pip install {peer.packages}")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout, for `start` and `main`")
     parser.add_argument("--quick", action="store_true", help="fewer steps and sizes: to see that it works")
-    parser.add_argument("--write", action="store_true", help="into docs/performance.md, with pictures beside it")
+    parser.add_argument("--write", action="store_true", help="into docs/performance.md, with pictures next to it")
     options = parser.parse_args(arguments)
     if options.pairs < 1:
         parser.error("--pairs: there is at least one")
@@ -99,7 +99,7 @@ def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None)
         if python is None:
             print(f"{name} is skipped: --{peer.option} names a Python that has it", file=sys.stderr)
         elif not has(python, peer.module):
-            parser.error(f"--{peer.option}: in an environment of its own, pip install {peer.packages}; name its Python")
+            parser.error(f"--{peer.option}: in a separate environment, pip install {peer.packages}; name its Python")
         else:
             peers[name] = python
     # The command that reproduces this; the paths of peers and of the other checkout don't matter to readers.

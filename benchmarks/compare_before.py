@@ -25,7 +25,7 @@ def start(checkout: Path, hosts: Sequence[str], seed: int) -> Measured:
 
 
 def main_job(checkout: Path, seed: int, steps: int, wins: float) -> Measured:
-    """From the command to the first exported policy that wins so many games against the scripted player."""
+    """From the command to the first exported policy that wins this many games against the scripted player."""
     sets = [] if not steps else [f"behaviors.Volley.max_steps={steps}"]
     sets += ["behaviors.Volley.checkpoint_interval=125000", "behaviors.Volley.keep_checkpoints=100"]
     with tempfile.TemporaryDirectory() as results:
@@ -36,7 +36,7 @@ def main_job(checkout: Path, seed: int, steps: int, wins: float) -> Measured:
 def reached(run: Finished, wins: float) -> tuple[float, float]:
     """When the first policy that is good enough was written, and its share of wins.
 
-    If none is, it is the run's end and the best one's share, and that is said.
+    If no policy wins this many, it is the run's end and the best policy's share, with a note.
     """
     import torch
     from main_job import player

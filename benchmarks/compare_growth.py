@@ -1,7 +1,7 @@
 """Measures how the pipeline's cost grows, for `benchmarks/compare.py`: one size at a time, the rest as in the example.
 
 Environments, units, horizon and actors are those of config/examples/cartpole.yaml, behaviours those of `crowd.yaml`
-(eight agents each), snapshots the window of config/examples/volley.yaml, in games that begin anew with each swap.
+(eight agents each), snapshots the window of config/examples/volley.yaml, in games that restart with each swap.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ def pipeline(
         sets: keys of the example and their values, as of `--set`.
         seed: of the run.
         steps: how many it makes, with 25 summaries; None: `sets` say it.
-        first: so many are left out.
-        warm_up: from so many of them nothing is learned.
+        first: this many are left out.
+        warm_up: the trainer learns nothing from this many of them.
         mark: the mean return of a summary that counts as solved.
     """
     block, changes = f"behaviors.{behavior}", list[str]()

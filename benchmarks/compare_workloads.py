@@ -203,7 +203,7 @@ def start(asked: Asked) -> Workload:
 
 def main_job(asked: Asked) -> Workload:
     """Volley to its bar."""
-    assert asked.before is not None, "asked for where there is one"
+    assert asked.before is not None, "only called if there is one"
     before, steps, wins = asked.before, 375_000 if asked.quick else 0, 0.1 if asked.quick else 0.9
     contestants: dict[str, Run] = {
         OURS: lambda seed: compare_before.main_job(ROOT, seed, steps, wins),

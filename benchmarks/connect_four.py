@@ -4,9 +4,9 @@
     python benchmarks/connect_four.py results/connect-four      only plays, with what a finished run left
 
 Each bar is 500 games, every other one begun by the policy: against random play, and against a player that looks one
-move ahead (wins where it can, else hinders the other, else plays at random). A rate counts wins only, a draw is none.
-Then the policy against its own earlier snapshots, without a bar: nobody can win more than half of the games between
-two that play perfectly, as whoever begins wins.
+move ahead (wins if it can, otherwise blocks the other player's win, otherwise plays at random). A rate only counts
+wins, not draws. Then the policy against its own earlier snapshots, without a bar: no player can win more than half of
+the games between two that play perfectly, as whoever begins wins.
 
 The final policy takes its most likely moves, the snapshots draw theirs as in training; `--drawn` has all of them drawn.
 Policies trained in PettingZoo's connect four and in the built-in one are the same to it. Fails if a bar is missed.

@@ -15,7 +15,7 @@ AGENTS, STEPS = 8, 50
 
 
 class Crowd:
-    """Walkers on lines of their own.
+    """Walkers on separate lines.
 
     Args:
         behaviors: how many.

@@ -41,7 +41,7 @@ from runs import COMMAND, record_expert
 from standing import Violation
 
 LIVES = 12
-"""Starts of a run, at most, before a new one is begun."""
+"""Maximum starts of a run before a new run begins."""
 MOST_WORDS = 2000
 """Characters of what a violation says; its folder has the rest."""
 
@@ -67,7 +67,7 @@ def work(args: argparse.Namespace, runs: Sequence[Scenario], counts: Counts, unt
             shutil.rmtree(folder)
         with counts.lock:
             kills, violations = counts.kills.total(), len(counts.violations)
-            print(f"{time.strftime('%H:%M:%S')} {name}: {kills} kills in all, {violations} violations", flush=True)
+            print(f"{time.strftime('%H:%M:%S')} {name}: {kills} kills in total, {violations} violations", flush=True)
             if args.json is not None:
                 args.json.write_text(json.dumps(to_plain(counts), indent=2))
 
@@ -103,11 +103,11 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=100, help="kills in all, of this call")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after so many")
+    parser.add_argument("--times", type=int, default=100, help="total kills of this call")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after this many minutes")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
-    parser.add_argument("--lives", type=int, default=LIVES, help="starts of a run, at most, before a new one is begun")
+    parser.add_argument("--lives", type=int, default=LIVES, help="maximum starts of a run before a new run begins")
     parser.add_argument("--scenario", action="append", choices=[each.name for each in scenarios()], help="which (all)")
     parser.add_argument("--folder", type=Path, default=None, help="of the runs; those with a violation stay there")
     parser.add_argument("--json", type=Path, default=None, help="file for the counts, to which this call adds")

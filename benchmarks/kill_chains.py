@@ -43,7 +43,7 @@ class Counts:
     checkpoints: int = 0
     """Number of complete checkpoints that were read, part by part."""
     chains: int = 0
-    """Chains that were begun: the number of the next one."""
+    """Number of chains that have started, and so the number of the next one."""
     violations: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -74,7 +74,7 @@ class Chain:
         return "; ".join(self._story)
 
     def run(self, lives: int) -> None:
-        """Start it so many times, kill it each time, and end it in order the last time."""
+        """Start it this many times, kill it each time, and end it cleanly the last time."""
         for life in range(lives):
             self._live(last=life == lives - 1)
 
@@ -141,7 +141,7 @@ class Chain:
         if name == NODE and command.process.poll() is None:  # hosts that have met may continue without it
             self._strike_main(command, "training")
             return
-        require(command.process.poll() is not None, f"the run goes on without {name}")
+        require(command.process.poll() is not None, f"the run continues without {name}")
         require(command.wait() == 1, f"the exit status is {command.process.returncode} after the end of {name}")
         require("the run has failed: " in command.output, f"the end of {name} is not named")
         require(Progress.of(command.run_folder) >= began, "the newest checkpoint went back")
@@ -245,7 +245,7 @@ class Chain:
 
 
 class CommandChain(Chain):
-    """One command that is no run, started and killed many times: it leaves nothing, and what it reads as it was."""
+    """A command other than a run, started and killed many times: it leaves nothing behind and changes no input."""
 
     def _live(self, last: bool) -> None:
         model = self._folder / "model"
@@ -287,7 +287,7 @@ class CommandChain(Chain):
 
 
 def said_of(command: Command, name: str) -> int:
-    """Return how often the end of a host was said; its own end, or that of its learner with it."""
+    """Return how often the end of a host was reported: its own end, or its learner's."""
     words = rf"The process of (?:{re.escape(name)} |\S+ was ended, because {re.escape(name)} ).*Starting it again"
     return len(re.findall(words, command.output))
 
@@ -337,7 +337,7 @@ def number_of(command: Command) -> int:
 
 
 def names_in(folder: Path) -> set[str]:
-    """Return the names in a folder, none if it is not there."""
+    """Return the names in a folder, none if it does not exist."""
     try:
         return set(os.listdir(folder))
     except FileNotFoundError:

@@ -31,7 +31,7 @@ FOREVER = 10**9
 RESTARTS = {"env_settings__max_lifetime_restarts": -1, "env_settings__restarts_rate_limit_n": -1}
 GAME_ENV = TEAM_ENV.with_name("game_env.py")
 SWEEPER, NODE = "sweeper", "node"
-"""Victims that are no hosts: the process that ends what others leave, and the one of Ray's that holds a machine."""
+"""Victims other than hosts: the sweeper, and Ray's daemon of a machine."""
 BOTH = {
     "environment__behaviors": {
         "red_*": {"behavior": "Red", "team": 0, "group": True},

@@ -10,7 +10,7 @@
 Runs config/examples/<task>.yaml with default hosts and lag (`--set` changes keys), then plays the final policy for 30
 deterministic episodes on fresh environments. `training` is the mean training return of the second half of the steps,
 `seconds` lasts from the command's start to the end of its last checkpoint. `solved` is the first step at which the last
-100 training episodes were seen to average the task's mark, where it has one (looked at once a second, and at the end).
+100 training episodes first averaged the task's mark, if it has one (checked once a second, and at the end).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Learned(NamedTuple):
     """Mean return of the last 100 training episodes."""
     evaluation: float
     solved: int | None
-    """The step at which the mark was first seen to be reached."""
+    """The step at which the benchmark first detected the mark."""
     seconds: float
 
 

@@ -5,7 +5,7 @@
 
 Plays 1000 games each (500 on either side of the net): the scripted player against random play, against the untrained
 policy and against itself; the final policy against the scripted player and against its own snapshot from the first
-quarter of the run. Then 500 against each of its own snapshots that are older than half the run: those that the run has
+quarter of the run. Then 500 against each snapshot of the run that is older than half the run: those that the run has
 exported, every `checkpoint_interval`. A win rate counts wins only, a score counts a draw as half. Fails if a bar is
 missed.
 """

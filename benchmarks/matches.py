@@ -4,7 +4,7 @@ A player maps observations, as a behaviour's `AgentSteps` holds them, to one act
 passed the action masks as well. It knows nothing else, not even its side. Players are the games' scripted ones,
 `RandomPlayer`, and trained policies as `headrace.stages.games.policy_player.PolicyPlayer`.
 
-Every match has an instance of its own, and only the first match of each instance counts: had the instances gone on
+Every match has a separate instance, and only the first match of each instance counts: had the instances continued
 until enough matches were over, short ones would count too often.
 """
 

@@ -1,4 +1,4 @@
-"""RLtools (C++) on the workloads of `benchmarks/compare.py`, through its Python interface. Nothing of ours in it.
+"""RLtools (C++) on the workloads of `benchmarks/compare.py`, through its Python interface. It uses no code of Headrace.
 
     RLTOOLS benchmarks/peer_rltools.py W4 --steps 250000 --seed 0      RLTOOLS: a Python with rltools, mkl and mkl-devel
 
@@ -23,7 +23,7 @@ from gymnasium.wrappers import RescaleAction
 
 SAC_FIRST = 1000
 ENVS, HORIZON = 64, 32
-# Numbers of the compiled program: one for all lengths of a run, else each would be compiled anew.
+# Numbers of the compiled program: one for all lengths of a run, otherwise each would need a new compilation.
 LIMIT = 1_000_000
 EPISODES = 10
 

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 on the workloads of `benchmarks/compare.py`, with its own way to write them. Nothing of ours in it.
+"""Stable-Baselines3 on the workloads of `benchmarks/compare.py`, in its own style, without any code of Headrace.
 
     PEER benchmarks/peer_sb3.py W1 --steps 250000 --seed 0      PEER: a Python with headrace's extra `peers`
     SBX benchmarks/peer_sb3.py W4 --sbx                         SBX: a Python with sbx-rl, the same algorithms in JAX

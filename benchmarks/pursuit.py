@@ -45,7 +45,7 @@ def main() -> None:
     def meet(pursuer: Player, evader: Player) -> Tally:
         return play_pursuit(pursuer, evader, asked.games, asked.seed, **options)
 
-    # Drawn anew for each pairing, so that none depends on which others were played before.
+    # Drawn again for each pairing, so that none depends on which others were played before.
     hunting: dict[str, Callable[[], Player]] = {
         "final": lambda: player(pursuers[-1]),
         f"at step {steps_of(early_pursuer)}": lambda: player(early_pursuer),
@@ -81,7 +81,7 @@ def player(export: Path) -> Player:
 
 
 def by_chance(wins: int, others: int, games: int) -> float:
-    """Probability that the first of two equal players wins so many of all their wins, or more (Fisher's exact test).
+    """Probability that the first of two equal players has at least this many of their wins (Fisher's exact test).
 
     Args:
         wins: of the one, in `games` games.

@@ -1,4 +1,4 @@
-"""PPO on CartPole-v1 by hand in NumPy: a reference of `benchmarks/compare.py`, with nothing of ours in it.
+"""PPO on CartPole-v1 by hand in NumPy: a reference of `benchmarks/compare.py`, without any code of Headrace.
 
     OMP_NUM_THREADS=1 python benchmarks/reference_numpy_ppo.py --steps 250000 --seed 0
 

@@ -1,4 +1,4 @@
-"""PPO on CartPole-v1 in eager torch with fused Adam: what anyone would write. Nothing of ours in it.
+"""PPO on CartPole-v1 in eager torch with fused Adam: what anyone would write. It uses no code of Headrace.
 
     OMP_NUM_THREADS=1 python benchmarks/reference_torch_ppo.py --steps 250000 --seed 0
 
@@ -33,7 +33,7 @@ from torch.distributions import Categorical
 
 
 class Agent(nn.Module):
-    """Policy and values, in towers of their own."""
+    """Policy and values, in separate towers."""
 
     def __init__(self) -> None:
         super().__init__()

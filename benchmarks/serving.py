@@ -75,7 +75,7 @@ def served(folder: Path, core: int) -> Iterator[tuple[int, int, psutil.Process]]
     serve = [*command, "--serve", str(folder / "bench"), "--listen=0"]
     with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as process:
         os.sched_setaffinity(process.pid, {core})  # before it has threads, which inherit this
-        assert process.stdout is not None, "asked for with PIPE"
+        assert process.stdout is not None, "opened with PIPE"
         said = ""
         while "Serving" not in said:
             line = process.stdout.readline()
@@ -97,7 +97,7 @@ def told(http: int) -> float:
 
 
 def measure(url: str, body: Path, clients: int, seconds: int, server: psutil.Process, ahead: bool) -> str:
-    """Let clients send requests for some seconds, and report the answers."""
+    """Let clients send requests for this many seconds, and report the answers."""
     rpc, log = body.suffix == ".grpc", body.with_suffix(".log")
     how = ["-H", "content-type: application/grpc", "-H", "te: trailers"] if rpc else ["--h1"]
     how += [] if rpc else ["-H", "content-type: application/json"]

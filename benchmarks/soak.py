@@ -1,11 +1,11 @@
 """A long run, watched: `python benchmarks/soak.py --minutes 30 [--kill-every 20]`; Linux only.
 
-Trains a small self-play run by the real command, at a game's pace, and kills (`kill -9`) an actor every so many seconds
-if asked to. Every few seconds it samples main and each host: memory, descriptors, threads, shared memory, steps per
-second, and the CPU time of a step, which other programs on the machine change less. Writes `soak.csv` and `soak.svg` to
---out and says whether each series is flat: Theil-Sen's slope, the median of the slopes between all pairs of samples
-after the warm-up, is compared with a tolerance. The exit status is 1 if one is not flat. `--plot OUT.svg A B …` draws
-several such folders side by side instead.
+Trains a small self-play run by the real command, at a game's pace, and kills (`kill -9`) an actor at a regular
+interval, if requested. Every few seconds it samples main and each host: memory, descriptors, threads, shared memory,
+steps per second, and the CPU time of a step, which other programs on the machine change less. Writes `soak.csv` and
+`soak.svg` to --out and says whether each series is flat: Theil-Sen's slope, the median of the slopes between all pairs
+of samples after the warm-up, is compared with a tolerance. The exit status is 1 if one is not flat. `--plot OUT.svg A B
+…` draws several such folders side by side instead.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def sample(main_pid: int) -> Iterator[tuple[str, float]]:
         share += int(memory["Pss"]) / 1024
         yield f"resident set of {name} [MB]", int(memory["Rss"]) / 1024
         yield f"heap of {name} [MB]", int(memory["Anonymous"]) / 1024
-        if not name.startswith(("actor", "sweeper")):  # an actor's clock begins again with each replacement
+        if not name.startswith(("actor", "sweeper")):  # an actor's clock restarts with each replacement
             yield f"{CPU_TIME}{name} [s]", sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
         yield f"descriptors of {name} [descriptors]", descriptors
         yield f"threads of {name} [threads]", threads
@@ -204,7 +204,7 @@ def judge(series: Series) -> list[bool]:
         change = slope(points) * (1 - WARM_UP) * end
         unit = key.rpartition("[")[2].rstrip("]")
         tolerance = UNITS[unit] * (level if unit in ("steps/s", "µs") else 1)
-        flat.append((-change if unit == "steps/s" else change) <= tolerance)  # nobody minds the other direction
+        flat.append((-change if unit == "steps/s" else change) <= tolerance)  # the other direction is harmless
         print(f"{key:46} {level:9.1f} {change:+12.2f}   {'flat' if flat[-1] else 'NOT FLAT'}")
     return flat
 

@@ -176,7 +176,7 @@ def _listed_exports(run_folder: Path, behavior: str) -> tuple[int, ...]:
         raise Violation(f"{path}: {error}") from error
     for entry in entries[-1:]:
         file = run_folder.parents[1] / entry["file_path"]  # as people write it who are where the command was called
-        require(file.is_file() and file.stat().st_size > 0, f"{path} lists {file}, which is not there")
+        require(file.is_file() and file.stat().st_size > 0, f"{path} lists {file}, which is missing")
     return tuple(int(entry["steps"]) for entry in entries)
 
 
@@ -184,7 +184,7 @@ def _replayed(checkpoint: Checkpoint) -> int:
     """Return the rows of the replay memory next to a checkpoint's parts, 0 without one."""
     for path in checkpoint.folder.glob("replay-*.bin"):
         data = path.read_bytes()
-        require(data.startswith(MAGIC), f"{path} is no replay memory")
+        require(data.startswith(MAGIC), f"{path} is not a replay memory")
         length = int.from_bytes(data[len(MAGIC) : len(MAGIC) + 8], "little")
         header = json.loads(data[len(MAGIC) + 8 : len(MAGIC) + 8 + length])
         return int(header["facts"]["count"])
@@ -196,7 +196,8 @@ def _recorded(
 ) -> dict[str, int]:
     """Count the whole frames of each recording; the newest has to reach up to the checkpoint, row by row.
 
-    Each learner begins a file. One that takes a lost one's place saves at once what a checkpoint under way still lacks.
+    Each learner begins a file. The replacement of a lost learner immediately saves the missing part of a checkpoint in
+    progress.
     """
     frames: dict[str, int] = {}
     before = earlier.streams if earlier is not None else {}

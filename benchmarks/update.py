@@ -125,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(CASES), metavar="case", help=", ".join(CASES))
     parser.add_argument("--updates", type=int, default=20)
-    parser.add_argument("--numpy", action="store_true", help="NumPy even where it is compiled (docs/performance.md)")
+    parser.add_argument("--numpy", action="store_true", help="NumPy even if kernels are compiled (docs/performance.md)")
     args = parser.parse_args()
     compiled.kernels = None if args.numpy else compiled.kernels
     torch.set_num_threads(1)

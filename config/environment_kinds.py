@@ -60,7 +60,7 @@ class EnvironmentKind:
     apart: bool = False
     """True if each instance is a separate program, which `env_settings.env_path` names."""
     editor: str = ""
-    """For such a kind, the editor for which a run waits without `env_path`, for messages."""
+    """The editor that a run of this kind waits for without `env_path`, for messages."""
     editor_port: int | None = None
     """The only port that the editor calls; None: `env_settings.base_port`."""
     not_shown: str = ""

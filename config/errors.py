@@ -24,7 +24,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 SET = "--set"
-"""The option that overrides a key of the file; the place of such a key begins with it."""
+"""The option that overrides a key of the file; the key's place then begins with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class Hyperparameters(Settings):
         yield from ()
 
     def extra_columns(self) -> tuple[str, ...]:
-        """Return the names of decision columns that these settings need, beside `TrainerKind.extra_columns`."""
+        """Return the names of decision columns that these settings need, in addition to `TrainerKind.extra_columns`."""
         return ()
 
 

@@ -35,12 +35,12 @@ class LeagueGame:
         return {name: key for key, name in self.learners.items()}
 
     def learner_name(self, key: str) -> str:
-        """Return the behaviour as which a learner learns, or has learned if it is not there any more."""
+        """Return the behaviour as which a learner learns, or has learned if it no longer exists."""
         return key if self.sides else f"{self.home}.{key}"
 
 
 def league_game(config: RunConfig) -> LeagueGame:
-    """Return the leagues of a run that has some as one."""
+    """Return all leagues of a run as one; the run has at least one."""
     leagues: dict[str, LeagueSettings] = {}
     for settings in config.behaviors.values():
         if settings.league is not None:

@@ -48,7 +48,7 @@ def load_config(
         curriculum: old lessons next to the file: a file, or a folder with one for each behaviour.
         sampler: a file of old samplers next to the file.
         lesson: the lesson that all curricula begin with, from 0.
-        complete: False if an option of a run may still name what is lacking (`--env`), which is a warning then.
+        complete: False if an option of a run may still supply missing values (`--env`), which are a warning then.
 
     Raises:
         ConfigError: with every mistake in files and overrides.

@@ -1,7 +1,7 @@
 """The `network_settings` of a behaviour, and the table of image encoders.
 
-A new encoder is one entry in `IMAGE_ENCODERS`, and the function that the entry names. A whole
-network of one's own needs none: see `NetworkSettings.network`.
+A new encoder is one entry in `IMAGE_ENCODERS`, and the function that the entry names. A custom network
+needs no entry: see `NetworkSettings.network`.
 """
 
 from __future__ import annotations
@@ -211,14 +211,14 @@ class NetworkSettings(Settings):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Units of each hidden layer, from the inputs on."""
+        """Units of each hidden layer, from the inputs to the outputs."""
         if isinstance(self.hidden_units, tuple):
             return self.hidden_units
         return (self.hidden_units,) * (self.num_layers or DEFAULT_LAYERS)
 
     @property
     def of_critic(self) -> NetworkSettings:
-        """Those of a critic that has a body of its own."""
+        """The units of a critic with a separate body."""
         if self.critic_hidden_units is None:
             return self
         changed = {"critic_hidden_units": None, "hidden_units": self.critic_hidden_units}

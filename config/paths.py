@@ -13,9 +13,9 @@ _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 def user_path(text: str, platform: str = sys.platform) -> str:
     r"""Convert a path to this system's form, even with a suffix such as `runs/first@best`.
 
-    `~` and variables (`$HOME`, on Windows `%USERPROFILE%` as well) are replaced. On Windows `C:runs`, which lies in
-    whatever folder the drive is in, becomes absolute; elsewhere a relative path of Windows (`builds\ball`) gets
-    slashes, unless there is such a file.
+    `~` and variables (`$HOME`, on Windows `%USERPROFILE%` as well) are replaced. On Windows `C:runs`, which is
+    relative to the drive's current folder, becomes absolute; elsewhere a relative path of Windows (`builds\ball`) gets
+    slashes, unless this file exists.
     """
     path = os.path.expandvars(os.path.expanduser(text))
     if platform == "win32":

@@ -41,7 +41,7 @@ class Table(UserDict[str, _Entry]):
         raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
-        """Return True if there is such an entry, possibly in an installed package."""
+        """Return True if there is an entry of this name, possibly in an installed package."""
         if name in self.data:
             return True
         is_word = isinstance(name, str) and name.isidentifier()  # not `module:Class`, which needs no table

@@ -14,7 +14,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 ADOPTED = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "examples/README.md": "examples.md"}
-"""Pages of the repository that the site has too: where they lie, and under what name of docs/ the site has them."""
+"""Pages elsewhere in the repository that the site includes: their paths, and their names in docs/."""
 SOURCES = {page: source for source, page in ADOPTED.items()}
 FENCED = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(\))")
@@ -40,7 +40,7 @@ def expanded(entry: Any, docs: Path) -> Any:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that lie elsewhere in the repository."""
+    """Add the pages from elsewhere in the repository."""
     for source, page in ADOPTED.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
     return files

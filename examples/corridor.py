@@ -1,4 +1,4 @@
-"""An environment of one's own, trained, and its policy asked: `python corridor.py`."""
+"""Train a custom environment, and query its policy: `python corridor.py`."""
 
 import gymnasium
 import numpy as np

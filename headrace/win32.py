@@ -55,7 +55,7 @@ _PROCESS_TERMINATE = 0x1
 _FOR_EVER = 0xFFFFFFFF
 _EVENT_MODIFY_STATE = 0x2
 _BREAK, _CLOSE, _LOGOFF, _SHUTDOWN = 1, 2, 5, 6
-"""Console events. After the last three the system waits some seconds for the handler, then ends the process."""
+"""Console events. After the last three the system waits a few seconds for the handler, then ends the process."""
 
 
 class _BasicLimits(ctypes.Structure):

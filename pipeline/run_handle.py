@@ -35,11 +35,11 @@ class StopRequest:
             call()
 
     def is_set(self) -> bool:
-        """Return True if the run was asked to stop."""
+        """Return True if a stop was requested."""
         return self._requested.is_set()
 
     def event(self) -> asyncio.Event:
-        """Return an event of the running loop that is set when the run is asked to stop."""
+        """Return an event of the running loop that is set when a stop is requested."""
         loop, event = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:

@@ -42,7 +42,7 @@ def is_held(error: OSError) -> bool:
 def once_released(
     function: Callable[[], R], pause: Callable[[float], object] = time.sleep, loop_waits: bool = False
 ) -> R:
-    """Call a function that does one thing to a file, and repeat it for some seconds while another program has the file.
+    """Call a function that changes a file, and repeat it for a few seconds while another program has the file.
 
     Args:
         function: what to call.

@@ -3,7 +3,7 @@
 A truncated file or flipped bits cause no error: iteration ends early, and `damage` and `lost_bytes` describe the loss.
 An error (`StreamError`) is a file that is not one of our streams, or a frame whose checksum holds but whose content no
 writer makes. One frame bounds the memory: its payload and its content, each of at most MAX_FRAME_BYTES, and the objects
-of its metadata, some 72 times MAX_META_BYTES (75 MB).
+of its metadata, about 72 times MAX_META_BYTES (75 MB).
 """
 
 from __future__ import annotations

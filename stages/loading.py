@@ -72,7 +72,7 @@ def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> C
     """As `load_attribute`, for a callable.
 
     Raises:
-        LoadError: as there, or if the object is not callable; then the message names what was `expected`.
+        LoadError: as for `load`, or if the object is not callable; then the message names what was `expected`.
     """
     found = load_attribute(what, folder, kind)
     if not callable(found):

@@ -16,6 +16,10 @@ COVERED = (
     "*.md",
     "docs/*.md",
     "docs/decisions/*.md",
+    "docs/api/*.md",
+    "docs/*.py",
+    "examples/**/*",
+    "benchmarks/*",
     "stages/actor/*.py",
     "stages/agent/*.py",
     "stages/inference/*.py",
@@ -43,6 +47,11 @@ COVERED = (
     "pipeline/reporting/*.py",
     "pipeline/run_folder/*.py",
     "pipeline/serving/*.py",
+    "pipeline/*.py",
+    "pipeline/monitor/**/*",
+    "pipeline/prediction/*.py",
+    "pipeline/roles/*.py",
+    "pipeline/web/*.py",
 )
 """Files and folders whose text is clean; a glob each. What is added here stays clean."""
 ENTRIES = [(re.compile(rf"(?:{words})\b".replace(" ", r"\s+")), advice) for words, advice in FOREIGN.items()]
@@ -56,6 +65,9 @@ PYTHON = re.compile(
     r"|(?P<comment>#.*)",
     re.IGNORECASE,
 )
+SCRIPT = re.compile(r'(?P<string>"(?:\\.|[^"\\\n])*"|`(?:\\.|[^`\\])*`)|(?P<comment>/\*(?:[^*]|\*(?!/))*\*/|//.*)')
+"""Strings and comments of JavaScript."""
+CODE = {".py": PYTHON, ".js": SCRIPT, ".mjs": SCRIPT}
 FIELD = re.compile(r"\{[^{}]*\}")
 
 
@@ -64,13 +76,15 @@ def blank(match: re.Match[str]) -> str:
     return "".join(each if each == "\n" else "·" for each in match[0])
 
 
-def text_of_python(code: str) -> str:
+def text_of(code: str, texts: re.Pattern[str]) -> str:
     """Docstrings, comments and messages, at their places."""
     parts, at = [], 0
-    for match in PYTHON.finditer(code):
+    for match in texts.finditer(code):
         parts.append(re.sub(r"[^\n]+", "·", code[at : match.start()]))
         string = match["string"]
         parts.append(match[0] if string is None or re.search(r"\s", string) else "·")
+        if texts is SCRIPT:
+            parts[-1] = parts[-1].replace("`", '"')  # a template, which is not code as in Markdown
         if string is not None:
             parts[-1] = FIELD.sub(blank, parts[-1])
         at = match.end()
@@ -81,7 +95,7 @@ def found(path: Path) -> list[str]:
     """One line for each expression: the place, the words, what to write."""
     place = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
     text = path.read_text(encoding="utf-8")
-    text = NOT_TEXT.sub(blank, text_of_python(text) if path.suffix == ".py" else text).lower()
+    text = NOT_TEXT.sub(blank, text_of(text, CODE[path.suffix]) if path.suffix in CODE else text).lower()
     return [
         f"{place}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]!r}: write {advice_for(text, match.start())}"
         for match in ANY.finditer(text)
@@ -95,7 +109,7 @@ def advice_for(text: str, at: int) -> str:
 
 @pytest.mark.parametrize("place", COVERED)
 def test_text_is_free_of_foreign_expressions(place):
-    paths = sorted(path for path in ROOT.glob(place) if path.suffix in (".md", ".py"))
+    paths = sorted(path for path in ROOT.glob(place) if path.suffix in (".md", *CODE) and ".min." not in path.name)
     assert paths, "the table names what is there"
     mistakes = [line for path in paths for line in found(path)]
     assert not mistakes, "\n".join(mistakes)
@@ -107,5 +121,9 @@ def test_the_checker_reads_only_text(tmp_path):
         "<!-- `anew > -->Begun\nanew, `anew` [x](anew.md).\n```sh\nanew\n```\nIt goes\non.\n", encoding="utf-8"
     )
     module.write_text('told = "told"\nwarn(f"was told {told} twice")  # asked\n', encoding="utf-8")
+    script = tmp_path / "script.js"
+    script.write_text('told("told");\nsay(`was told ${told} twice`); // asked\n/* anew */\n', encoding="utf-8")
     assert [line.partition(": write")[0] for line in found(page)] == ["page.md:2: 'anew'", "page.md:6: 'goes\\non'"]
     assert [line.partition(": write")[0] for line in found(module)] == ["module.py:2: 'told'", "module.py:2: 'asked'"]
+    lines = [line.partition(": write")[0] for line in found(script)]
+    assert lines == ["script.js:2: 'told'", "script.js:2: 'asked'", "script.js:3: 'anew'"]

@@ -1,8 +1,8 @@
 """Converts old curricula and samplers to `environment_parameters`.
 
-An old curriculum has thresholds of one behaviour, and values of several parameters together; today each parameter has
-one of its own. Up to 0.13 there was a folder with a file for each behaviour, then one YAML with all of them, then a
-section of the trainer's file. Old samplers are `parameter_randomization`, or the file of `--sampler`, with resampling
+An old curriculum has thresholds of one behaviour, and values of several parameters together; now each parameter has a
+separate curriculum. Up to 0.13 there was a folder with a file for each behaviour, then one YAML with all of them, then
+a section of the trainer's file. Old samplers are `parameter_randomization`, or the file of `--sampler`, with resampling
 at intervals.
 """
 
@@ -72,7 +72,7 @@ def convert_curriculum(behavior: str, old: OldValue, target: Target, *, strict: 
         behavior: the behaviour that is measured.
         old: its curriculum.
         target: the new `environment_parameters`.
-        strict: True if no key may be missing, as in files of their own.
+        strict: True if no key may be missing, as in separate files.
     """
     notes = target.notes
     if not isinstance(old.value, dict):

@@ -26,7 +26,7 @@ def as_yaml(data: Mapping[str, Any], comments: Mapping[KeyPath, str]) -> str:
 
     Args:
         data: maps with text keys, lists and scalars.
-        comments: comments beside keys, by path.
+        comments: comments next to keys, by path.
     """
     return "".join(f"{line}\n" for line in _map(data, (), "", comments))
 

@@ -1,4 +1,4 @@
-"""A task in which each decision costs, for action repeat: an environment of one's own, and a stage that charges."""
+"""A task in which each decision has a cost, for action repeat: a custom environment, and a stage that charges."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-// Courts of the game as agents of the open protocol: what they announce, their states, and their actions.
+// Courts of the game as agents of the open protocol: their announcement, states and actions.
 
 import { Catch } from "./catch.mjs";
 
 const BEHAVIOR = "Catcher";
 
 export class Courts {
-  // `pause` is awaited before each state, so that a page can show what happens.
+  // Awaits `pause` before each state, so that a page can show the game.
   constructor(count, pause = null) {
     this.count = count;
     this.pause = pause;
@@ -13,7 +13,7 @@ export class Courts {
       game: "catch",
       behaviors: {
         [BEHAVIOR]: {
-          observations: [{ name: "court", shape: [3] }], // paddle, how far to the right it falls, how high it is
+          observations: [{ name: "court", shape: [3] }], // paddle, distance of the fruit to the right, height of the fruit
           actions: { discrete: { move: 3 } },
         },
       },

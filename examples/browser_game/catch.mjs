@@ -1,6 +1,6 @@
-// A small game: a paddle catches what falls. It knows nothing of learning, pages or sockets.
+// A small game: a paddle catches falling fruit. This module knows nothing about learning, pages or sockets.
 
-export const FRUITS = 10; // of an episode
+export const FRUITS = 10; // per episode
 
 export class Catch {
   constructor(random = Math.random) {
@@ -10,7 +10,7 @@ export class Catch {
   }
 
   begin() {
-    this.paddle = 0; // from -1 to 1, as all places
+    this.paddle = 0; // from -1 to 1, like all positions
     this.left = FRUITS;
     this.drop();
   }
@@ -24,7 +24,7 @@ export class Catch {
     return [this.paddle, this.x - this.paddle, this.y];
   }
 
-  // Moves the paddle by -1, 0 or 1; returns the reward, and whether the episode is over.
+  // Move the paddle by -1, 0 or 1; return the reward, and whether the episode is over.
   step(move) {
     this.paddle = Math.max(-1, Math.min(1, this.paddle + 0.12 * move));
     this.y -= 0.1 * this.speed;

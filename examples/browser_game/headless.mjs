@@ -1,4 +1,4 @@
-// The game without a page, as fast as it is asked to: node headless.mjs --trainer=tcp://127.0.0.1:12008 [--courts=32]
+// The game without a page, at full speed: node headless.mjs --trainer=tcp://127.0.0.1:12008 [--courts=32]
 
 import { Courts } from "./agents.mjs";
 import { serve } from "./headrace.mjs";

@@ -1,9 +1,9 @@
 // A client of the open protocol (docs/protocol.md) for games in JavaScript: tcp:// under Node, ws:// in browsers.
 //
-// serve(url, game) plays until the trainer says that it is over. The game has
-//   hello                        what it announces: {game, behaviors}
-//   begin(parameters, seed)      begins anew; returns the first state: {agents, statistics}
-//   act(actions, parameters)     lets agents act; returns the next state, or a promise of it
+// serve(url, game) plays until the trainer ends the run. The game has
+//   hello                        its announcement: {game, behaviors}
+//   begin(parameters, seed)      restarts the game; returns the first state: {agents, statistics}
+//   act(actions, parameters)     applies the agents' actions; returns the next state, or a promise of it
 
 export async function serve(url, game) {
   const link = await (url.startsWith("ws") ? webSocket(url) : tcp(url));
@@ -15,7 +15,7 @@ export async function serve(url, game) {
       link.send({ type: "state", number: message.number, ...(await game.begin(message.parameters, message.seed)) });
     } else if (message.type === "act") {
       link.send({ type: "state", number: message.number, ...(await game.act(message.actions, message.parameters)) });
-    } // a welcome asks for nothing
+    } // a welcome needs no answer
   }
   link.close();
 }
@@ -61,7 +61,7 @@ async function tcp(url) {
   return { messages: inbox, send, close: () => socket.destroy() };
 }
 
-// Messages in the order in which they came, for `for await`.
+// Messages in order of arrival, for `for await`.
 class Inbox {
   constructor() {
     this.waiting = [];

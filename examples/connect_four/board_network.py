@@ -2,8 +2,8 @@
 
 A perceptron has to learn each of the board's 69 lines of four, and the right answer to it, separately. This network
 looks at the neighbourhood of the place where a column's next stone would land, 3 places to each side, which holds all
-lines through that place. All places share the weights, so what is learned from a threat in one corner holds in all.
-`config.yaml` beside this file names it as `board_network:BoardNetwork`. See docs/extending.md, "A network".
+lines through that place. All places share the weights, so a threat that is learned in one corner is recognised in every
+corner. `config.yaml` next to this file names it as `board_network:BoardNetwork`. See docs/extending.md, "A network".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A task for two that needs one to sacrifice itself: groups of agents in an environment of one's own.
+"""A task for two agents, one of which must sacrifice itself: groups of agents in a custom environment.
 
 All instances are stepped together, so this is an `EnvironmentGroup` (stages/environments/protocol.py). Axis letter: n
 instances, with two agents each.
@@ -19,7 +19,7 @@ class TheDoor:
     """Two agents before a closed door, with a reward behind it.
 
     An agent waits, pushes against the door, or goes through it. Pushing opens the door, but terminates the agent that
-    pushes, at a small price of its own. Going through the open door ends the task with a reward of 1 for the group,
+    pushes, at a small cost to itself. Going through the open door ends the task with a reward of 1 for the group,
     which the agent that opened it does not live to see. Going through the closed door has no effect, and both agents
     terminate when time is up. Agents observe which of the two they are, if the door is open, if the other one is still
     there, and the time left.

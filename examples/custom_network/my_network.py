@@ -1,6 +1,6 @@
-"""A network of one's own in place of the built-in encoders and hidden layers.
+"""A custom network in place of the built-in encoders and hidden layers.
 
-`config.yaml` beside this file names it as `my_network:ResidualNetwork`. See docs/extending.md, "A network".
+`config.yaml` next to this file names it as `my_network:ResidualNetwork`. See docs/extending.md, "A network".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A reward signal of one's own: a reward for rarely visited places."""
+"""A custom reward signal: a reward for rarely visited places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An environment factory; trainer.yaml beside this file names it."""
+"""An environment factory; trainer.yaml next to this file names it."""
 
 from __future__ import annotations
 

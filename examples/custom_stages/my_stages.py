@@ -1,4 +1,4 @@
-"""Three stages for trajectories; config.yaml beside this file places them. docs/custom-stages.md explains them."""
+"""Three stages for trajectories; config.yaml next to this file places them. docs/custom-stages.md explains them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class DropShortTrajectories(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Drops trajectories that ended after a few steps, and counts them.
 
     Trajectories that were cut and continue in a later batch pass, however short: at `time_horizon`, or because the
-    trainer's buffer needed no more. The episodes that ended with a batch stay in it, so the reported mean reward is
-    still that of all episodes.
+    trainer's buffer needed no further rows. The episodes that ended with a batch stay in it, so the reported mean
+    reward is still that of all episodes.
 
     Args:
         min_steps: ended trajectories of fewer steps are dropped.

@@ -1,4 +1,4 @@
-"""A trainer of one's own: REINFORCE with a baseline; trainer.yaml beside this file names it.
+"""A custom trainer: REINFORCE with a baseline; trainer.yaml next to this file names it.
 
 Williams (1992), "Simple Statistical Gradient-Following Algorithms"; the baseline is the network's value head. One
 gradient step per buffer, and no correction for old policies: set `pipeline.max_policy_lag: 0`.
@@ -30,7 +30,7 @@ class Reinforce(Trainer):
         spec, settings = context.spec, context.settings
         if len(spec.observations) != 1 or len(spec.actions.discrete_branches) != 1 or spec.actions.continuous_size:
             raise StageError(f"{context.behavior}: Reinforce needs one observation and one discrete branch, got {spec}")
-        # For a trainer of one's own the hyperparameters are a plain dict, which the trainer checks itself.
+        # A custom trainer receives its hyperparameters as a plain dict, which it checks itself.
         given: Any = settings.hyperparameters
         try:
             self._buffer_size = int(given["buffer_size"])

@@ -1,4 +1,4 @@
-"""A statistics writer; config.yaml beside this file names it."""
+"""A statistics writer; config.yaml next to this file names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Ask a policy server for actions, from a browser or from Node (18 or later): copy this file into your program.
+// Requests actions from a policy server, in a browser or in Node (18 or later): copy this file into your program.
 //
 //   import { PolicyClient } from "./client.mjs";
 //   const client = new PolicyClient("http://localhost:8480");
@@ -8,10 +8,10 @@
 //   await session.act([[[0.1, 0.2], [0.3, 0.4]]], { episode_start: [true, true] });
 //   await session.close();
 //
-// `node client.mjs URL [TOKEN]` lists the models of a server, and what each does where all that it observes is 0. A page of another
-// origin has to be allowed: `run-pipeline --serve … --allow-origin https://game.example`. docs/serving.md describes the API.
+// `node client.mjs URL [TOKEN]` lists the models of a server, and the action of each for observations of zeros. The server must allow a page of
+// another origin: `run-pipeline --serve … --allow-origin https://game.example`. docs/serving.md describes the API.
 
-/** The server has refused a request; `status` is that of HTTP: 503 and 409 may be tried again later. */
+/** The server has refused a request; `status` is the HTTP status: for 503 and 409, you can retry later. */
 export class ServerRefused extends Error {
   constructor(status, message) {
     super(`${status}: ${message}`);
@@ -20,7 +20,7 @@ export class ServerRefused extends Error {
   }
 }
 
-/** A client of one server. `timeoutMs`: the server drops a request that nobody waits for. */
+/** A client of one server. `timeoutMs`: the server drops a request if its caller is gone. */
 export class PolicyClient {
   #url;
   #headers;
@@ -46,7 +46,7 @@ export class PolicyClient {
     return this.#call("POST", `/api/models/${encodeURIComponent(model)}/act`, { observations, ...options });
   }
 
-  /** Open a session: what the model remembers of agents, until it is closed. */
+  /** Open a session: the model's memory of agents, until the session is closed. */
   async session(model, agents = 1) {
     const path = `/api/models/${encodeURIComponent(model)}/sessions`;
     const { session } = await this.#call("POST", path, { agents });
@@ -92,7 +92,7 @@ async function main(url, token) {
   }
 }
 
-// As a program; a path with a space or an umlaut stands encoded in the address.
+// As a program; the address encodes a space or an umlaut in a path.
 if (globalThis.process?.argv?.[1] && decodeURIComponent(import.meta.url).endsWith(process.argv[1].replaceAll("\\", "/"))) {
   await main(process.argv[2], process.argv[3]).catch((error) => {
     console.error(error.message);

@@ -41,7 +41,7 @@ class PolicyClient:
     Args:
         url: of the server.
         token: what the server printed, if it is on another machine.
-        timeout_s: seconds that an answer may take; the server drops a request that nobody waits for.
+        timeout_s: seconds that an answer may take; the server drops a request if its caller is gone.
 
     Raises:
         ValueError: if the url is none.

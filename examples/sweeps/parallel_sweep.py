@@ -1,4 +1,4 @@
-"""A grid in parallel: as many runs at a time as there are cores, each in a process of its own, its hosts inline.
+"""A grid in parallel: as many runs at a time as there are cores, each in a separate process with inline hosts.
 
     python examples/sweeps/parallel_sweep.py --rates 3e-4 1e-3 3e-3 --seeds 0 1 2 --steps 50000
 

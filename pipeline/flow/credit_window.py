@@ -79,8 +79,8 @@ class CreditWindow:
     A grant raises `out`, and waits unless this then holds for all steps in flight. Those that have arrived need
     nothing more: what is granted now comes after them. Nor do those of the same source: it makes the new steps later.
     An update raises V by 1 and lowers `out` by `rows` at least, an arrival takes a step out of the condition, a newer
-    version in the place of an older one raises `leeway`: what holds after a grant holds until the next one. And no
-    rule that keeps the bound grants more: any order of arrival that this one allows for may be the one that comes.
+    version in place of an older one raises `leeway`: what holds after a grant holds until the next one. And no rule
+    that keeps the bound grants more: any order of arrival that this one allows for may be the one that comes.
 
     With one source only the size of the window is left, (lag + 1) * rows, and so it is at lag 0. With several, it costs
     time only if, from an update on, lag * rows steps are made before all sources have the new policy, what they had

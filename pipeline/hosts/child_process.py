@@ -68,7 +68,7 @@ class ChildProcess:
     @property
     def ended(self) -> asyncio.Future[int]:
         """Resolves to the exit status when its host has ended."""
-        assert self._ended is not None, "it is somebody"
+        assert self._ended is not None, "it has been assigned"
         return self._ended
 
     @property

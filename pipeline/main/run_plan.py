@@ -38,7 +38,7 @@ class RunPlan:
 
     @property
     def deterministic(self) -> bool:
-        """True if the run must be reproducible to the bit."""
+        """True if the run must be reproducible bit for bit."""
         return self.config.pipeline.deterministic
 
     @property

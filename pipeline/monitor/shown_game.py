@@ -71,7 +71,7 @@ class ShownGame(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Begin, or begin again after a failure; do nothing if the game is running."""
+        """Start, or restart after a failure; do nothing if the game is running."""
 
     @abstractmethod
     def _send(self, message: DirectShow | KeysHeld) -> None:

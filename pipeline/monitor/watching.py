@@ -73,7 +73,7 @@ class RecordPlay(_Wish):
 
 
 class Start(_Wish):
-    """Begin again after a failure."""
+    """Restart after a failure."""
 
     do: Literal["start"]
 

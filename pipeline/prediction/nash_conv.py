@@ -83,7 +83,7 @@ def nash_conv(
 
 
 MOST_OF_A_LEAGUE = 20_000
-"""Maximum states of a game for which `nash_convs` finds best responses, which takes some seconds per policy."""
+"""Maximum states of a game for which `nash_convs` finds best responses, which takes a few seconds per policy."""
 
 
 def nash_convs(run_folder: Path, behavior: str) -> list[str]:

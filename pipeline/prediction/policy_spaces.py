@@ -144,7 +144,7 @@ def _setting(leaf: Leaf, spec: ObservationSpec) -> ObservationSettings:
 
 
 def _check_sizes(seen: OwnSpace, done: OwnSpace, spec: BehaviorSpec) -> None:
-    """Check that boxes are no larger than the policy's inputs and actions, before arrays of their size are created."""
+    """Check that no box is larger than the policy's inputs and actions, before arrays of their size are created."""
     most = max([spec.actions.continuous_size, *(each.size for each in spec.observations)])
     waiting = [seen, done]
     while waiting:

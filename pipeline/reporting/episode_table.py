@@ -58,7 +58,7 @@ class EpisodeTable:
             append(path, "".join(lines).encode())
 
     def _begin(self, path: Path, first: int) -> float:
-        """Begin the table, or continue an existing one before an episode; return when it was begun."""
+        """Begin the table, or continue an existing one before an episode; return the time at which it was started."""
         began, rows = self._made, list[str]()
         if first > 1 and path.is_file():
             try:
@@ -74,7 +74,7 @@ class EpisodeTable:
 
 
 def _read(path: Path, first: int) -> tuple[float, list[str]]:
-    """Return when a table was begun, and its rows before an episode, except one that a crash has truncated.
+    """Return the start time of a table, and its rows before an episode, except a row that a crash has truncated.
 
     Raises:
         ValueError: if the table is not one of Headrace's.

@@ -38,7 +38,7 @@ class FileOperations:
 
     The first group are primitives: each does one thing to the disk, through `perform`. The second group is
     composed of them. A test overrides only `perform` and sees every primitive by name, in order. If another program
-    has the file open, the operation is retried for some seconds (`queues.held_files`).
+    has the file open, the operation is retried for a few seconds (`queues.held_files`).
     """
 
     pause: Callable[[float], object] = staticmethod(time.sleep)

@@ -79,7 +79,7 @@ class CheckpointAssembler:
         self._next += 1
         number = self._pending.number
         with contextlib.suppress(OSError):  # hosts create it as well, and report errors
-            self._files.make_folder(unfinished_folder(self._folder, number))  # shows a resumed run that one was begun
+            self._files.make_folder(unfinished_folder(self._folder, number))  # shows that a checkpoint has started
             remove_unfinished(self._folder, self._files, but=number)
         return number
 

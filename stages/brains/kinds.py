@@ -30,7 +30,7 @@ def make_brain(request: BrainRequest) -> ActingPolicy:
     Raises:
         StageError: if the brain can't be made; a LoadError if something that the YAML names does not exist.
     """
-    assert request.spec is not None, "brains are made for somebody"
+    assert request.spec is not None, "a brain is made for a behaviour"
     brain: ActingPolicy = _maker(request)(request)
     return brain
 

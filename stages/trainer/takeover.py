@@ -51,7 +51,7 @@ class Takeover:
 
     def next(self, before: Trainer) -> Trainer:
         """Return the trainer that takes over."""
-        assert self._make is not None, "somebody wants another one"
+        assert self._make is not None, "only called to replace the trainer"
         version, trainer = before.version + self.versions + 1, self._make()
         if self._weights is not None:
             trainer.take_weights(replace(trainer.policy(), weights=self._weights).tensors())

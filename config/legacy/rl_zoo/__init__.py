@@ -1,6 +1,6 @@
 """Conversion of an entry of rl-baselines3-zoo's files, the hyperparameters of Stable-Baselines3's users, to a run.
 
-What every file is asked for is here; `conversion` is imported where there is an entry to convert.
+This module has the checks for every file; `conversion` is imported if there is an entry to convert.
 """
 
 from headrace.config.legacy.rl_zoo.entries import HOW, EntryRequest, is_rl_zoo

@@ -44,7 +44,7 @@ def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
     """Convert the requested entry, and list settings without a counterpart.
 
     Raises:
-        ConfigError: if no entry, or no algorithm, can be told.
+        ConfigError: if the entry or the algorithm can't be determined.
     """
     document = document.last_of_repeated()
     try:

@@ -66,7 +66,7 @@ def find_entry(document: Document, asked: EntryRequest) -> Entry:
     """Find the entry for an environment, as the zoo does, and its algorithm.
 
     Raises:
-        NoEntryError: if there is none, or what can't be told was not asked for.
+        NoEntryError: if there is none, or the arguments don't determine it.
     """
     entries = _entries(document)
     if not is_rl_zoo(document):

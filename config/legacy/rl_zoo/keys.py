@@ -59,7 +59,7 @@ def layers_of(value: Any, name: str = "pi") -> list[Any]:
     """Return the hidden layers of the actor (`pi`) or the critic.
 
     Raises:
-        ValueError: if they are no list.
+        ValueError: if they are not a list.
     """
     parts = value[0] if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict) else value
     layers = parts.get(name, parts.get("qf", []) if name == "vf" else []) if isinstance(parts, dict) else parts

@@ -16,7 +16,7 @@ _LONGEST = 60
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value of theirs, or their default."""
+    """Stable-Baselines3's value, or its default."""
 
     key: str
     value: Any

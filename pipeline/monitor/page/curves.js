@@ -106,7 +106,7 @@ export class Curves {
     return this.category === ALL ? this.categories().filter((category) => category !== PIPELINE) : [this.category];
   }
 
-  /** Draw what has changed; lay everything out again if the statistics have changed. @param {number} [rest] See `redraw`. */
+  /** Draw what has changed; rebuild everything if the statistics have changed. @param {number} [rest] See `redraw`. */
   renew(rest) {
     const all = this.categories();
     if (this.category !== ALL && !all.includes(this.category)) this.category = all.find((name) => name !== PIPELINE) ?? all[0] ?? "";
@@ -121,7 +121,7 @@ export class Curves {
     return [...names].filter((name) => name.toLowerCase().includes(this.filter)).sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
   }
 
-  /** Lay the charts out again, in the page's colours. */
+  /** Rebuild the charts, in the page's colours. */
   build() {
     this.seen.disconnect();
     for (const chart of this.charts.values()) chart.plot?.destroy();

@@ -84,7 +84,7 @@ class _Shown:
             self._first = whole if self._first is None else self._first
 
     def forget(self) -> None:
-        """Reset the counts, as all agents begin again."""
+        """Reset the counts, as all agents restart."""
         self._running.clear()
         self._heard.clear()
 

@@ -338,7 +338,7 @@ class PettingZooGroup:
             episode.decided, episode.mates_rewards = True, mates
 
     def _add_group_rewards(self, env_id: int, game: RunningGame, time_steps: Sequence[TimeStep]) -> None:
-        """Add the members' rewards to their groups, before rows are made of them."""
+        """Add the members' rewards to their groups, before they become rows."""
         received = [(time_step.agent, time_step.reward, True) for time_step in time_steps]
         seen = {time_step.agent for time_step in time_steps}
         waiting = self._instances[env_id].waiting()

@@ -4,7 +4,7 @@ Pure mechanics: this module knows no points, serves or episodes (see `group`), a
 in metres, times in seconds. The constants are tuned for short games that skill decides; docs/volley.md describes the
 effect of each change. Axis letters: C courts; the players' arrays have a team axis of 2 before it.
 
-The two sides are symmetric to the last bit. Each player's state is kept in the player's own frame, in which the net is
+The two sides are symmetric bit for bit. Each player's state is kept in the player's own frame, in which the net is
 at x = 0, the own half has x < 0, and forward is +x; the frame of team 0 is also the ball's. Mirroring a court swaps the
 team axis and negates the ball's x, and every expression below is built so that floating-point rounding commutes with
 that.
