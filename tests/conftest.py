@@ -10,7 +10,7 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -71,11 +71,28 @@ def _folder(path: Path) -> str:
     return path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
 
 
-def place_in_order(items: list[pytest.Item]) -> Callable[[pytest.Item], tuple[int, int]]:
-    """Files of many long tests first, so that what workers do last, each for itself, is short."""
+class Rotated(pytest.Dir):
+    """A folder that each worker begins to read at another place: what one has compiled by then, the others need not."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        found = [*super().collect()]
+        worker = getattr(self.config, "workerinput", {"workerid": "gw0", "workercount": 1})
+        first = len(found) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+        return found[first:] + found[:first]
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector:
+    return Rotated.from_parent(parent, path=path)
+
+
+def place_in_order(items: list[pytest.Item]) -> Callable[[pytest.Item], tuple[int, int, Path]]:
+    """Files of many long tests first, so that what workers do last, each for itself, is short.
+
+    All workers have the same order.
+    """
     long = Counter(item.path for item in items if _is_long(item))
     count = Counter(item.path for item in items)
-    return lambda item: (-long[item.path], -count[item.path])
+    return lambda item: (-long[item.path], -count[item.path], item.path)
 
 
 def _is_long(item: pytest.Item) -> bool:
