@@ -24,6 +24,9 @@ EXAMPLES = ("cartpole", "cartpole-sac", "cartpole-impala")
 MOST = 15
 """Files of an update."""
 
+SMALL = {"cartpole": ["buffer_size=512"], "cartpole-sac": ["buffer_init_steps=480"]}
+"""Hyperparameters that begin to learn after 512 steps, and learn little then."""
+
 
 class Entered:
     """The product's functions that are called while it counts, by file; in all threads that begin after it."""
@@ -64,10 +67,11 @@ def entered():
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_one_can_read_an_update_in_a_few_files(example, entered):
-    config = load_config(ROOT / "config" / "examples" / f"{example}.yaml")
+    sizes = [f"behaviors.CartPole.hyperparameters.{size}" for size in SMALL.get(example, ())]
+    config = load_config(ROOT / "config" / "examples" / f"{example}.yaml", sizes)
     block = config.behaviors["CartPole"]
     trainer = make_trainer(TrainerContext("Test", block, SPEC, statistics=Reported()))
-    first = experience(SPEC, [16] * 128)  # with what is made once, at the first update
+    first = experience(SPEC, [16] * (32 if sizes else 128))  # with what is made once, at the first update
     trainer.add(first)
     trainer.learn()
     second = experience(SPEC, [16]) if trainer.off_policy else first

@@ -54,7 +54,7 @@ def test_training_tells_the_returns_of_all_episodes(tmp_path):
     assert np.mean(returns[-100:]) == pytest.approx(behavior.recent_return, abs=1e-5)
 
 
-@pytest.mark.lengthy
+@pytest.mark.slow  # tests/end_to_end/test_determinism.py
 def test_one_seed_gives_one_outcome(tmp_path):
     first, second, other = (try_case(tiny(), tmp_path / name, seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
 
