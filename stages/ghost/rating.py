@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 SIGMAS = 3.0
 """The reported skill is the mean less this many standard deviations: a lower bound of the policy's strength."""
+MEAN_RATING = 1200.0
+"""The mean of fitted ratings."""
 _MOST_ROUNDS, _STEADY = 10_000, 1e-9
 """The most rounds of a fit, and the change of the logarithms at which it ends."""
 
@@ -46,7 +48,7 @@ def points_lost(rating: float, opponents: Sequence[float], outcomes: Sequence[fl
 
 
 def fitted_ratings(
-    points: NDArray[np.float64], games: NDArray[np.float64], middle: float = 1200.0
+    points: NDArray[np.float64], games: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The Elo ratings that best explain the results of many games, in any order.
 
@@ -57,10 +59,9 @@ def fitted_ratings(
     Args:
         points: [P, P] of the row's player against the column's: 1 for a win, 0.5 for a draw.
         games: [P, P] the number of their games.
-        middle: the mean of the ratings.
 
     Returns:
-        [P] ratings, and [P] half the width of their 95 % intervals.
+        [P] ratings around `MEAN_RATING`, and [P] half the width of their 95 % intervals.
     """
     strength = np.ones(len(points))
     won = points.sum(axis=1) + 1.0
@@ -76,7 +77,7 @@ def fitted_ratings(
     centre = np.eye(len(points)) - 1.0 / len(points)
     spread = np.sqrt(np.diag(centre @ np.linalg.inv(information + np.diag(known)) @ centre))
     points_per_nat = 400.0 / math.log(10.0)
-    return middle + points_per_nat * (centre @ np.log(strength)), 1.96 * points_per_nat * spread
+    return MEAN_RATING + points_per_nat * (centre @ np.log(strength)), 1.96 * points_per_nat * spread
 
 
 class SkillRating:

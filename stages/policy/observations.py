@@ -103,14 +103,14 @@ class ObservationLayout:
             *(Column(f"{prefix}obs_{i}", self._specs[i].dtype, self._specs[i].shape) for i in self.others),
         )
 
-    def as_columns(self, encoded: EncodedObservations, prefix: str = "") -> dict[str, Array]:
+    def as_columns(self, encoded: EncodedObservations) -> dict[str, Array]:
         """Return encoded observations by the names of `columns`."""
         arrays = (encoded.vectors, *encoded.others)
-        return {column.name: array for column, array in zip(self.columns(prefix), arrays, strict=True)}
+        return {column.name: array for column, array in zip(self.columns(), arrays, strict=True)}
 
-    def from_columns(self, columns: Mapping[str, Array], prefix: str = "") -> EncodedObservations:
+    def from_columns(self, columns: Mapping[str, Array]) -> EncodedObservations:
         """Return encoded observations from the arrays of `as_columns`."""
-        vectors, *others = (columns[column.name] for column in self.columns(prefix))
+        vectors, *others = (columns[column.name] for column in self.columns())
         return EncodedObservations(vectors, tuple(others))
 
 

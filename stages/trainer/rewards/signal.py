@@ -141,19 +141,14 @@ class Extrinsic(RewardSignal):
         return transitions.rewards
 
 
-def make_signals(context: TrainerContext, random: np.random.Generator | None = None) -> list[RewardSignal]:
-    """Make the reward signals of a behaviour's settings, in their order.
-
-    Args:
-        context: settings, spec and seed of the trainer.
-        random: the source of their randomness; None: `context.seed`. A signal's draws do not depend on other signals.
+def make_signals(context: TrainerContext) -> list[RewardSignal]:
+    """Make the reward signals of a behaviour's settings, in their order. A signal's draws do not depend on the others.
 
     Raises:
         StageError: if demonstrations can't be read or don't fit, or an observation can't be learned from.
         LoadError: if a custom class can't be imported, is not a RewardSignal, does not take its arguments or raises.
     """
-    base = context.seed if random is None else int(random.integers(2**63))
-    return [_make_signal(name, context, _seed(base, name)) for name in context.settings.signals]
+    return [_make_signal(name, context, _seed(context.seed, name)) for name in context.settings.signals]
 
 
 def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath) -> type[RewardSignal]:

@@ -89,10 +89,10 @@ def test_columns_of_a_batch_are_encoded_like_observations():
 def test_what_a_buffer_keeps_of_them_is_what_it_gives_back():
     made = layout(*MIXED)
     encoded = made.encode(mixed(4))
-    columns = made.as_columns(encoded, "next_")
-    declared = {column.name: (np.dtype(column.dtype), column.shape) for column in made.columns("next_")}
+    columns = made.as_columns(encoded)
+    declared = {column.name: (np.dtype(column.dtype), column.shape) for column in made.columns()}
     assert {name: (array.dtype, array.shape[1:]) for name, array in columns.items()} == declared
-    again = made.from_columns(columns, "next_")
+    again = made.from_columns(columns)
     assert again.vectors is encoded.vectors
     assert again.others == encoded.others
 

@@ -8,7 +8,6 @@ from trainer_samples import demonstrations
 from headrace.config import RewardSignals
 from headrace.stages.errors import LoadError, NotFiniteError, StageError
 from headrace.stages.loading import load_attribute
-from headrace.stages.trainer.protocol import new_random
 from headrace.stages.trainer.rewards import RewardSignal, make_signals
 
 SMALL = {"network_settings": {"hidden_units": 8, "num_layers": 1}}
@@ -61,8 +60,8 @@ def test_a_signal_keeps_the_trainers_context(make_context, make_spec):
 def test_the_seed_decides_everything_and_nothing_else_does(make_context, make_spec, same):
     spec = make_spec()
 
-    def states(seed, random=None, **signals):
-        return {s.name: s.state_dict() for s in make_signals(make_context(spec, seed=seed, **signals), random)}
+    def states(seed, **signals):
+        return {s.name: s.state_dict() for s in make_signals(make_context(spec, seed=seed, **signals))}
 
     torch.manual_seed(1)
     first = states(5, curiosity=SMALL, rnd=SMALL)
@@ -70,8 +69,6 @@ def test_the_seed_decides_everything_and_nothing_else_does(make_context, make_sp
     assert same(states(5, curiosity=SMALL, rnd=SMALL), first)
     assert same(states(5, rnd=SMALL)["rnd"], first["rnd"]), "whichever other signals there are"
     assert not same(states(6, rnd=SMALL)["rnd"], first["rnd"])
-    assert same(states(5, new_random(3), rnd=SMALL), states(6, new_random(3), rnd=SMALL))
-    assert not same(states(5, new_random(3), rnd=SMALL), states(5, new_random(4), rnd=SMALL))
 
 
 def test_no_network_starts_as_a_copy_of_another(make_context, make_spec):
