@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-EXAMPLES = 30
-THOROUGH = 10
+EXAMPLES = 20
+THOROUGH = 15
 """Under `-m slow` there are this many times as many."""
 
 # The two noisy cores of a test machine say nothing about a property, so time is no criterion.

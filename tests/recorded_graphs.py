@@ -51,6 +51,10 @@ class RecordedGraphs:
 class _Record(TorchDispatchMode):
     """Operators in their order, with the tensors that they read and wrote."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and torch's compiler takes a second and a half to import
+
     def __init__(self) -> None:
         super().__init__()
         self._calls: list[tuple[Any, Any, Any, list[Tensor]]] = []

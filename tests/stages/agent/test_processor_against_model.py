@@ -446,7 +446,7 @@ def play(world: World, operations: Iterable[tuple[Any, ...]]) -> None:
 
 
 @pytest.mark.lengthy
-@examples(75)
+@examples(30)
 @given(operations=OPERATIONS, horizon=st.integers(1, 6), min_rows=st.sampled_from([1, 1, 4, 30]))
 def test_no_step_is_lost_doubled_or_changed(operations: list[tuple[Any, ...]], horizon: int, min_rows: int) -> None:
     play(World(horizon, min_rows), operations)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -11,7 +9,6 @@ import pytest
 from environment_requests import group_of
 from fakes import at_once
 
-from headrace import stages
 from headrace.config import EnvironmentSettings, ObservationSettings, RoleSettings
 from headrace.config.environment import WrapperSettings
 from headrace.queues.messages import ActionBatch
@@ -284,16 +281,3 @@ def test_a_pettingzoo_id_is_a_module_next_to_the_yaml(folder):
 def test_an_option_that_a_built_in_game_does_not_know_is_reported():
     with pytest.raises(StageError, match=r"options do not fit built-in game 'Volley': .*'wheels'; it takes"):
         group_of(EnvironmentSettings(kind="builtin", id="Volley", options={"wheels": 3}), "B", 1)
-
-
-@pytest.mark.lengthy
-def test_gymnasium_is_not_imported_before_an_environment_is_made():
-    code = (
-        "import sys, headrace.stages.environments.factory\n"
-        "print([name for name in ('gymnasium', 'pettingzoo', 'torch') if name in sys.modules])"
-    )
-    checkout = Path(stages.__file__).parent.parent
-
-    run = subprocess.run([sys.executable, "-c", code], cwd=checkout, check=True, capture_output=True, text=True)
-
-    assert run.stdout.strip() == "[]"

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from league_fakes import controller, games, policy
+from properties import examples
 
 from headrace.config.league import LeagueSettings
 from headrace.stages.errors import StageError
@@ -390,7 +391,7 @@ def drive(league: LeagueController, steps: Iterable[tuple], at: list[int]) -> li
         ]
     ),
 )
-@settings(max_examples=15, deadline=None)
+@examples(8)
 def test_a_league_goes_on_from_its_state_bit_for_bit(tmp_path_factory, before, after, league):
     folder = tmp_path_factory.mktemp("league")
     ran, at = controller(folder, league, seed=5), [0, 0, 0]

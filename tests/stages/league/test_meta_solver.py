@@ -6,8 +6,9 @@ import importlib.util
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from headrace.stages.errors import StageError
 from headrace.stages.league import meta_solver
@@ -54,7 +55,7 @@ def test_members_that_play_alike_share_what_is_theirs():
 @pytest.mark.lengthy
 @SCIPY
 @given(st.integers(1, 12), st.integers(0, 1000))
-@settings(max_examples=25, deadline=None)
+@examples(12)
 def test_nothing_wins_against_nash(n, seed):
     payoffs = antisymmetric(n, seed)
     found = solve(payoffs, "nash")
@@ -115,7 +116,7 @@ def test_two_populations_have_mixtures_of_their_own_that_add_up_to_one(solver):
 @pytest.mark.lengthy
 @SCIPY
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 10**6))
-@settings(max_examples=30, deadline=None)
+@examples(15)
 def test_nobody_gains_by_leaving_the_equilibrium_of_two_populations(n, m, seed):
     payoffs = np.random.default_rng(seed).normal(size=(n, m)) + 0.7
     x, y = solve_two(payoffs, "nash")

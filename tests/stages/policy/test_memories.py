@@ -125,7 +125,7 @@ TICKS = st.one_of(
 )
 
 
-@examples(80)
+@examples(30)
 @given(st.lists(TICKS, max_size=40))
 def test_it_is_a_dictionary_from_agents_and_their_episodes_to_what_they_remember(ticks):
     memories, model, episodes = store(), {}, dict.fromkeys(range(13), 0)

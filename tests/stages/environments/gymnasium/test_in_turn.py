@@ -14,6 +14,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from headrace.stages.environments.gymnasium.vectorising import vectorise
 
@@ -79,6 +80,7 @@ class Drawn(gymnasium.Env):
 
 
 @pytest.mark.lengthy
+@examples(12)
 @given(
     space=COMPOSED,
     num_envs=st.integers(1, 4),

@@ -167,7 +167,7 @@ GIFT = st.dictionaries(st.sampled_from("abc"), st.integers(-3, 3).map(float), ma
 
 
 @pytest.mark.lengthy
-@examples(60)
+@examples(25)
 @given(st.fixed_dictionaries({agent: st.lists(GIFT, min_size=1, max_size=4) for agent in "abc"}))
 def test_a_life_receives_all_that_the_group_received_since_its_first_move(moves):
     """Of one episode, against an account that is kept move by move."""

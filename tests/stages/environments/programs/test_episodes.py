@@ -67,7 +67,7 @@ messages = st.lists(
 
 
 @pytest.mark.lengthy
-@examples(80)
+@examples(30)
 @given(messages)
 def test_it_counts_as_a_plain_table_would(told):
     episodes, table, newest = EpisodeTracker(), {}, {}

@@ -11,6 +11,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from properties import examples
 
 from headrace.stages.environments.spaces.observations import observation_parts
 from headrace.stages.environments.spaces.own_space import own_space
@@ -108,6 +109,7 @@ def test_each_observation_has_its_own_warning(caplog):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8, np.int8, np.int64, bool])
+@examples(10)
 @given(data=st.data())
 def test_what_is_of_its_space_is_never_complained_of(dtype, data):
     if np.issubdtype(dtype, np.floating):

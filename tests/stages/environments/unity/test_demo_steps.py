@@ -89,7 +89,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.lengthy
-@examples(40)
+@examples(15)
 @given(spec=specs(), pairs=st.integers(1, 12), seed=st.integers(0, 1000))
 def test_what_is_written_comes_back_exactly(tmp_path_factory, spec, pairs, seed):
     path = tmp_path_factory.mktemp("round") / "a.demo"

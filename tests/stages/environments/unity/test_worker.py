@@ -187,14 +187,6 @@ async def test_a_unity_killed_mid_step_is_noticed_with_its_signal_and_its_log(ma
 
 
 @pytest.mark.lengthy
-async def test_a_crash_is_noticed_with_its_return_code(make):
-    worker = make("--misbehave", "exit-mid-step")
-    await worker.start()
-    with pytest.raises(UnityBroken, match="ended with return code 3"):
-        await play(worker, steps=10)
-
-
-@pytest.mark.lengthy
 async def test_a_unity_that_dies_while_it_waits_for_us_is_noticed_at_the_next_step(make):
     worker = make()
     await worker.start()
@@ -529,10 +521,13 @@ async def test_close_kills_what_does_not_end(make, caplog):
 
 
 @pytest.mark.lengthy
-async def test_a_worker_that_has_failed_says_so_when_asked_again(make):
+async def test_a_crash_is_noticed_with_its_return_code_and_said_again_when_asked_again(make):
     worker = make("--misbehave", "exit-mid-step")
     await worker.start()
-    for expected in ("return code 3", "isn't connected: it has been closed, has failed, or was never started"):
+    for expected in (
+        "ended with return code 3",
+        "isn't connected: it has been closed, has failed, or was never started",
+    ):
         with pytest.raises(UnityBroken, match=expected):
             await play(worker, steps=10)
 

@@ -56,7 +56,7 @@ def test_four_in_a_row_in_any_direction_win(lines, won):
 
 
 @pytest.mark.lengthy
-@examples(60)
+@examples(25)
 @given(st.integers(0, 2**32 - 1))
 def test_random_games_are_those_of_a_board_looked_at_place_by_place(seed):
     random = np.random.default_rng(seed)

@@ -68,7 +68,7 @@ def still(courts, ticks=1, move=(0, 0), jump=(False, False)):
 
 
 @pytest.mark.lengthy
-@examples(60)
+@examples(25)
 @given(situations())
 def test_a_mirrored_court_stays_the_mirror_image_to_the_last_bit(situation):
     courts, move, jump = situation
@@ -84,7 +84,7 @@ def test_a_mirrored_court_stays_the_mirror_image_to_the_last_bit(situation):
 
 
 @pytest.mark.lengthy
-@examples(30)
+@examples(15)
 @given(situations())
 def test_both_sides_of_a_mirrored_court_see_what_the_other_saw(situation):
     courts, _, _ = situation
@@ -93,7 +93,7 @@ def test_both_sides_of_a_mirrored_court_see_what_the_other_saw(situation):
 
 
 @pytest.mark.lengthy
-@examples(60)
+@examples(25)
 @given(situations())
 def test_nothing_leaves_the_court_from_any_situation(situation):
     courts, move, jump = situation

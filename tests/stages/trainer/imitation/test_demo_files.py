@@ -183,7 +183,7 @@ SEEN = (
 
 
 @pytest.mark.lengthy
-@examples(30)
+@examples(15)
 @given(
     observations=st.lists(st.sampled_from(SEEN), min_size=1, max_size=3).map(tuple),
     actions=st.sampled_from([ActionSpec(2), ActionSpec(0, (3, 2), masked=True), ActionSpec(1, (4,), masked=True)]),

@@ -69,7 +69,7 @@ def kept(replay, random=None):
     sampling=st.sampled_from(["fifo", "reservoir"]),
     seed=st.integers(0, 1000),
 )
-@examples(40)
+@examples(20)
 def test_what_is_drawn_was_added_and_a_fifo_holds_the_newest(counts, capacity, sampling, seed):
     replay, stream = new_replay(capacity, sampling), Stream(seed)
     for count in counts:

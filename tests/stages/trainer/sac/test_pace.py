@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from trainer_samples import VECTOR, context_of
 
 from headrace.config import SACHyperparameters
@@ -56,7 +57,7 @@ def by_steps(over, freq, by_episodes, updates, first):
 
 
 @pytest.mark.lengthy
-@settings(max_examples=40)
+@examples(20)
 @given(
     seed=st.integers(0, 10**6),
     freq=st.sampled_from([1, 2, 4, 7, 32]),

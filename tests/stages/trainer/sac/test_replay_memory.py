@@ -20,7 +20,7 @@ PIECES = st.builds(
 
 
 @pytest.mark.lengthy
-@examples(75)
+@examples(30)
 @given(st.integers(1, 12), st.lists(st.lists(PIECES, min_size=1, max_size=4), max_size=8))
 def test_it_holds_the_newest_rows_and_each_of_their_observations_once(capacity, batches):
     memory, world = new_memory(capacity), World()
@@ -38,7 +38,7 @@ def test_it_holds_the_newest_rows_and_each_of_their_observations_once(capacity, 
 
 
 @pytest.mark.lengthy
-@examples(75)
+@examples(30)
 @given(st.integers(3, 16), st.lists(st.lists(PIECES, min_size=1, max_size=4), max_size=8))
 def test_sequences_begin_at_multiples_of_their_length_and_end_with_their_piece(capacity, batches):
     length = 3

@@ -204,7 +204,7 @@ NUMBERS = st.sets(st.integers(0, 3), max_size=4)
 
 @pytest.mark.lengthy
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=12))
-@examples(60)
+@examples(25)
 def test_each_life_gets_what_it_earned_and_ends_once(script):
     """Whoever asks and ends when, and keeps its number or not."""
     script = [({0, 1}, set()), *script, (set(), {0, 1, 2, 3})]
@@ -319,11 +319,11 @@ CHECKED = [
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("kind", "arguments"), CHECKED)
 def test_pettingzoo_s_own_checkers_find_nothing(unity, kind, arguments):
-    program = unity("--agents", 3, "--max-steps", 20, *arguments)
+    program = unity("--agents", 3, "--max-steps", 12, *arguments)
     if kind == "at once":
-        pettingzoo_test.parallel_api_test(UnityParallelEnv(program), num_cycles=60)
+        pettingzoo_test.parallel_api_test(UnityParallelEnv(program), num_cycles=30)
     else:
-        pettingzoo_test.api_test(UnityAECEnv(program), num_cycles=60)
+        pettingzoo_test.api_test(UnityAECEnv(program), num_cycles=30)
 
 
 @pytest.mark.lengthy

@@ -39,7 +39,7 @@ def test_each_kind_of_actions_has_its_space(spec, flatten, space):
 
 @pytest.mark.lengthy
 @given(st.lists(st.integers(1, 4), max_size=3), st.integers(0, 3), st.booleans(), st.integers(0, 2**16))
-@examples(60)
+@examples(25)
 def test_what_is_sampled_under_a_mask_is_allowed_and_arrives(branches, width, flatten, seed):
     if not branches and not width:
         return
