@@ -32,8 +32,8 @@ CASTS = (
 MOVES = {"learn": 20, "play": 36, "arrive": 36, "resume": 4, "finish": 1, "join": 3}
 """What happens next, by weight: most of it in mid-play."""
 LENGTH = 120
-EXAMPLES = 40
-ENOUGH = {"kept": 125, "late": 125, "turned away": 500, "rated": 125, "rated late": 75, "swapped": 50, "rotated": 75}
+EXAMPLES = 24
+ENOUGH = {"kept": 75, "late": 75, "turned away": 300, "rated": 75, "rated late": 45, "swapped": 30, "rotated": 45}
 """How often each has to have happened in all examples together, or the model has watched nothing; far below the usual."""
 
 

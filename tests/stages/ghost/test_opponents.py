@@ -17,7 +17,7 @@ def candidate(number, wins=0, draws=0, losses=0):
     return Candidate(number, 1200.0, wins + draws + losses, wins, draws, losses)
 
 
-def shares(sampler, candidates, draws=20000):
+def shares(sampler, candidates, draws=6000):
     random = np.random.default_rng(5)
     counts = Counter(sampler.choose(candidates, random) for _ in range(draws))
     return {number: counts[number] / draws for number in sorted(counts)}

@@ -92,7 +92,7 @@ def test_psro_finds_the_equilibrium_of_a_game_of_two_different_sides_by_best_res
             mixed[found.pool.members[number].behavior][actions[number]] += share
         best = int((game @ mixed["Defence"]).argmax()), int((mixed["Attack"] @ game).argmin())
         for learner, sign in ((A, 1), (B, -1)):
-            for _ in range(8 if step else 0):
+            for _ in range(5 if step else 0):
                 table = found.table(learner)
                 drawn = random.choice(len(table.weights), size=100, p=table.weights)
                 pairs = [(table.seats[row], table.opponents[row]) for row in drawn]

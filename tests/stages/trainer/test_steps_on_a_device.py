@@ -77,10 +77,14 @@ def made(kind, actions, observed, **hyperparameters):
     return make_trainer(TrainerContext("Test", settings, BehaviorSpec("Test", observed, actions), device="meta"))
 
 
-@pytest.mark.parametrize("actions", [CONTINUOUS, HYBRID], ids=["continuous", "hybrid"])
-@pytest.mark.parametrize("observed", [(VECTOR,), (VECTOR, IMAGE)], ids=["vectors", "images"])
 @pytest.mark.parametrize(
-    "hyper", [{"max_grad_norm": 0.5}, {"ratio_per_dimension": True, "shared_critic": True}], ids=str
+    ("actions", "observed", "hyper"),
+    [
+        (CONTINUOUS, (VECTOR,), {"max_grad_norm": 0.5}),
+        (HYBRID, (VECTOR, IMAGE), {"max_grad_norm": 0.5}),
+        (CONTINUOUS, (VECTOR, IMAGE), {"ratio_per_dimension": True, "shared_critic": True}),
+        (HYBRID, (VECTOR,), {"ratio_per_dimension": True, "shared_critic": True}),
+    ],
 )
 def test_a_step_of_ppo_stays_on_its_device(actions, observed, hyper):
     update = made("ppo", actions, observed, **hyper)._update
@@ -100,8 +104,9 @@ def test_a_step_of_ppo_stays_on_its_device(actions, observed, hyper):
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("actions", [CONTINUOUS, HYBRID], ids=["continuous", "hybrid"])
-@pytest.mark.parametrize("observed", [(VECTOR,), (VECTOR, IMAGE)], ids=["vectors", "images"])
+@pytest.mark.parametrize(
+    ("actions", "observed"), [(CONTINUOUS, (VECTOR,)), (CONTINUOUS, (VECTOR, IMAGE)), (HYBRID, (VECTOR,))]
+)
 def test_a_step_of_sac_stays_on_its_device(actions, observed):
     trainer = made("sac", actions, observed)
     assert isinstance(trainer._update.advance, CapturedSACSteps)

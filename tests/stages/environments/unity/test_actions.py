@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from unity_samples import brain
 
 from headrace.queues.specs import ActionSpec, BehaviorSpec
@@ -58,6 +59,7 @@ def test_contradictions_are_refused():
 
 
 @pytest.mark.parametrize("choices", [2, 128, 129, 300])
+@examples(8)
 @given(agents=st.integers(0, 9), continuous=st.integers(0, 3), branches=st.integers(0, 5), random=st.randoms())
 def test_every_agent_gets_its_row_and_old_packages_theirs(choices, agents, continuous, branches, random):
     values = np.array([[random.uniform(-1, 1) for _ in range(continuous)] for _ in range(agents)], np.float32)

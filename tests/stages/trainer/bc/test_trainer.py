@@ -196,7 +196,7 @@ def test_with_memory_it_can_imitate_who_remembers(make_trainer, make_batch, stat
         batch = make_batch([5] * 60, ActionSpec(0, (2,)))
         cue = batch.rows["obs_0"][::5, 0] > 0
         batch = batch.replace(discrete_actions=np.repeat(cue, 5)[:, None].astype(np.int32))
-        for _ in range(20):
+        for _ in range(15):
             trainer.add(batch)
             trainer.learn()
         accuracies[name] = statistics.last("Policy/Held-out Accuracy")

@@ -133,16 +133,16 @@ def test_the_critic_learns_to_tell_what_a_group_is_worth():
     trainer = opened_trainer_of(
         "poca",
         SPEC,
-        hyperparameters={"batch_size": 64, "buffer_size": 256, "num_epoch": 4, "learning_rate": 1e-2},
+        hyperparameters={"batch_size": 64, "buffer_size": 128, "num_epoch": 4, "learning_rate": 1e-2},
         network_settings={"hidden_units": 32},
         max_steps=10**6,
     )
     random, losses = np.random.default_rng(0), []
-    for _ in range(15):
-        signs = random.choice([-1.0, 1.0], (128, 2))
+    for _ in range(20):
+        signs = random.choice([-1.0, 1.0], (64, 2))
         pieces = [
             Piece(agent, 0, [signs[g, agent]], [0], [0], [signs[g].prod()], 0, "terminated", group=g + 1)
-            for g in range(128)
+            for g in range(64)
             for agent in (0, 1)
         ]
         trainer.add(batch_of(pieces))
