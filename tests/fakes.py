@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from headrace.queues.messages import ActionBatch, PolicyUpdate, TrajectoryBatch
-from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec, behavior_team
+from headrace.queues.specs import ActionSpec, BehaviorSpec, ObservationSpec, behavior_name, behavior_team
 from headrace.stages.environments.protocol import AgentSteps, GameResults, StepResult
 from headrace.stages.errors import EnvironmentEnded
 from headrace.stages.policy.protocol import Decision, Recall
@@ -350,7 +350,7 @@ class EchoPolicy:
         self.decided = 0
 
     def load(self, update: PolicyUpdate) -> None:
-        assert update.behavior_id in (self.spec.behavior_id, self.spec.name)
+        assert behavior_name(update.behavior_id) == self.spec.name, "a league's policy goes to all teams"
         self.loaded = replace(update, weights=update.weights.copy())
 
     def act(
