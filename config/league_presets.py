@@ -41,7 +41,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     "psro": {
         "payoff": "mean_return",
-        "meta_solver": "replicator",
+        "meta_solver": "nash",
         "rating": 0.1,
         "learners": {"main": {"matches": [{"match": "meta"}], "freeze": {"win_rate": None}}},
     },

@@ -80,7 +80,7 @@ def test_the_league_of_one_behaviour_alone_keeps_its_names(tmp_path):
         (
             "max_steps: 4500",
             "max_steps: 4500\n  Third: {trainer_type: ppo, league: psro}",
-            "league.meta_solver: 'replicator' is for games of one behaviour or two, and 3 have leagues",
+            "league.meta_solver: 'nash' is for games of one behaviour or two, and 3 have leagues",
         ),
     ],
 )  # fmt: skip

@@ -183,7 +183,7 @@ def test_large_updates_give_as_many_members(tmp_path):
 
 
 def psro(folder, **more):
-    return controller(folder, {"preset": "psro", "iterations": 4, **more})
+    return controller(folder, {"preset": "psro", "meta_solver": "replicator", "iterations": 4, **more})
 
 
 def test_psro_meets_the_mixture_and_rates_members_that_have_played_little(tmp_path):
@@ -291,7 +291,7 @@ def test_a_brain_that_is_listed_no_more_is_not_met(tmp_path):
 def test_without_scipy_a_league_that_needs_it_does_not_begin(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(StageError, match="needs SciPy") as error:
-        controller(tmp_path, {"preset": "psro", "meta_solver": "nash"})
+        controller(tmp_path, {"preset": "psro"})
     assert error.value.key == ("behaviors", "Duel", "league", "meta_solver")
 
 
