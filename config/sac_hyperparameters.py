@@ -8,8 +8,7 @@ from typing import Literal, Self
 from pydantic import Field
 
 from headrace.config.errors import Finding
-from headrace.config.fields import Flag, Float, Int
-from headrace.config.hindsight import HindsightSettings
+from headrace.config.fields import Flag, Float, Int, Settings
 from headrace.config.hyperparameters import (
     Block,
     Hyperparameters,
@@ -18,6 +17,22 @@ from headrace.config.hyperparameters import (
     reward_normalization_field,
     schedule_field,
 )
+
+
+class HindsightSettings(Settings):
+    """Hindsight experience replay, for goal environments; presence turns it on. See docs/algorithms.md."""
+
+    goals: Literal["future", "final", "episode"] = Field(
+        "future",
+        description="The new goal of a relabelled step is a goal that the same episode achieved: at that step or later "
+        "(`future`), at the end (`final`), or at any step (`episode`).",
+    )
+    per_transition: Int = Field(
+        4,
+        gt=0,
+        le=10**6,
+        description="Relabelled steps for each step with its own goal in a minibatch: of n + 1 steps n are relabelled.",
+    )
 
 
 class SACHyperparameters(Hyperparameters):
