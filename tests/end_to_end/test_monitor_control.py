@@ -9,7 +9,7 @@ import signal
 
 import pytest
 from fuzz_requests import of_page, requests, statuses
-from page_calls import LONG, Page
+from page_calls import CALM, LONG, LONG_HERE, Page, RunBeside
 from run_configs import INLINE, changed, volley
 from runs import Command
 
@@ -17,7 +17,6 @@ from headrace.config import load_config
 from headrace.pipeline.run import run
 
 RUN = "/api/runs/live"
-LONG_HERE = changed(LONG, INLINE)
 LONG_PLAY = volley(behaviors__Volley__max_steps=10**8, behaviors__Volley__checkpoint_interval=10**8)
 
 
@@ -56,12 +55,25 @@ def stands_still(page):
     [
         pytest.param(LONG, id="straight to the learner", marks=pytest.mark.slow),
         pytest.param(LONG_PLAY, id="through main", marks=pytest.mark.slow),
-        pytest.param(LONG_HERE, id="inline"),
+        pytest.param(changed(LONG, INLINE), id="inline", marks=pytest.mark.slow),
         pytest.param(changed(LONG, {"pipeline__deterministic": True}), id="deterministic", marks=pytest.mark.slow),
     ],
 )
-def test_a_pause_stops_the_steps_and_a_checkpoint_can_be_saved_meanwhile(steered, plain):
+def test_a_paused_run_saves_goes_on_and_stops(steered, plain):
     page = steered(plain)
+    assert_paused_and_resumed(page)
+    assert page.call(f"{RUN}/pause", body={})[0] == 200
+    assert page.call(f"{RUN}/stop", body={})[0] == 200
+    assert page.command.wait() == 0, page.command.output
+    page.command.assert_left_nothing()
+
+
+def test_a_pause_stops_the_steps_and_a_checkpoint_can_be_saved_meanwhile(one_page):
+    assert_paused_and_resumed(one_page)
+
+
+def assert_paused_and_resumed(page):
+    """In the pause nothing but a checkpoint comes; after it, further steps."""
     assert page.call(f"{RUN}/pause", body={}) == (200, {"done": True})
     assert page.until(lambda state: state["status"] == "paused", "the pause")
     step = stands_still(page)
@@ -71,10 +83,6 @@ def test_a_pause_stops_the_steps_and_a_checkpoint_can_be_saved_meanwhile(steered
     page.until(lambda state: state["checkpoint"] > before, "a checkpoint")
     assert page.call(f"{RUN}/resume", body={})[0] == 200
     page.until(lambda state: sum_of(state) > step and state["status"] == "running", "further steps")
-    assert page.call(f"{RUN}/pause", body={})[0] == 200
-    assert page.call(f"{RUN}/stop", body={})[0] == 200
-    assert page.command.wait() == 0, page.command.output
-    page.command.assert_left_nothing()
 
 
 @pytest.mark.slow
@@ -89,8 +97,24 @@ def test_an_actor_that_dies_in_a_pause_is_replaced_and_waits_too(steered):
     page.until(lambda state: sum_of(state) > step, "further steps")
 
 
-def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resumed_run(steered, start, caplog):
-    page = steered(LONG_HERE)
+@pytest.fixture
+def beside(tmp_path, monkeypatch):
+    """Starts a run beside the test, whose page may steer it."""
+    monkeypatch.setenv("HEADRACE_TOKEN", "ours")
+    begun = []
+
+    def begin(**settings):
+        begun.append(RunBeside(tmp_path, LONG_HERE, **settings))
+        return Page(begun[-1], token="ours")
+
+    yield begin
+    for one in begun:
+        one.end()
+
+
+def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resumed_run(beside, tmp_path, caplog):
+    page = beside()
+    page.until(lambda state: sum_of(state) > 0, "the first steps")
     change = {"behavior": "CartPole", "name": "learning_rate", "value": 1.5e-4}
     assert page.call(f"{RUN}/hyperparameters", change) == (200, {"done": True})
     page.command.until(lambda: "CartPole: learning_rate changed to 0.00015 at step" in page.command.output, "the log")
@@ -100,9 +124,9 @@ def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resume
         return page.call(f"{RUN}/curves")[1]["curves"]["CartPole"]["Policy/Learning Rate"]["values"][-1]
 
     page.until(lambda _: rate() == pytest.approx(1.5e-4, rel=0.01), "the learning rate in the statistics")
-    page.call(f"{RUN}/stop", body={})
-    assert page.command.wait() == 0, page.command.output
-    again = Page(start(LONG_HERE, "--resume", "--monitor=0"))
+    assert page.call(f"{RUN}/stop", body={})[0] == 200
+    page.command.end()
+    again = beside(resume=True)
     words = "CartPole continues with learning_rate 0.00015, which was set during the run."
     again.command.until(lambda: words in again.command.output, words)
     again.until(lambda state: learning_rate_in(state) == 1.5e-4, "the value in the state")
@@ -110,11 +134,10 @@ def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resume
     texts = [text for _, _, _, text in marks]
     assert (texts[0], texts[-1]) == ("learning_rate = 0.00015", "restart")
     assert [(kind, text) for _, _, kind, text in marks if text == "checkpoint 0"] == [("checkpoint", "checkpoint 0")]
-    again.command.interrupt()
-    assert again.command.wait() == 0, again.command.output
+    again.command.end()
     caplog.set_level(logging.INFO)
-    resume_to_its_end(again.command.results, "behaviors.CartPole.hyperparameters.learning_rate=2e-3")
-    resume_to_its_end(again.command.results)
+    resume_to_its_end(tmp_path, "behaviors.CartPole.hyperparameters.learning_rate=2e-3")
+    resume_to_its_end(tmp_path)
     assert f"{words} The YAML's 0.001 has no effect." in again.command.output
     assert [line for line in caplog.messages if "continues with" in line] == [
         "CartPole continues with learning_rate 0.002, as given by --set, instead of 0.00015, which was set during the run.",
@@ -176,6 +199,17 @@ def test_whoever_lacks_the_token_or_comes_from_another_page_steers_nothing(one_p
     assert one_page.state()["status"] == "running"
 
 
+def test_whoever_may_not_call_the_page_is_refused_and_the_run_goes_on(one_page):
+    for path in ("/api/runs/none/state", "/api/none", "/..%2f..%2fsetup.cfg"):
+        assert one_page.call(path)[0] == 404
+    assert one_page.call(f"{RUN}/state", body={})[0] == 405
+    assert one_page.call(f"{RUN}/state", Host="evil.example")[0] == 403
+    assert one_page.call(f"{RUN}/stream", Origin="http://evil.example")[0] == 403
+    assert one_page.call("/", Host=f"localhost:{one_page.origin.rpartition(':')[2]}")[0] == 200
+    before = one_page.step()
+    one_page.until(lambda state: sum_of(state) > before, "further steps")
+
+
 def test_mutated_requests_are_answered_or_refused_and_change_nothing(one_page):
     before, port = one_page.state()["behaviors"][0]["hyperparameters"], int(one_page.origin.rpartition(":")[2])
     found = asyncio.run(statuses(port, requests(0, 150, of_page(one_page.token, "CartPole"))))
@@ -195,7 +229,7 @@ def test_the_api_describes_itself(one_page):
 
 @pytest.fixture(scope="module")
 def one_page(tmp_path_factory):
-    command = Command(tmp_path_factory.mktemp("steered"), LONG_HERE, "--monitor=0", "--monitor-control")
+    command = Command(tmp_path_factory.mktemp("steered"), LONG_HERE, "--monitor=0", "--monitor-control", beside=[CALM])
     page = Page(command)
     page.until(lambda state: state["status"] == "running" and state["behaviors"], "a running run")
     yield page
