@@ -16,7 +16,12 @@ PROCESSES = {"pipeline__hosts__learners__kind": "inline"}
 WAYS = [
     pytest.param({}, PROCESSES, id="in the actor's group", marks=pytest.mark.slow),
     pytest.param({"session": True}, PROCESSES, id="in a session of its own", marks=[pytest.mark.slow, NEEDS_LINUX]),
-    pytest.param({"session": True, "deaf": True}, PROCESSES, id="in a session, deaf to SIGTERM", marks=NEEDS_LINUX),
+    pytest.param(
+        {"session": True, "deaf": True},
+        PROCESSES,
+        id="in a session, deaf to SIGTERM",
+        marks=[pytest.mark.slow, NEEDS_LINUX],  # the killed actor below has it as well
+    ),
     pytest.param({"session": True}, INLINE, id="of an inline host", marks=NEEDS_LINUX),
     pytest.param({"deaf": True}, INLINE, id="of an inline host, deaf to SIGTERM", marks=pytest.mark.slow),
 ]

@@ -31,7 +31,7 @@ MENDED = {
 }
 
 
-ALWAYS = {"die-mid-step", "garbage"}
+ALWAYS = {"die-mid-step"}
 """The others are read and refused in the same way; they are tried under `-m slow`, and alone in tests/stages/environments/unity."""
 
 
@@ -153,7 +153,8 @@ def test_one_that_hangs_is_ended_and_started_again(tmp_path, caplog):
 def test_one_that_hangs_does_not_keep_a_run_from_ending(start, tmp_path):
     """Long before its time is over; with a checkpoint of all that was learned."""
     plain = unity(tmp_path, "--misbehave", "hang", "--at-step", 150, num_envs=1, debug=True, **LONG)
-    command = start(changed(plain, {"env_settings__timeout_wait": 600}))
+    hosts = {"pipeline__hosts__learners__kind": "inline"}
+    command = start(changed(plain, {"env_settings__timeout_wait": 600, **hosts}))
     command.until(lambda: "The stand-in Unity hangs" in command.output, "its word, which debug shows")
     command.interrupt()
     assert command.wait() == 0, command.output
@@ -233,7 +234,7 @@ def test_a_behaviour_that_is_not_configured_ends_the_run_with_a_checkpoint(tmp_p
     arguments = ("--behaviors", "Simple?team=0", "Simpler?team=0", "--second-at", 80)
     expected = r"the environment has a behaviour 'Simpler', which is not listed here \(listed: Simple\)"
     with pytest.raises(RunFailed, match=expected):
-        run_here(unity(tmp_path, *arguments, **LONG, **INLINE), tmp_path, "run")
+        run_here(unity(tmp_path, *arguments, num_envs=1, **LONG, **INLINE), tmp_path, "run")
     assert "Traceback" not in caplog.text
     assert_no_children()
     assert_saved(tmp_path / "run")
@@ -241,7 +242,8 @@ def test_a_behaviour_that_is_not_configured_ends_the_run_with_a_checkpoint(tmp_p
 
 def test_trouble_that_comes_back_ends_the_run_with_a_checkpoint(tmp_path):
     with pytest.raises(RunFailed, match="(?s)its reward is nan.*It is not restarted again"):
-        run_here(unity(tmp_path, "--misbehave", "nan-reward", "--at-step", 80, **LONG, **INLINE), tmp_path, "run")
+        arguments = ("--misbehave", "nan-reward", "--at-step", 80)
+        run_here(unity(tmp_path, *arguments, num_envs=1, **LONG, **INLINE), tmp_path, "run")
     assert_no_children()
     assert_saved(tmp_path / "run")
 
@@ -249,7 +251,7 @@ def test_trouble_that_comes_back_ends_the_run_with_a_checkpoint(tmp_path):
 def test_another_version_is_refused_and_both_are_named(tmp_path, caplog):
     arguments = ("--misbehave", "wrong-version", "--communication-version", "2.0.0", "--package-version", "9.1.0")
     with pytest.raises(RunFailed, match=r"speaks version 2\.0\.0") as failed:
-        run_here(unity(tmp_path, *arguments, **INLINE), tmp_path, "run")
+        run_here(unity(tmp_path, *arguments, num_envs=1, **INLINE), tmp_path, "run")
     assert "9.1.0" in str(failed.value)
     assert "1.5.0" in str(failed.value)
     assert restarts(caplog.text) == 0
@@ -268,13 +270,13 @@ def test_a_port_in_use_is_named_with_what_to_do(tmp_path):
 
 
 def test_one_that_never_connects_is_named_with_what_to_look_at(tmp_path):
+    plain = unity(tmp_path, "--misbehave", "never-connects", num_envs=1, env_settings__timeout_wait=2, **INLINE)
     with pytest.raises(RunFailed, match="hasn't connected within 2 s"):
-        plain = unity(tmp_path, "--misbehave", "never-connects", env_settings__timeout_wait=2, **INLINE)
         run_here(plain, tmp_path, "run")
     assert_no_children()
 
 
 def test_a_message_of_any_size_is_taken(tmp_path, caplog):
     arguments = ("--misbehave", "huge-message", "--at-step", 40, "--huge-mib", 20)
-    assert_saved(run_here(unity(tmp_path, *arguments, **INLINE), tmp_path, "run").folder, 1000)
+    assert_saved(run_here(unity(tmp_path, *arguments, num_envs=1, **INLINE), tmp_path, "run").folder, 1000)
     assert restarts(caplog.text) == 0
