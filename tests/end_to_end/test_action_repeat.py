@@ -37,18 +37,12 @@ def state(run_folder):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    command = Command(folder, LEARNED)
-    try:
-        assert command.wait() == 0, command.output
-        command.assert_left_nothing()
-    finally:
-        command.end()
-    return command
+    """The folder of a run that learns how long to hold its actions."""
+    return run_here(changed(LEARNED, INLINE), tmp_path_factory.mktemp("whole"), "run").folder
 
 
 def test_a_learned_repeat_is_a_head_of_the_actions_with_a_histogram_and_a_count_of_environment_steps(whole):
-    curve = curves(whole.run_folder)
+    curve = curves(whole)
     frames = [event.value for event in curve.Scalars("Environment/Frames")]
     steps = [event.step for event in curve.Scalars("Environment/Frames")]
     assert {"action/branch_0_hist", "action/step_mul_hist"} <= set(curve.Tags()["histograms"])
@@ -58,7 +52,7 @@ def test_a_learned_repeat_is_a_head_of_the_actions_with_a_histogram_and_a_count_
 
 def test_rows_say_how_long_their_actions_lasted_and_returns_count_each_environment_step(whole):
     episodes = 0
-    for batch in batches(whole.run_folder):
+    for batch in batches(whole):
         chosen, frames = batch.rows["discrete_actions"][:, 1] + 1, batch.rows["env_frames"]
         ends = np.cumsum(batch.lengths)[batch.terminated | batch.truncated] - 1
         held_to_the_end = np.delete(np.arange(len(frames)), ends)
@@ -79,26 +73,27 @@ def test_a_run_resumed_in_the_middle_ends_in_the_same_state(whole, tmp_path):
     finally:
         command.end()
     run_here(LEARNED, command.results, "run", resume=True)
-    assert state(command.run_folder)["frames"] == state(whole.run_folder)["frames"]
-    assert trainer_digest(command.run_folder) == trainer_digest(whole.run_folder)
+    assert state(command.run_folder)["frames"] == state(whole)["frames"]
+    assert trainer_digest(command.run_folder) == trainer_digest(whole)
 
 
 def test_a_replayed_recording_counts_its_environment_steps_and_ends_in_the_same_weights(whole, tmp_path):
-    replayed = cartpole(**INLINE, pipeline__deterministic=True, replay__streams=streams(whole.run_folder))
+    replayed = cartpole(**INLINE, pipeline__deterministic=True, replay__streams=streams(whole))
     found = state(run_here(replayed, tmp_path, "replay").folder)
-    assert found["frames"] == state(whole.run_folder)["frames"] > found["trainer"]["step"]
-    assert weights_digest(tmp_path / "replay") == weights_digest(whole.run_folder)
+    assert found["frames"] == state(whole)["frames"] > found["trainer"]["step"]
+    assert weights_digest(tmp_path / "replay") == weights_digest(whole)
 
 
 def test_the_exported_policy_chooses_the_repeat_too_and_is_played_with_it_but_is_no_model_for_unity(whole):
-    export = max((whole.run_folder / "CartPole").glob("CartPole-*.pt"))
+    export = max((whole / "CartPole").glob("CartPole-*.pt"))
     decided = load_acting_policy(export).act((np.zeros((5, 4), np.float32),), None, np.random.default_rng(0))
     assert decided.actions.discrete.shape == (5, 2)
-    assert not list(whole.run_folder.rglob("*.onnx"))
-    assert "the policy chooses how long to hold each action (environment.action_repeat)" in whole.output
+    assert not list(whole.rglob("*.onnx"))
+    log = (whole / "run_logs" / "run.log").read_text(encoding="utf-8")
+    assert "the policy chooses how long to hold each action (environment.action_repeat)" in log
     stop = asyncio.Event()
     options = RunOptions(stop=stop, on_progress=lambda snapshot: stop.set())
-    played = run_here(changed(LEARNED, {**INLINE, "record": None}), whole.results, "run", options, inference=True)
+    played = run_here(changed(LEARNED, {**INLINE, "record": None}), whole.parent, "run", options, inference=True)
     assert played.behaviors["CartPole"].step > 0
 
 

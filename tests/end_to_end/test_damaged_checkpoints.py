@@ -8,11 +8,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from run_configs import INLINE, cartpole, changed, sac
 from run_folders import read_whole_checkpoint
-from runs import Command, run_here
+from runs import run_here
 
 from headrace.config import RunConfig
+from headrace.pipeline.cli import main
 from headrace.pipeline.common.errors import RunError, RunFailed
 from headrace.pipeline.main.fixed_settings import FIXED
 from headrace.pipeline.run import RunOptions, run_async
@@ -79,11 +81,22 @@ def test_what_is_wrong_with_it_is_said_and_the_run_is_left_as_it_is(damaged, dam
     assert sorted(damaged.rglob("*")) == before
 
 
-def test_the_command_says_so_without_a_traceback_and_ends_with_status_2(damaged, tmp_path):
+@pytest.fixture
+def command(in_this_process, tmp_path):
+    """Calls the command to resume the run; returns what it says."""
+
+    def call(plain, **status):
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(plain))
+        arguments = (str(tmp_path / "run.yaml"), "--run-id=run", f"--results-dir={tmp_path / 'results'}", "--resume")
+        return in_this_process(main, *arguments, **status)
+
+    return call
+
+
+def test_the_command_says_so_without_a_traceback_and_ends_with_status_2(damaged, command):
     flip_a_bit(damaged)
-    command = Command(tmp_path, PLAIN, "--resume")
-    assert command.wait() == 2
-    (line,) = [line for line in command.output.splitlines() if not line.startswith("warning")]
+    said = command(PLAIN, status=2)
+    (line,) = [line for line in said.splitlines() if not line.startswith("warning")]
     assert line.startswith("run-pipeline: ")
     assert line.count("trainer%40learner-CartPole.part: is damaged") == 2
 
@@ -94,18 +107,15 @@ def test_a_damaged_checkpoint_keeps_nobody_from_starting_anew(damaged):
     assert result.checkpoint >= 0
 
 
-def test_a_run_is_resumed_from_the_older_checkpoint_by_name(damaged, tmp_path):
+def test_a_run_is_resumed_from_the_older_checkpoint_by_name(damaged, command):
     older, newest = checkpoints(damaged)
     step = json.loads((older / "manifest.json").read_text())["steps"]["CartPole"]
     flip(parts(damaged)[-1])
-    command = Command(tmp_path, MORE, "--resume")
-    assert command.wait() == 0, command.output
-    assert f"{newest.name}/trainer%40learner-CartPole.part: is damaged: its checksum" in command.output
-    assert "Resuming from the previous checkpoint, " in command.output
-    assert (
-        f"checkpoints/{older.name} (CartPole at step {step}), instead. The damaged files are kept as" in command.output
-    )
-    assert f"Resuming training from step {step}." in command.output
+    said = command(MORE)
+    assert f"{newest.name}/trainer%40learner-CartPole.part: is damaged: its checksum" in said
+    assert "Resuming from the previous checkpoint, " in said
+    assert f"checkpoints/{older.name} (CartPole at step {step}), instead. The damaged files are kept as" in said
+    assert f"Resuming training from step {step}." in said
     assert (newest.parent / f"{newest.name}.damaged" / "trainer%40learner-CartPole.part").is_file()
     states = read_whole_checkpoint(damaged)
     assert states["trainer@learner-CartPole"]["trainer"]["step"] >= 3000

@@ -33,7 +33,7 @@ def files(run_folder):
 
 def test_it_prints_returns_until_it_is_stopped_and_leaves_the_run_as_it_was(trained):
     before = files(trained / "results" / "run")
-    command = Command(trained, PLAIN, "--inference")
+    command = Command(trained, changed(PLAIN, INLINE), "--inference")
     try:
         # Beyond max_steps (3000) too: playing has no end of its own.
         command.until(lambda: "Step: 5000." in command.output, "some summaries")
