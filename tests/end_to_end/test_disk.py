@@ -44,25 +44,27 @@ def refuse(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("part", "operation", "name", "deterministic"),
+    ("plain", "part", "operation", "name", "deterministic"),
     [
-        ("trainer@learner-Volley", "mkdir", "000001", False),
-        ("ghost@main", "open", ".ghost%40main", True),
-        ("trainer@learner-Volley", "open", ".trainer%40learner-Volley", False),
+        (volley, "trainer@learner-Volley", "mkdir", "000001", False),
+        (volley, "ghost@main", "open", ".ghost%40main", True),
+        (cartpole, "trainer@learner-CartPole", "open", ".trainer%40learner-CartPole", False),
     ],
 )
 def test_a_part_that_can_not_be_written_costs_that_checkpoint_alone(
-    tmp_path, refuse, caplog, part, operation, name, deterministic
+    tmp_path, refuse, caplog, plain, part, operation, name, deterministic
 ):
     def second_checkpoint(done, path):
         return done == operation and path.name.startswith(name) and "000001" in str(path)
 
     refused = refuse(second_checkpoint)
-    plain = volley(**INLINE, behaviors__Volley__checkpoint_interval=1500)
-    plain["pipeline"]["deterministic"] = deterministic
-    result = run_here(plain, tmp_path, "run")
+    made = plain(**INLINE)
+    made["pipeline"]["deterministic"] = deterministic
+    (settings,) = made["behaviors"].values()
+    settings |= {"max_steps": 2900, "checkpoint_interval": 700}
+    result = run_here(made, tmp_path, "run")
     assert refused
-    assert result.behaviors["Volley"].step >= 6000
+    assert next(iter(result.behaviors.values())).step >= 2900
     assert result.checkpoint >= 3
     read_whole_checkpoint(result.folder)
     (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]

@@ -159,7 +159,10 @@ def few_steps(folder, *arguments, **how):
     return godot(folder, *arguments, settings=settings, **how)
 
 
-@pytest.mark.parametrize("generation", ["size", "dict", "names"])
+@pytest.mark.parametrize(
+    "generation",
+    ["size", *(pytest.param(each, marks=pytest.mark.slow) for each in ("dict", "names"))],  # test_worker.py has each
+)
 def test_older_addons_serve_as_well(tmp_path, generation):
     behavior = "Agent" if generation == "names" else "Anything"  # without names it is the only one
     plain = few_steps(tmp_path, f"--generation={generation}", behavior=behavior)
@@ -167,7 +170,7 @@ def test_older_addons_serve_as_well(tmp_path, generation):
     assert result.behaviors[behavior].step >= 1_000
 
 
-@pytest.mark.parametrize("fault", ["exit5", "nan"])
+@pytest.mark.parametrize("fault", ["exit5", pytest.param("nan", marks=pytest.mark.slow)])
 def test_a_game_that_breaks_once_is_started_again_and_the_run_goes_on(tmp_path, fault, caplog):
     """Each fault is in tests/stages/environments/godot."""
     once = f"--fault_once={tmp_path / 'once'}"

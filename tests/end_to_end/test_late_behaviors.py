@@ -24,7 +24,12 @@ def trained(results: Any, late_one: bool, early_steps: int, **settings: Any) -> 
         behaviors__Early__checkpoint_interval=200,
         behaviors__Late__max_steps=early_steps,
         behaviors__Late__trainer_type="sac",
-        behaviors__Late__hyperparameters={"batch_size": 16, "buffer_init_steps": 32, "save_replay_buffer": True},
+        behaviors__Late__hyperparameters={
+            "batch_size": 16,
+            "buffer_init_steps": 32,
+            "steps_per_update": 10,
+            "save_replay_buffer": True,
+        },
     )
     if not late_one:
         del plain["environment"]["behaviors"]["late_*"]

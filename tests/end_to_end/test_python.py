@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import logging
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,11 +50,24 @@ print(json.dumps({{
 """
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The result of a run that has ended."""
+    return run_here(PLAIN, tmp_path_factory.mktemp("trained"), "run")
+
+
+@pytest.fixture
+def finished(trained, tmp_path):
+    """A copy of its folder."""
+    return shutil.copytree(trained.folder, tmp_path / "run")
+
+
 @pytest.mark.windows_too
 def test_a_script_without_a_main_guard_may_run_hosts_in_processes(tmp_path):
     settings = {"results_dir": str(tmp_path / "results"), "run_id": "mine"}
     config = tmp_path / "mine.yaml"
-    config.write_text(yaml.safe_dump({**cartpole(), "checkpoint_settings": settings}))
+    learners = {"pipeline__hosts__learners__kind": "inline"}
+    config.write_text(yaml.safe_dump({**cartpole(**learners), "checkpoint_settings": settings}))
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(root=str(COMMAND.parent.parent), config=str(config)))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
@@ -100,19 +114,17 @@ def test_what_is_odd_about_the_configuration_is_said_once(tmp_path, caplog):
     assert [caplog.messages.count(warning) for warning in warnings] == [1] * len(warnings)
 
 
-def test_a_resumed_run_goes_on_where_it_was(tmp_path, caplog):
-    first = run_here(PLAIN, tmp_path, "run")
+def test_a_resumed_run_goes_on_where_it_was(trained, finished, tmp_path, caplog):
     more = changed(PLAIN, {"behaviors__CartPole__max_steps": 5000})
     second = run_here(more, tmp_path, "run", resume=True)
     assert "already" not in caplog.text
     assert second.behaviors["CartPole"].step >= 5000
-    assert second.behaviors["CartPole"].version > first.behaviors["CartPole"].version
-    assert second.checkpoint > first.checkpoint
-    assert second.elapsed_s > first.elapsed_s
+    assert second.behaviors["CartPole"].version > trained.behaviors["CartPole"].version
+    assert second.checkpoint > trained.checkpoint
+    assert second.elapsed_s > trained.elapsed_s
 
 
-def test_a_run_whose_networks_have_changed_since_says_so_when_it_is_resumed(tmp_path):
-    run_here(PLAIN, tmp_path, "run")
+def test_a_run_whose_networks_have_changed_since_says_so_when_it_is_resumed(finished, tmp_path):
     wider = changed(PLAIN, {"behaviors__CartPole__max_steps": 9000, "behaviors__CartPole__network_settings": {}})
     expected = r"CartPole.network_settings.hidden_units is 128, 128, but the checkpoint was made with 32\n"
     with pytest.raises(RunError, match=expected) as failed:
@@ -127,11 +139,10 @@ def test_a_resumed_run_that_fails_later_can_be_resumed_again(tmp_path):
         run_here(broken, tmp_path, "run", resume=True)
 
 
-def test_a_run_that_is_done_is_not_trained_on_when_it_is_resumed_and_says_why(tmp_path, caplog):
-    first = run_here(PLAIN, tmp_path, "run")
+def test_a_run_that_is_done_is_not_trained_on_when_it_is_resumed_and_says_why(trained, finished, tmp_path, caplog):
     before = digest(read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"])
     second = run_here(PLAIN, tmp_path, "run", resume=True)
-    assert second.behaviors["CartPole"].step == first.behaviors["CartPole"].step
+    assert second.behaviors["CartPole"].step == trained.behaviors["CartPole"].step
     assert digest(read_whole_checkpoint(tmp_path / "run")["trainer@learner-CartPole"]["trainer"]) == before
     assert (
         caplog.messages.count(
@@ -189,12 +200,11 @@ def test_what_can_not_start_is_an_exception_and_leaves_no_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_of_the_same_name_is_not_overwritten(tmp_path):
-    result = run_here(PLAIN, tmp_path, "run")
-    before = digest(read_whole_checkpoint(result.folder))
+def test_a_run_of_the_same_name_is_not_overwritten(finished, tmp_path):
+    before = digest(read_whole_checkpoint(finished))
     with pytest.raises(RunFolderError, match="--resume.*--force|--force.*--resume"):
         run_here(PLAIN, tmp_path, "run")
-    assert digest(read_whole_checkpoint(result.folder)) == before
+    assert digest(read_whole_checkpoint(finished)) == before
 
 
 def test_nothing_of_the_callers_is_changed(tmp_path):

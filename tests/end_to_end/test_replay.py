@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from run_configs import (
     INLINE,
@@ -25,6 +23,7 @@ from run_folders import streams, trainer_digest, weights_digest
 from runs import Command, record_expert, run_here
 
 from headrace.pipeline.run import RunOptions
+from headrace.pipeline.run_handle import StopRequest
 from headrace.queues.messages import TrajectoryBatch
 from headrace.queues.stream_reader import StreamReader
 from headrace.stages.trainer.imitation import load_recorded
@@ -76,6 +75,7 @@ def recorded(request, expert, tmp_path_factory):
     return behavior, plain, command.run_folder
 
 
+@pytest.mark.slow  # test_replay_faults.py has a process host that replays
 @pytest.mark.parametrize("recorded", ["CartPole"], indirect=True)
 def test_a_process_host_replays_a_run_of_processes(recorded, start):
     behavior, plain, run_folder = recorded
@@ -123,7 +123,7 @@ def test_a_replay_is_the_same_whatever_the_configuration_says_of_environments(re
     assert weights_digest(tmp_path / "without", behavior) == weights_digest(run_folder, behavior)
 
 
-@pytest.mark.parametrize("recorded", ["CartPole", "SAC"], indirect=True)
+@pytest.mark.parametrize("recorded", ["CartPole", pytest.param("SAC", marks=pytest.mark.slow)], indirect=True)
 def test_a_replay_with_another_seed_gives_other_weights(recorded, tmp_path):
     behavior, plain, run_folder = recorded
     run_here(replaying(plain, run_folder, env_settings__seed=99), tmp_path, "other")
@@ -133,17 +133,12 @@ def test_a_replay_with_another_seed_gives_other_weights(recorded, tmp_path):
 def test_a_run_that_was_stopped_and_resumed_is_replayed_from_both_its_recordings(tmp_path):
     plain = cartpole(record__edges=["trainer"], behaviors__CartPole__max_steps=10**6, **INLINE)
     for resume in (False, True):
-        stop = asyncio.Event()
-        options = RunOptions(stop=stop, on_progress=ends(stop))
+        stop = StopRequest()
+        options = RunOptions(stop=stop, on_checkpoint=lambda checkpoint, stop=stop: stop.set())
         assert run_here(plain, tmp_path, "run", options, resume=resume).interrupted
     assert len(streams(tmp_path / "run")) == 2
     run_here({**replaying(plain, tmp_path / "run"), "record": None}, tmp_path, "again")
     assert weights_digest(tmp_path / "again") == weights_digest(tmp_path / "run")
-
-
-def ends(stop):
-    """Set `stop` at the first sign of progress."""
-    return lambda snapshot: stop.set()
 
 
 def replaying(plain, run_folder, **changes):

@@ -111,7 +111,7 @@ def test_lessons_stand_under_the_parameters_name(tmp_path):
 
 
 def test_self_play_has_a_rating(tmp_path):
-    result = run_here(volley(**INLINE), tmp_path, "run")
+    result = run_here(volley(**INLINE, behaviors__Volley__max_steps=2500), tmp_path, "run")
     assert read(result.folder, "training_status.json")["Volley"]["elo"] == result.behaviors["Volley"].elo
 
 

@@ -151,7 +151,8 @@ def test_a_run_is_not_resumed_without_the_self_play_of_one_that_took_part(tmp_pa
 
 
 def test_teams_of_unequal_size_with_the_same_swap_steps_are_warned_of(tmp_path, caplog):
-    run_here(duel(0, behaviors__Seeker__self_play__swap_steps=40), tmp_path, "run")
+    short = {f"behaviors__{side}__max_steps": 400 for side in ("Hider", "Seeker")}
+    run_here(duel(0, **short, behaviors__Seeker__self_play__swap_steps=40), tmp_path, "run")
     (said,) = [text for text in caplog.messages if text.startswith("Teams of unequal size")]
     assert "swap_steps to" in said
 

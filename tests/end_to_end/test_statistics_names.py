@@ -129,7 +129,8 @@ def test_each_head_of_the_actions_has_a_histogram(by_ppo, by_sac):
 
 
 def test_poca_reports_what_it_reports_in_ml_agents(tmp_path):
-    run = run_here(cooperating(**INLINE), tmp_path, "run").folder
+    plain = cooperating(**INLINE, behaviors__Team__max_steps=600)
+    run = run_here(plain, tmp_path, "run").folder
     assert without_actions(tags(run, "Team")) - OURS == POCA
 
 

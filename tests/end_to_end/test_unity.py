@@ -40,7 +40,7 @@ PATIENT = {"pipeline__supervision__grace_s": 120.0}
 # As it should be. ----------------------------------------------------------------------------------------------------
 
 
-def test_it_trains_in_two_programs_and_leaves_a_results_folder(start, tmp_path):
+def test_it_trains_in_two_programs_and_leaves_a_results_folder(tmp_path, monkeypatch, caplog):
     plain = unity(
         tmp_path,
         "--stats",
@@ -56,13 +56,15 @@ def test_it_trains_in_two_programs_and_leaves_a_results_folder(start, tmp_path):
         env_settings__num_areas=3,
         env_settings__side_channels=["echo:Echo"],
         **PATIENT,
+        **INLINE,
     )
     (tmp_path / "echo.py").write_text(CHANNEL)
-    command = start(plain)
-    assert command.wait() == 0, command.output
-    command.assert_left_nothing()
-    assert restarts(command.output) == 0
-    assert_saved(command.run_folder, 1000)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run_folder = run_here(plain, tmp_path, "run").folder
+    assert_no_children()
+    assert restarts(caplog.text) == 0
+    assert_saved(run_folder, 1000)
     first, second = sorted(reports(tmp_path / "reports"), key=lambda report: report["port"])
     base = plain["env_settings"]["base_port"]
     assert [(report["port"], report["seed"], report["returncode"]) for report in (first, second)] == [
@@ -76,8 +78,8 @@ def test_it_trains_in_two_programs_and_leaves_a_results_folder(start, tmp_path):
         assert report["parameters"]["step_size"] == 0.5
         assert report["agent_steps"] > 100
     assert first["parameters"]["noise"]["seed"] != second["parameters"]["noise"]["seed"]
-    assert (command.run_folder / "run_logs" / "Player-1.log").is_file()
-    gauges = json.loads((command.run_folder / "run_logs" / "timers.json").read_text())["gauges"]
+    assert (run_folder / "run_logs" / "Player-1.log").is_file()
+    gauges = json.loads((run_folder / "run_logs" / "timers.json").read_text())["gauges"]
     assert {f"Simple.Client.{name}.mean" for name in ("Average", "MostRecent", "Sum", "Histogram")} <= gauges.keys()
     assert b"olleh" in (tmp_path / "heard.txt").read_bytes()
 
@@ -94,7 +96,7 @@ def test_two_actors_number_their_programs_one_after_the_other(start, tmp_path):
 
 def test_it_resumes_and_plays_what_was_trained(tmp_path, caplog):
     caplog.set_level("INFO")
-    plain = unity(tmp_path, "--companions", 2, **INLINE)
+    plain = unity(tmp_path, "--companions", 2, num_envs=1, **INLINE)
     run_here(plain, tmp_path, "run")
     plain["behaviors"]["Simple"]["max_steps"] = 2000
     run_folder = run_here(plain, tmp_path, "run", resume=True).folder
@@ -112,7 +114,7 @@ def test_it_resumes_and_plays_what_was_trained(tmp_path, caplog):
     assert "Mean Reward" in caplog.text
     assert_no_children()
     assert_saved(run_folder, 2000)
-    assert len(reports(tmp_path / "reports")) == before + 2
+    assert len(reports(tmp_path / "reports")) == before + 1
 
 
 @pytest.mark.slow
@@ -128,7 +130,7 @@ def test_a_deterministic_run_gives_the_same_weights_again(start, tmp_path):
 
 @pytest.mark.parametrize("arguments", [("--groups",), pytest.param(("--new-ids",), marks=pytest.mark.slow)])
 def test_agents_that_come_and_go_are_trained(tmp_path, caplog, arguments):
-    plain = unity(tmp_path, "--scene", "crowd", *arguments, **INLINE)
+    plain = unity(tmp_path, "--scene", "crowd", *arguments, num_envs=1, **INLINE)
     plain["behaviors"] = {"Crowd": {**plain["behaviors"].pop("Simple"), "trainer_type": "poca"}}
     run_here(plain, tmp_path, "run")
     assert "never ended" not in caplog.text
@@ -136,7 +138,7 @@ def test_agents_that_come_and_go_are_trained(tmp_path, caplog, arguments):
 
 
 def test_two_teams_play_each_other(tmp_path):
-    plain = unity(tmp_path, "--scene", "duel", **INLINE)
+    plain = unity(tmp_path, "--scene", "duel", num_envs=1, **INLINE)
     settings = plain["behaviors"].pop("Simple")
     plain["behaviors"]["Duel"] = {
         **settings,
@@ -155,9 +157,16 @@ def test_two_teams_play_each_other(tmp_path):
 
 
 @NEEDS_PORT_5004
-@pytest.mark.parametrize("deterministic", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_editor_being_stopped_ends_the_run_in_order(start, tmp_path, press_play, deterministic):
-    command = start(in_editor(tmp_path, pipeline__deterministic=deterministic, **LONG))
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        pytest.param(INLINE, id="inline"),
+        pytest.param({}, id="processes", marks=pytest.mark.slow),
+        pytest.param({**INLINE, "pipeline__deterministic": True}, id="deterministic", marks=pytest.mark.slow),
+    ],
+)
+def test_the_editor_being_stopped_ends_the_run_in_order(start, tmp_path, press_play, hosts):
+    command = start(in_editor(tmp_path, **hosts, **LONG))
     command.until(lambda: "Listening on port 5004" in command.output, "the word that it listens")
     editor = press_play("--agents", 4, "--misbehave", "stop", "--at-step", 200)
     assert command.wait() == 0, command.output

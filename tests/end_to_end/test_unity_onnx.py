@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from older_models import older_model
 from onnx_samples import run, session
-from runs import Command
+from runs import Command, run_here
 from unity_client.scenes.given import seen
 from unity_runs import BUILD, NoChannels, build, free_port, reports
 
+from headrace.pipeline.run import RunOptions
+from headrace.pipeline.run_handle import StopRequest
 from headrace.stages.environments.programs.worker import WorkerSettings
 from headrace.stages.environments.unity.actions import action_protos
 from headrace.stages.environments.unity.columns import BehaviorReader
@@ -131,7 +133,7 @@ SHAPES = ((2,), (3, 6, 5), (1,))
 """Of the sensors that the older model below observes: two vectors and an image."""
 
 
-def test_a_model_of_version_2_plays_what_it_says(tmp_path):
+def test_a_model_of_version_2_plays_what_it_says(tmp_path, caplog):
     path = tmp_path / "Older.onnx"
     path.write_bytes(older_model({"vector_observation": (3,), "visual_observation_0": (3, 6, 5)}, branches=(3, 2)))
     arguments = [
@@ -153,9 +155,17 @@ def test_a_model_of_version_2_plays_what_it_says(tmp_path):
         "behaviors": {"Given": {"trainer_type": "ppo", "init_path": str(path), "summary_freq": 50}},
         "pipeline": {"hosts": {"actors": {"kind": "inline"}, "learners": {"kind": "inline"}}},
     }
-    assert "Given is played by" in Command(tmp_path, plain, "--inference", "--deterministic").end_after(
-        "Mean Reward: 2.900"
-    )
+    caplog.set_level("INFO")
+    stop, rewards = StopRequest(), []
+
+    def stop_at_a_whole_summary(summary):
+        rewards.append(summary.mean_reward)
+        if rewards[-1] == pytest.approx(2.9, abs=5e-4):
+            stop.set()
+
+    plain["behaviors"]["Given"]["network_settings"] = {"deterministic": True}
+    run_here(plain, tmp_path, "run", RunOptions(stop=stop, on_summary=stop_at_a_whole_summary), inference=True)
+    assert "Given is played by" in caplog.text
     (report,) = reports(tmp_path / "reports")
     assert len(report["told"]) >= 150
     for agent, clock, _, choices in report["told"]:

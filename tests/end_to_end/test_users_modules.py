@@ -75,6 +75,7 @@ COMMON_NAMES = {
     "c.yaml": """
 environment: {kind: gymnasium, factory: "my_env:Corridor", behavior: C, num_envs: 4}
 behaviors: {C: {trainer_type: ppo, max_steps: 500, hyperparameters: {buffer_size: 256, batch_size: 64}}}
+pipeline: {hosts: {learners: {kind: inline}}}
 checkpoint_settings: {run_id: c, force: true}
 """,
 }
@@ -141,6 +142,7 @@ def write_run(folder: Path) -> Path:
     plain = cartpole(
         behaviors__CartPole__max_steps=600,
         environment__factory="my_things:make",
+        pipeline__hosts__learners__kind="inline",  # which knows of neither
         pipeline__stages=[{"use": "my_things:Pass", "after": "agent_processor"}],
         checkpoint_settings={"results_dir": str(folder / "results")},
     )
