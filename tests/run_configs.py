@@ -74,7 +74,7 @@ def sac(**changes: Any) -> Plain:
                     "batch_size": 16,
                     "buffer_size": 400,
                     "buffer_init_steps": 40,
-                    "steps_per_update": 2,
+                    "steps_per_update": 4,
                     "save_replay_buffer": True,
                 },
                 "network_settings": {"hidden_units": 16, "num_layers": 1, "normalize": True},

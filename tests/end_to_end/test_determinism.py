@@ -31,13 +31,13 @@ from headrace.pipeline.run_folder.checkpoint import newest_checkpoint, write_man
 
 CARTPOLE = cartpole(
     pipeline__deterministic=True,
-    behaviors__CartPole__max_steps=6_000,
-    behaviors__CartPole__checkpoint_interval=700,
+    behaviors__CartPole__max_steps=4_000,
+    behaviors__CartPole__checkpoint_interval=450,
 )
 VOLLEY = volley(
     pipeline__deterministic=True,
-    behaviors__Volley__max_steps=6_000,
-    behaviors__Volley__checkpoint_interval=700,
+    behaviors__Volley__max_steps=4_000,
+    behaviors__Volley__checkpoint_interval=450,
     behaviors__Volley__network_settings__normalize=True,
 )
 ALL_TEAMS = changed(
