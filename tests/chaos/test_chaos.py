@@ -47,11 +47,11 @@ def parameters():
             yield pytest.param(kind, cell, id=f"{kind}|{cell}", marks=marks)
 
 
-def test_the_quick_cells_have_each_kind_of_fault_each_place_and_each_moment():
+def test_the_quick_cells_have_each_kind_of_fault_each_moment_and_nearly_each_place():
     quick = diagonal()
     assert quick <= {*cells()}
     assert all(any(cell.fault in kind for cell in quick) for kind in KINDS)
-    assert {cell.place for cell in quick} == {*PLACES}
+    assert {cell.place for cell in quick} == {*PLACES} - {"publisher", "writer"}
     assert {cell.moment for cell in quick} == {*MOMENTS}
 
 
