@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_configs import INLINE, cartpole, changed, late, sac, volley
+from run_configs import INLINE, TROUBLED_ENV, cartpole, changed, late, sac, volley
 from run_folders import read_whole_checkpoint
 from runs import COMMAND, run_here
 
@@ -26,30 +26,40 @@ LONG_PLAY = volley(behaviors__Volley__max_steps=10**7, behaviors__Volley__checkp
 """The same, whose trajectories go through main."""
 
 
-def test_a_killed_actor_is_replaced_and_the_run_goes_on_with_each_trajectory_delivered_once(start):
-    command = start(LONG, environment={VARIABLE: "all"})
-    number = command.until_checkpoint(1).number
-    killed = kill(command, "actor-0")
-    command.until_checkpoint(number + 3)  # one may have been under way
-    assert command.pid_of("actor-0") != killed
-    assert "actor-0 was killed by signal 9. Starting it again" in command.output
-    command.interrupt()
-    assert command.wait() == 0, command.output
-    command.assert_left_nothing()
-    assert_resumes(command)
-
-
 @pytest.mark.parametrize(
     ("plain", "behavior"),
     [
-        pytest.param(LONG, "CartPole", id="straight to the learner"),
+        pytest.param(LONG, "CartPole", id="straight to the learner", marks=pytest.mark.slow),
         pytest.param(LONG_PLAY, "Volley", id="through main", marks=pytest.mark.slow),
         pytest.param(sac(behaviors__Pendulum__max_steps=10**7), "Pendulum", id="sac", marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_learner_goes_on_from_the_last_checkpoint_and_its_actors_stay(start, plain, behavior):
-    learner = f"learner-{behavior}"
     command = start(changed(plain, {"pipeline__hosts__actors__replicas": 2}))
+    assert_learner_replaced(command, behavior)
+    ended(command)
+    assert events_in_order(command.run_folder / behavior)
+
+
+def test_an_actor_that_exits_and_a_killed_learner_are_replaced_with_each_trajectory_delivered_once(start, tmp_path):
+    """test_leftovers.py kills an actor."""
+    leaving = {"trouble": "os._exit", "after": 100, "once": str(tmp_path / "happened")}
+    plain = changed(LONG, {"environment__factory": "troubled_env:TroubledEnv", "environment__options": leaving})
+    del plain["environment"]["id"]
+    plain = changed(plain, {"pipeline__hosts__actors__replicas": 2})
+    command = start(plain, beside=[TROUBLED_ENV], environment={VARIABLE: "all"})
+    told = r"actor-\d ended with status 0 although the run had not stopped it\. Starting it again"
+    command.until(lambda: bool(re.search(told, command.output)), "another actor")
+    command.until(lambda: {"actor-0", "actor-1"} <= command.hosts().keys(), "both actors")
+    assert_learner_replaced(command, "CartPole")
+    ended(command)
+    assert events_in_order(command.run_folder / "CartPole")
+    assert_resumes(command, plain)
+
+
+def assert_learner_replaced(command, behavior):
+    """Kill the learner: another one goes on from the last checkpoint, and its actors stay."""
+    learner = f"learner-{behavior}"
     number = command.until_checkpoint(1).number
     before = command.hosts()
     kill(command, learner)
@@ -60,11 +70,14 @@ def test_a_killed_learner_goes_on_from_the_last_checkpoint_and_its_actors_stay(s
     after = command.hosts()
     assert after.pop(learner) != before.pop(learner)
     assert after == before
+
+
+def ended(command):
+    """Interrupt the command, and see it end well."""
     command.interrupt()
     assert command.wait() == 0, command.output
     assert "Traceback" not in command.output
     command.assert_left_nothing()
-    assert events_in_order(command.run_folder / behavior)
 
 
 @pytest.mark.slow  # test_shared_process.py has it for scripted hosts
@@ -165,11 +178,11 @@ def events_in_order(folder):
     return len(steps) > 1 and all(later > earlier for earlier, later in itertools.pairwise(steps))
 
 
-def assert_resumes(command):
+def assert_resumes(command, plain=LONG):
     """The newest checkpoint is whole, and training goes on from it for some updates."""
     states = read_whole_checkpoint(command.run_folder)
     step = states["trainer@learner-CartPole"]["trainer"]["step"]
-    more = changed(LONG, {"behaviors__CartPole__max_steps": step + 1200, **INLINE})
+    more = changed(plain, {"behaviors__CartPole__max_steps": step + 1200, **INLINE})
     result = run_here(more, command.results, "run", resume=True)
     assert result.behaviors["CartPole"].step >= step + 1200
     assert result.behaviors["CartPole"].version > states["trainer@learner-CartPole"]["trainer"]["version"]

@@ -1,11 +1,14 @@
-"""Code that exits, or cancels its own task, with whatever status: a failure that is named, never a hang or a success."""
+"""Code that exits, or cancels its own task, with whatever status: a failure that is named, never a hang or a success.
+
+test_crash.py has an actor whose process exits.
+"""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from run_configs import INLINE, TROUBLED_ENV, cartpole, changed, troubled, volley
+from run_configs import INLINE, cartpole, changed, troubled, volley
 from run_folders import read_whole_checkpoint
 from runs import run_here
 
@@ -19,14 +22,6 @@ NAMED = {
     "interrupt": "KeyboardInterrupt",
     "close": "GeneratorExit",
 }
-
-
-def test_an_actor_whose_process_exits_with_status_0_is_replaced(start, tmp_path):
-    plain = troubled(trouble="os._exit", once=str(tmp_path / "happened"))
-    command = start(changed(plain, {"pipeline__hosts__learners__kind": "inline"}), beside=[TROUBLED_ENV])
-    assert command.wait() == 0, command.output
-    assert "actor-0 ended with status 0 although the run had not stopped it. Starting it again" in command.output
-    command.assert_left_nothing()
 
 
 @pytest.mark.parametrize("trouble", NAMED)
