@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from browsers import complaints, needs_browser, opened_browser
-from page_calls import Page, held_up
-from run_configs import volley
+from page_calls import CALM, Page, held_up
+from run_configs import INLINE, volley
 from runs import PATIENCE_S
 
 pytestmark = [pytest.mark.lengthy, needs_browser]
@@ -33,9 +33,10 @@ VALUE = "document.querySelector('[data-statistic=\"Losses/Value Loss\"] b')?.tex
 
 
 def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_run(start, browser):
-    plain = volley(behaviors__Volley__max_steps=10**8, behaviors__Volley__summary_freq=500)
-    page = Page(start(plain, "--monitor=0", "--monitor-control"))
-    page.until(lambda state: state["behaviors"] and state["behaviors"][0]["step"] > 2000, "some steps")
+    calm = {**INLINE, "pipeline__stages": [{"use": "calm_stages:Calm"}]}
+    plain = volley(**calm, behaviors__Volley__max_steps=10**8, behaviors__Volley__summary_freq=250)
+    page = Page(start(plain, "--monitor=0", "--monitor-control", beside=[CALM]))
+    page.until(lambda state: state["behaviors"] and state["behaviors"][0]["step"] > 1000, "some steps")
     browser.get(page.address)
     until(browser, "document.querySelectorAll('.graph .edge').length > 3", "the graph")
     assert "token" not in browser.current_url
@@ -45,7 +46,7 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
     )
     assert dict(hosts) == {
         "main": "ghost,policy_publisher",
-        "actor-0": "environment,agent_processor",
+        "actor-0": "environment,agent_processor,Calm",
         "learner-Volley": "trainer",
     }
     shown = set(browser.execute_script("return [...document.querySelectorAll('.edge')].map(e => e.dataset.queue)"))

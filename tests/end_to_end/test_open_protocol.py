@@ -90,7 +90,7 @@ def test_a_group_is_learned_by_poca(tmp_path):
     assert result.behaviors["Agent"].step >= 1_000
 
 
-@pytest.mark.parametrize("fault", ["exit5", "ids"])
+@pytest.mark.parametrize("fault", ["exit5", pytest.param("ids", marks=pytest.mark.slow)])
 def test_a_game_that_breaks_once_is_started_again_and_the_run_goes_on(tmp_path, fault, caplog):
     """Each fault is in tests/stages/environments/open_protocol."""
     once = f"--fault_once={tmp_path / 'once'}"

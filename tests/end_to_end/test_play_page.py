@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from browsers import complaints, needs_browser, opened_browser
-from page_calls import Page
+from page_calls import CALM, Page
 from run_configs import volley
 from runs import PATIENCE_S, run_here
 
@@ -22,6 +22,7 @@ LONG = volley(
     environment__options={"points_to_win": 5},
     behaviors__Volley__max_steps=10**8,
     behaviors__Volley__checkpoint_interval=10**8,
+    pipeline__stages=[{"use": "calm_stages:Calm"}],
 )
 DRAWN = "Number(document.querySelector('.stage canvas')?.dataset.drawn ?? 0)"
 PLACE = "(window.place ?? 0)"
@@ -76,7 +77,7 @@ import('/stage.js').then(({ Stage }) => {
 def test_a_key_moves_the_players_agent_and_what_was_recorded_trains_a_clone(start, browser, tmp_path):
     from selenium.webdriver.common.keys import Keys
 
-    page = Page(start(LONG, "--monitor=0", "--monitor-control"))
+    page = Page(start(LONG, "--monitor=0", "--monitor-control", beside=[CALM]))
     browser.get(page.address)
     until(browser, "document.querySelector('[data-do=watch]')", "the section")
     browser.execute_async_script(SPY)
@@ -109,7 +110,7 @@ def test_a_key_moves_the_players_agent_and_what_was_recorded_trains_a_clone(star
 
 @pytest.mark.slow
 def test_a_killed_game_is_said_and_starts_again_while_the_run_goes_on(start, browser):
-    page = Page(start(LONG, "--monitor=0"))
+    page = Page(start(LONG, "--monitor=0", beside=[CALM]))
     browser.get(page.address)
     until(browser, "document.querySelector('[data-do=watch]')", "the section")
     click(browser, "[data-do=watch]")
