@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_configs import Plain, cartpole, changed, sac
+from run_configs import Plain, cartpole, sac
 from runs import Command
 
 from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
@@ -37,7 +37,8 @@ def configuration(host: str, moment: str) -> Plain:
     silence = SILENCE["start" if moment == "start" else "later"]
     supervision = {"pipeline__supervision": {"learners": silence, "main": silence, "actors": silence, "grace_s": 16}}
     if host == SHARD:
-        return changed(sac(**supervision), {"pipeline__hosts__replay": {"kind": "process", "replicas": 2}})
+        hosts = {"replay": {"kind": "process", "replicas": 2}, "actors": {"kind": "inline"}}
+        return sac(**supervision, pipeline__hosts=hosts)
     if host == INFERENCE:
         return cartpole(**supervision, pipeline__inference="central", pipeline__hosts__actors__replicas=2)
     return cartpole(**supervision, pipeline__hosts__learners__replicas=2)

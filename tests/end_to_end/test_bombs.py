@@ -62,7 +62,7 @@ def test_a_bomb_in_a_yaml_is_a_clear_error_in_little_memory(name, tmp_path, usua
 def bomb(kind: int, meta: bytes, zeros: int = 0) -> bytes:
     """A frame with a right checksum, whose content is all but nothing when it is compressed."""
     body = len(meta).to_bytes(4, "little") + meta
-    payload = zstandard.ZstdCompressor(level=19).compress(body + bytes(-len(body) % 64 + zeros))
+    payload = zstandard.ZstdCompressor().compress(body + bytes(-len(body) % 64 + zeros))
     return FRAME.pack(len(payload), kind, checksum(len(payload), kind, payload)) + payload
 
 

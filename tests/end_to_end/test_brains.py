@@ -66,14 +66,14 @@ def test_a_share_of_the_games_is_learned_from(tmp_path):
 
 def test_opponents_in_self_play_are_brains_in_their_share_of_the_games(tmp_path):
     self_play = {
-        "save_steps": 500,
-        "team_change": 1000,
-        "swap_steps": 250,
+        "save_steps": 250,
+        "team_change": 500,
+        "swap_steps": 125,
         "brains": [{"use": "scripted", "weight": 0.5}],
     }
     small = {"batch_size": 64, "buffer_size": 512}
-    plain = volley(trainer_type="ppo", hyperparameters=small, self_play=self_play, max_steps=6000)
-    plain["evaluation"] = {"every": 3000, "episodes": 2, "opponents": "scripted"}
+    plain = volley(trainer_type="ppo", hyperparameters=small, self_play=self_play, max_steps=3000)
+    plain["evaluation"] = {"every": 1500, "episodes": 2, "opponents": "scripted"}
     result = run_here(plain, tmp_path, "run")
     league = json.loads((result.folder / "Volley" / "league.json").read_text())
     (scripted,) = league["brains"]
@@ -81,7 +81,9 @@ def test_opponents_in_self_play_are_brains_in_their_share_of_the_games(tmp_path)
     assert scripted["rating"] > league["rating"]
     assert result.behaviors["Volley"].best_evaluation is not None
     model = {"use": str(result.folder), "with": {"deterministic": True}}
-    played = run_here(volley(brain=[{**model, "teams": [0]}, {"use": "random", "teams": [1]}]), tmp_path, "played")
+    played = run_here(
+        volley(brain=[{**model, "teams": [0]}, {"use": "random", "teams": [1]}], max_steps=600), tmp_path, "played"
+    )
     names = [each["brain"] for each in json.loads((played.folder / "Volley" / "league.json").read_text())["brains"]]
     assert names == [str(result.folder), "random"]
 

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 from godot_runs import build_in
+from run_configs import INLINE, changed
 
+from headrace.config import RunConfig
+from headrace.pipeline.gdrl import command
 from headrace.pipeline.gdrl.command import main
 
 ROOT = Path(__file__).parents[2]
@@ -25,11 +28,22 @@ def gdrl(tmp_path, monkeypatch, in_this_process):
     return functools.partial(in_this_process, main, *always)
 
 
+@pytest.fixture
+def inline(monkeypatch):
+    """Lets the command train in one process."""
+
+    def train(config, **how):
+        return in_processes(RunConfig.from_plain(changed(config.to_plain(), INLINE)), **how)
+
+    in_processes = command.train
+    monkeypatch.setattr(command, "train", train)
+
+
 def steps_of(folder):
     return json.loads((folder / "checkpoints" / "manifest.json").read_text())["steps"]["Agent"]
 
 
-def test_an_experiment_is_kept_goes_on_and_is_exported(gdrl, tmp_path):
+def test_an_experiment_is_kept_goes_on_and_is_exported(gdrl, inline, tmp_path):
     said = gdrl("--timesteps=1000", "--save_model_path=first", "--onnx_export_path=out/model")
     assert "Passed on to the game: --agents=8" in said
     experiment = tmp_path / "logs" / "sb3" / "experiment"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +13,12 @@ import urllib.request
 from run_configs import INLINE, changed, volley
 from runs import COMMAND, run_here
 
+from headrace.pipeline.cli import main
+
 
 def test_finished_runs_are_shown_from_their_folders(tmp_path):
-    for name in ("one", "two"):
-        run_here(changed(volley(), INLINE), tmp_path / "results", name)
+    one = run_here(changed(volley(), INLINE), tmp_path / "results", "one").folder
+    shutil.copytree(one, one.with_name("two"))
     line = [sys.executable, str(COMMAND), "--view", "one", str(tmp_path / "results" / "two"), "--monitor=0"]
     with subprocess.Popen(
         [*line, "--results-dir", "results"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -44,8 +47,7 @@ def test_finished_runs_are_shown_from_their_folders(tmp_path):
             process.kill()
 
 
-def test_what_is_no_run_is_named(tmp_path):
-    line = [sys.executable, str(COMMAND), "--view", "none"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert "--view none: there is no such run; neither none nor results/none is the folder of one" in done.stderr
+def test_what_is_no_run_is_named(tmp_path, monkeypatch, in_this_process):
+    monkeypatch.chdir(tmp_path)
+    said = in_this_process(main, "--view", "none", status=2)
+    assert "--view none: there is no such run; neither none nor results/none is the folder of one" in said

@@ -36,6 +36,7 @@ def test_models_answer_until_the_server_is_told_to_end(tmp_path):
         assert process.wait(30) == 0
 
 
+@pytest.mark.slow  # the tests of pipeline/serving have the token
 def test_beyond_this_machine_it_has_a_token(tmp_path):
     write_model(tmp_path)
     with served(tmp_path, tmp_path, "--listen=all:0") as (process, said):
