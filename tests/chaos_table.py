@@ -139,16 +139,15 @@ def saves_what_was_learned(cell: Cell) -> bool:
 
 
 def diagonal() -> set[Cell]:
-    """Some cells with each kind of fault, each moment and each place that user code has but the writer.
+    """Some cells with nearly each kind of fault, each place and each moment.
 
-    end_to_end/test_unasked_exits.py has writers that exit.
+    end_to_end has the others in one process: test_troubled_environments.py NaN, test_unasked_exits.py writers that exit.
     """
     return {
         Cell("MainStage", "checkpoint", "sys.exit(0)"),
         Cell("trainer", "start", "os._exit(3)"),
         Cell("game", "end", "hang in C"),
         Cell("ActorStage", "mid-run", "await for ever"),
-        Cell("environment", "first item", "NaN output"),
     }
 
 

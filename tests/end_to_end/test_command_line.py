@@ -107,6 +107,7 @@ def lines(text: str) -> list[str]:
 def test_training_resuming_and_starting_from_another_run_say_what_ml_agents_says(folder, learn):
     port = str(ports_from())
     unity = ("--env", f"{BUILD}.x86_64", "--base-port", port, "--num-envs", "2", "--no-graphics", "--seed", "3")
+    alone = (*unity, "--num-envs", "1")
     engine = ("--width", "64", "--height", "48", "--quality-level", "1", "--time-scale", "3")
     frames = ("--target-frame-rate", "50", "--capture-frame-rate", "0", "--num-areas", "2")
     rest = ("--env-args", "--scene", "simple", "--companions", "2", "--report", str(folder / "report"))
@@ -135,7 +136,7 @@ def test_training_resuming_and_starting_from_another_run_say_what_ml_agents_says
     steps = status(folder, "first")["checkpoints"][-1]["steps"]
 
     resumed = lines(
-        learn("simple.yaml", "--run-id=first", "--resume", "--set", "behaviors.Simple.max_steps=1200", *unity, *INLINE)
+        learn("simple.yaml", "--run-id=first", "--resume", "--set", "behaviors.Simple.max_steps=1200", *alone, *INLINE)
     )
     assert f"Resuming training from step {steps}." in resumed
     assert any(line.startswith("Resuming from results/first/checkpoints/") for line in resumed)
@@ -144,7 +145,7 @@ def test_training_resuming_and_starting_from_another_run_say_what_ml_agents_says
     assert [entry["file_path"] for entry in checkpoints[: len(exported)]] == exported
 
     short = ("--set", "behaviors.Simple.max_steps=300")
-    other = lines(learn("simple.yaml", "--run-id=second", "--initialize-from=first", *short, *unity, *INLINE))
+    other = lines(learn("simple.yaml", "--run-id=second", "--initialize-from=first", *short, *alone, *INLINE))
     assert "Initializing from results/first/Simple/Simple-" in "\n".join(other)
     assert "Starting training from step 0 and saving to results/second/Simple." in other
 

@@ -56,7 +56,13 @@ FAR: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.lengthy
-@pytest.mark.parametrize("options", FAR.values(), ids=FAR)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(options, id=name, marks=() if name in ("a price", "a clock") else pytest.mark.slow)
+        for name, options in FAR.items()
+    ],
+)
 def test_they_are_learned_from_as_those_around_zero(options, tmp_path):
     result = run_here(run_of("gymnasium", options), tmp_path, "far")
     assert chosen(result.folder, options) == [0, 1]

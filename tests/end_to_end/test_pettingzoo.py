@@ -38,6 +38,9 @@ def counting(**changes):
     return changed(changed(plain, INLINE), changes)
 
 
+SHORT = {**PPO, "max_steps": 600, "summary_freq": 200, "checkpoint_interval": 200}
+
+
 def crowd(**changes):
     """Two rooks from the start, of which one dies early; a pawn that joins later."""
     script = {"rook_0": [0, 9, 0.1], "rook_1": [0, 3, 0.1], "pawn_0": [4, 9, -0.1]}
@@ -50,7 +53,7 @@ def crowd(**changes):
             "behaviors": {"rook_*": "Rook", "pawn_[0-9]": {"behavior": "Pawn"}},
         },
         "env_settings": {"seed": 11},
-        "behaviors": {"Rook": dict(PPO), "Pawn": dict(PPO)},
+        "behaviors": {"Rook": dict(SHORT), "Pawn": dict(SHORT)},
     }
     return changed(changed(plain, INLINE), changes)
 
@@ -90,19 +93,19 @@ def test_by_turns_mates_learn_what_does_the_group_good(tmp_path):
 
 def test_sides_with_behaviours_of_their_own_learn_in_turn(tmp_path):
     roles = {"*_0": {"behavior": "First", "team": 0}, "*": {"behavior": "Second", "team": 1}}
-    sides = {"First": {**PPO, "self_play": dict(PLAYS)}, "Second": {**PPO, "self_play": dict(PLAYS)}}
+    sides = {"First": {**SHORT, "self_play": dict(PLAYS)}, "Second": {**SHORT, "self_play": dict(PLAYS)}}
     plain = counting(environment__behaviors=roles)
     plain["behaviors"] = sides
     result = run_here(plain, tmp_path, "run")
-    assert all(result.behaviors[name].step >= 1200 for name in sides)
+    assert all(result.behaviors[name].step >= 600 for name in sides)
     assert {entry["against"] for entry in league(result.folder, "First")["results"]} == {"Second"}
 
 
 def test_agents_that_die_and_join_are_learned_from_as_long_as_they_are_there(tmp_path):
     result = run_here(crowd(), tmp_path, "run")
     rook, pawn = (result.behaviors[name] for name in ("Rook", "Pawn"))
-    assert rook.step >= 1200
-    assert pawn.step >= 1200
+    assert rook.step >= 600
+    assert pawn.step >= 600
     # 0.9 for the one that lives through 9 steps, 0.3 for the other; the pawn is there for the last 5.
     assert 0.3 < rook.recent_return < 0.9
     assert pawn.recent_return == pytest.approx(-0.5, abs=1e-5)
@@ -180,10 +183,10 @@ def test_a_team_may_have_several_behaviours(tmp_path):
         "rook_1": {"behavior": "Rival", "team": 1},
     }
     play = {**PLAYS, "team_change": 200}
-    plain["behaviors"] = {name: {**PPO, "self_play": dict(play)} for name in ("Rook", "Pawn", "Rival")}
+    plain["behaviors"] = {name: {**SHORT, "self_play": dict(play)} for name in ("Rook", "Pawn", "Rival")}
     plain["environment"]["options"] = {"script": {"rook_0": [0, 9, 0.1], "rook_1": [0, 9, -0.1], "pawn_0": [0, 9, 0.1]}}
     result = run_here(plain, tmp_path, "run")
-    assert {name: told.step >= 1200 for name, told in result.behaviors.items()} == dict.fromkeys(
+    assert {name: told.step >= 600 for name, told in result.behaviors.items()} == dict.fromkeys(
         ("Rook", "Pawn", "Rival"), True
     )
     for name in ("Rook", "Pawn", "Rival"):

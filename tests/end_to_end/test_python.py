@@ -24,11 +24,25 @@ from headrace.pipeline.run import RunOptions, RunResult, run, run_async
 
 PLAIN = changed(cartpole(), INLINE)
 
+THINGS = """
+import gymnasium
+from headrace import Stage
+
+
+class Pass(Stage):
+    def process(self, batch):
+        yield batch
+
+
+def make():
+    return gymnasium.make("CartPole-v1")
+"""
 SCRIPT = """
 import json, logging, os, signal, sys
 sys.path.insert(0, {root!r})
 from headrace.config import load_config
 from headrace.pipeline.run import run
+import gymnasium  # which sets a variable for pygame
 
 def surroundings():
     names = ("SIGINT", "SIGTERM", "SIGCHLD", "SIGPIPE", "SIGBREAK")
@@ -63,12 +77,20 @@ def finished(trained, tmp_path):
 
 
 @pytest.mark.windows_too
-def test_a_script_without_a_main_guard_may_run_hosts_in_processes(tmp_path):
+def test_a_script_without_a_main_guard_may_run_hosts_in_processes_which_find_what_lies_beside_it(tmp_path):
     settings = {"results_dir": str(tmp_path / "results"), "run_id": "mine"}
     config = tmp_path / "mine.yaml"
-    learners = {"pipeline__hosts__learners__kind": "inline"}
-    config.write_text(yaml.safe_dump({**cartpole(**learners), "checkpoint_settings": settings}))
-    script = tmp_path / "script.py"
+    plain = cartpole(
+        environment__factory="my_things:make",
+        pipeline__stages=[{"use": "my_things:Pass", "after": "agent_processor"}],
+        pipeline__hosts__learners__kind="inline",
+    )
+    del plain["environment"]["id"]
+    config.write_text(yaml.safe_dump({**plain, "checkpoint_settings": settings}))
+    beside = tmp_path / "scripts"
+    beside.mkdir()
+    (beside / "my_things.py").write_text(THINGS)
+    script = beside / "script.py"
     script.write_text(SCRIPT.format(root=str(COMMAND.parent.parent), config=str(config)))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

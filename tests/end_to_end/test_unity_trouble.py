@@ -162,9 +162,8 @@ def test_one_that_hangs_does_not_keep_a_run_from_ending(start, tmp_path):
     assert_saved(command.run_folder)
 
 
-@pytest.mark.parametrize(
-    "hosts", [pytest.param({}, id="processes", marks=pytest.mark.slow), pytest.param(INLINE, id="inline")]
-)
+@pytest.mark.slow  # the one before hangs, too; tests/stages/environments/unity ends it alone
+@pytest.mark.parametrize("hosts", [pytest.param({}, id="processes"), pytest.param(INLINE, id="inline")])
 def test_a_program_that_has_not_connected_yet_is_not_left_behind_by_ctrl_c(start, tmp_path, hosts):
     """Nobody else would end it: it knows of no trainer."""
     plain = unity(tmp_path, "--misbehave", "never-connects", num_envs=1, debug=True, **hosts)

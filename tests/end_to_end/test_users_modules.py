@@ -1,4 +1,4 @@
-"""Modules of the user's own: where they may lie, and that they may have any names."""
+"""Modules of the user's own may have any names; test_python.py has those beside a script."""
 
 from __future__ import annotations
 
@@ -8,31 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
-from run_configs import cartpole
 from runs import COMMAND
 
 ROOT = COMMAND.parents[1]
-THINGS = """
-import gymnasium
-from headrace import Stage
-
-
-class Pass(Stage):
-    def process(self, batch):
-        yield batch
-
-
-def make():
-    return gymnasium.make("CartPole-v1")
-"""
-SCRIPT = """
-import sys
-sys.path.append(sys.argv[1])
-from headrace import run
-
-print(run(sys.argv[2]).behaviors["CartPole"].step)
-"""
 CORRIDOR = """
 import gymnasium, numpy as np
 from config import LR
@@ -135,28 +113,3 @@ def test_an_environment_is_tried_with_its_own_modules_also_where_our_checkout_is
     said = call(project, COMMAND, "c.yaml", "--validate", PYTHONPATH=str(ROOT))
     assert "warning" not in said
     assert "behavior C:" in said
-
-
-def write_run(folder: Path) -> Path:
-    """Write a run of two processes whose environment and stage are the user's; its configuration."""
-    plain = cartpole(
-        behaviors__CartPole__max_steps=600,
-        environment__factory="my_things:make",
-        pipeline__hosts__learners__kind="inline",  # which knows of neither
-        pipeline__stages=[{"use": "my_things:Pass", "after": "agent_processor"}],
-        checkpoint_settings={"results_dir": str(folder / "results")},
-    )
-    del plain["environment"]["id"]
-    path = folder / "my.yaml"
-    path.write_text(yaml.safe_dump(plain), encoding="utf-8")
-    return path
-
-
-def test_hosts_find_what_a_script_finds_beside_itself(tmp_path):
-    beside, elsewhere = tmp_path / "scripts", tmp_path / "elsewhere"
-    beside.mkdir()
-    elsewhere.mkdir()
-    (beside / "my_things.py").write_text(THINGS, encoding="utf-8")
-    (beside / "train.py").write_text(SCRIPT, encoding="utf-8")
-
-    assert int(call(elsewhere, beside / "train.py", ROOT, write_run(tmp_path)).splitlines()[-1]) >= 600
