@@ -130,7 +130,7 @@ def whole(request, expert, tmp_path_factory):
     return plain, results / "whole", copies
 
 
-@usually("Volley", "SAC")
+@usually("SAC")
 def test_a_second_run_has_the_same_state_though_its_hosts_report_all_the_time(whole, tmp_path, monkeypatch):
     plain, first, _ = whole
     monkeypatch.setattr(runtime, "REPORT_EVERY_S", 0.0)  # between any two turns of anybody else
@@ -190,7 +190,7 @@ def test_the_run_with_lessons_goes_through_several_of_them_and_is_cut_in_differe
     assert reached == sorted(reached)
 
 
-@pytest.mark.parametrize("whole", ["Volley", "teams"], indirect=True)
+@pytest.mark.parametrize("whole", ["Volley", pytest.param("teams", marks=pytest.mark.slow)], indirect=True)
 def test_the_runs_with_self_play_are_cut_in_turns_of_both_teams(whole):
     _, _, copies = whole
     assert {read_whole_checkpoint(copy)["ghost@main"]["learning_team"] for copy in copies} == {0, 1}

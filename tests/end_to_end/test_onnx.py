@@ -77,6 +77,7 @@ def test_it_plays_with_the_checkpoint_and_with_the_model_alone(trained, tmp_path
     assert played(with_policies, tmp_path) > 0
 
 
+@pytest.mark.slow  # test_ml_agents_runs.py plays a model in processes
 def test_a_folder_with_nothing_but_the_last_model_plays_in_processes_too(trained, tmp_path):
     run_folder = tmp_path / "results" / trained.name
     run_folder.mkdir(parents=True)

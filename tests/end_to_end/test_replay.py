@@ -43,12 +43,14 @@ RUNS = {
 }
 
 
-IN_PROCESSES = ("CartPole",)
-"""Recorded by the command, whose order of batches nobody foresees; the others too under `-m slow`."""
+"""Recorded in this process, and under `-m slow` by the command, whose order of batches nobody foresees.
+
+test_seams.py has a recording of a learner in a process.
+"""
 ALWAYS = ("CartPole", "Volley", "SAC", "POCA", "IMPALA", "teacher and student")
 RECORDED = [
     *(pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in RUNS),
-    *(pytest.param(f"{name} in processes", marks=pytest.mark.slow) for name in RUNS if name not in IN_PROCESSES),
+    *(pytest.param(f"{name} in processes", marks=pytest.mark.slow) for name in RUNS),
 ]
 
 
@@ -64,7 +66,7 @@ def recorded(request, expert, tmp_path_factory):
     name = request.param.removesuffix(" in processes")
     plain = changed(with_expert(RUNS[name], expert), {"pipeline__max_policy_lag": 1})
     behavior = next(iter(plain["behaviors"]))
-    if name == request.param and name not in IN_PROCESSES:
+    if name == request.param:
         return behavior, plain, run_here(changed(plain, {**INLINE, "record": {}}), folder, "run").folder
     command = Command(folder, plain, "--record", beside=[TEAM_ENV])
     try:
@@ -76,7 +78,7 @@ def recorded(request, expert, tmp_path_factory):
 
 
 @pytest.mark.slow  # test_replay_faults.py has a process host that replays
-@pytest.mark.parametrize("recorded", ["CartPole"], indirect=True)
+@pytest.mark.parametrize("recorded", ["CartPole in processes"], indirect=True)
 def test_a_process_host_replays_a_run_of_processes(recorded, start):
     behavior, plain, run_folder = recorded
     replay = start(plain, "--replay", *streams(run_folder))

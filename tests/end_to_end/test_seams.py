@@ -67,7 +67,11 @@ def test_what_an_update_took_and_main_spent_its_time_on_is_in_the_timers_file(tm
 
 @pytest.mark.parametrize(
     ("actors", "learners", "replicas"),
-    [("inline", "process", 2), ("process", "inline", 1), ("inline", "inline", 2)],
+    [
+        ("inline", "process", 2),
+        pytest.param("process", "inline", 1, marks=pytest.mark.slow),  # scripts of test_python.py run so
+        ("inline", "inline", 2),
+    ],
 )
 def test_hosts_of_different_kinds_work_together(tmp_path, actors, learners, replicas):
     plain = cartpole(
