@@ -14,7 +14,7 @@ from godot_runs import build_in
 from run_configs import INLINE, changed
 
 from headrace.config import RunConfig
-from headrace.pipeline.gdrl import command
+from headrace.pipeline.actions import train as in_processes
 from headrace.pipeline.gdrl.command import main
 
 ROOT = Path(__file__).parents[2]
@@ -35,8 +35,7 @@ def inline(monkeypatch):
     def train(config, **how):
         return in_processes(RunConfig.from_plain(changed(config.to_plain(), INLINE)), **how)
 
-    in_processes = command.train
-    monkeypatch.setattr(command, "train", train)
+    monkeypatch.setattr("headrace.pipeline.gdrl.command.train", train)
 
 
 def steps_of(folder):

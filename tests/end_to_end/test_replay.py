@@ -136,11 +136,16 @@ def test_a_run_that_was_stopped_and_resumed_is_replayed_from_both_its_recordings
     plain = cartpole(record__edges=["trainer"], behaviors__CartPole__max_steps=10**6, **INLINE)
     for resume in (False, True):
         stop = StopRequest()
-        options = RunOptions(stop=stop, on_checkpoint=lambda checkpoint, stop=stop: stop.set())
+        options = RunOptions(stop=stop, on_checkpoint=stopping(stop))
         assert run_here(plain, tmp_path, "run", options, resume=resume).interrupted
     assert len(streams(tmp_path / "run")) == 2
     run_here({**replaying(plain, tmp_path / "run"), "record": None}, tmp_path, "again")
     assert weights_digest(tmp_path / "again") == weights_digest(tmp_path / "run")
+
+
+def stopping(stop):
+    """Ask a run to stop at its first checkpoint."""
+    return lambda checkpoint: stop.set()
 
 
 def replaying(plain, run_folder, **changes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_a_model_of_version_2_plays_what_it_says(tmp_path, caplog):
         "3",
         "2",
     ]
-    plain = {
+    plain: dict[str, Any] = {
         "env_settings": {
             "env_path": str(BUILD),
             "env_args": [*arguments, "--agents", "3", "--report", str(tmp_path / "reports")],
