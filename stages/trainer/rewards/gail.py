@@ -257,7 +257,7 @@ def blend(expert: Tensor, own: Tensor, share: Tensor) -> Tensor:
     Gulrajani et al. (2017), "Improved Training of Wasserstein GANs", algorithm 1. Bytes (of images) are first scaled to
     0 to 1, as in encoders, so that values in between exist.
     """
-    a, b = pixels(expert), pixels(own)
+    a, b = pixels(expert, share.dtype), pixels(own, share.dtype)
     return torch.lerp(b, a, share.view(-1, *[1] * (a.ndim - 1)))
 
 
