@@ -1,6 +1,6 @@
 """Leagues: the section `league` of a behaviour, its presets and its checks.
 
-docs/league-rules.md explains the rules behind the words, with their sources.
+docs/league-rules.md explains the rules, with their sources.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.config.host_kinds import PlacementSettings
 from headrace.config.league_presets import PRESETS
 
 UNKNOWN: Mapping[str, Any] = {"": {"learners": {}, "members": ()}}
-"""In place of `rivals` as long as the other leagues of a file are not read."""
+"""Placeholder for `rivals` until the other leagues of a file have been read."""
 START = "start"
 """The target of a reset to the first weights."""
 _LEARNER = re.compile(r"[A-Za-z0-9_-]+")
@@ -70,7 +70,7 @@ class MatchSettings(Settings):
 
     @model_serializer(mode="wrap")
     def _without_others(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Drop keys that belong to other words."""
+        """Drop keys that belong to other kinds of match."""
         return {key: each for key, each in handler(self).items() if self.match in _TAKERS.get(key, (self.match,))}
 
     def _mistakes(self) -> Iterator[Finding]:
@@ -231,7 +231,7 @@ class LeagueSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, data: Any) -> Any:
-        """Merge the keys over those of the preset, and drop its name."""
+        """Let the keys override the preset's, and drop its name."""
         named = isinstance(data, str)
         data = {"preset": data} if named else data
         preset = data.get("preset") if isinstance(data, Mapping) else None
@@ -285,7 +285,7 @@ class LeagueSettings(Settings):
         return self.model_copy(update={"learners": learners})
 
     def turns(self) -> dict[str, int]:
-        """The steps of each learner's turn, by learner, where `freeze` gives its steps; empty if all learn at once."""
+        """The steps of a turn by learner, if `freeze` gives its steps; empty if all learn simultaneously."""
         if self.learning == "all":
             return {}
         return {name: self.turn_steps or each.freeze.at_most or 1 for name, each in self.learners.items()}
@@ -343,7 +343,7 @@ class LeagueSettings(Settings):
             yield Finding(("match",), "needs meta_solver, which says how often each member is met: 'meta_solver: nash'")
 
     def _opponents(self) -> dict[str, bool]:
-        """The learners that may be met, each with its `freeze.first`: those of the other behaviours, if there are."""
+        """The possible opponents among learners, each with its `freeze.first`: those of other behaviours, if any."""
         sides = [*self.rivals.values()] or [self._seen_by_rivals()]
         found: dict[str, bool] = {}
         for side in sides:
@@ -351,7 +351,7 @@ class LeagueSettings(Settings):
         return found
 
     def _brains(self) -> list[str]:
-        """The names of the brains that may be met."""
+        """The names of the possible opponents among brains."""
         sides = [*self.rivals.values()] or [self._seen_by_rivals()]
         return list(dict.fromkeys(name for side in sides for name in side["members"]))
 

@@ -1,4 +1,4 @@
-"""Checks of leagues across several sections of the YAML; those of one league alone are in its model."""
+"""Checks of leagues across several sections of the YAML; checks of a single league are in its model."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _about_common_keys(learners: Mapping[str, LeagueSettings]) -> Iterator[Findi
 
 
 def _about_placement(config: Sections, learners: Iterable[str]) -> Iterator[Finding]:
-    """Find learners that ask for resources which their hosts can't have."""
+    """Find learners that request resources which their hosts can't have."""
     for name in learners:
         key = placement_key(config, name)
         for finding in placement_of(config, name).not_on_ray(config.pipeline.hosts):
@@ -85,7 +85,7 @@ def _about_placement(config: Sections, learners: Iterable[str]) -> Iterator[Find
 
 
 def _about_teams(config: Sections, sides: Collection[str]) -> Iterator[Finding]:
-    """Find teams of several behaviours with leagues, and behaviours of several teams, where roles say so."""
+    """Find teams of several behaviours with leagues, and behaviours of several teams, if roles define them."""
     environment = config.environment
     if environment is None or len(sides) < 2:
         return

@@ -1,4 +1,4 @@
-"""The leagues of a run as one: that of the only behaviour of a game, or those of all its behaviours together."""
+"""The leagues of a run as one: the league of a game's only behaviour, or the leagues of all its behaviours together."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from headrace.config.run_config import RunConfig
 class LeagueGame:
     """All learners and brains of a run's leagues, each by its key.
 
-    Where one behaviour has a league, a key is a learner's or a brain's own name. Where several have, it is
-    `<behaviour>.<name>`: names of two behaviours may be the same.
+    If one behaviour has a league, a key is the name of a learner or brain. If several have one, it is
+    `<behaviour>.<name>`, as names of two behaviours may be the same.
     """
 
     home: str
     """The behaviour in whose folder the pool is: the first that has a league."""
     settings: LeagueSettings
-    """Learners and brains have their keys for names, and `freeze` gives its steps."""
+    """Learners and brains have their keys as names, and `freeze` gives its steps."""
     sides: Mapping[str, str]
-    """By key: the behaviour of the environment that a learner or a brain plays; empty where one has a league alone."""
+    """By key: the behaviour of the environment that a learner or a brain plays; empty if only one has a league."""
     learners: Mapping[str, str]
     """By key of a learner: the name of the behaviour as which it learns."""
     brains: Mapping[str, tuple[str, int]]

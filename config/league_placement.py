@@ -1,4 +1,4 @@
-"""Where each learner of a league runs: its torch device, and what its hosts on Ray ask for."""
+"""Where each learner of a league runs: its torch device, and the resources of its hosts on Ray."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Part = Literal["actors", "learners"]
 
 
 def placement_of(config: Sections, behavior: str) -> PlacementSettings:
-    """Return where a behaviour's hosts run; without a league, or a `placement` there, all of it is null."""
+    """Return where a behaviour's hosts run; without a league or a `placement`, every key is null."""
     settings = config.behaviors.get(behavior)
     league = None if settings is None else settings.league
     placement = None if league is None or not league.learner else league.learners[league.learner].placement
@@ -28,7 +28,7 @@ def placement_key(config: Sections, behavior: str) -> KeyPath:
 
 
 def resources_of(config: Sections, part: Part, behavior: str) -> HostResources:
-    """Return what a host of this part asks for that works for a behaviour; "" for one that works for all."""
+    """Return the resources of a host of this part that works for a behaviour; "" for a host that works for all."""
     own: HostResources | None = getattr(placement_of(config, behavior), part)
     shared: HostResources = getattr(config.pipeline.hosts, part).resources
     return shared if own is None else own

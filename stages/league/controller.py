@@ -1,6 +1,6 @@
-"""The controller of a league: it keeps payoffs, freezes policies into the pool, resets learners, says who plays whom.
+"""The controller of a league: it keeps payoffs, freezes policies into the pool, resets learners, and assigns opponents.
 
-It is pure: main gives it policies and results, and sends what it says; only its pool touches files.
+It is pure: main gives it policies and results, and sends its decisions; only its pool touches files.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from headrace.stages.plain_state import generator_state, restore_generator
 log = logging.getLogger(__name__)
 
 REFRESHED_AFTER, GAMES_A_MEMBER = 32, 8
-"""Games of a learner's actors, at least and for each member, after which its match table follows the payoffs."""
+"""Games of a learner's actors, at least and per member, after which its match table is recomputed from the payoffs."""
 SOLVED_AGAIN = 1.5
-"""How many times as many games the members must have had with each other for their mixture to be found anew."""
+"""The factor by which the number of games between members must grow before their mixture is recomputed."""
 RARE = 1e-4
-"""Members of the mixture that are less likely are not played."""
+"""Members of the mixture with a lower probability do not play."""
 
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """A policy that is to become a member of the pool."""
+    """A policy that will become a member of the pool."""
 
     learner: str
     update: PolicyUpdate
@@ -46,11 +46,11 @@ class Freeze:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A learner is to begin anew."""
+    """A learner restarts from scratch or from other weights."""
 
     learner: str
     weights: PolicyUpdate | None
-    """What it begins with; None: its own first weights."""
+    """Its initial weights; None: its own first weights."""
 
 
 class LeagueController:
@@ -64,7 +64,7 @@ class LeagueController:
         sides: by learner and by name of a brain: its behaviour, where several have a league (`LeagueGame`).
 
     Raises:
-        StageError: if the meta-solver needs what is not installed, or the file of a brain has changed.
+        StageError: if the meta-solver needs a package that is not installed, or the file of a brain has changed.
     """
 
     def __init__(
@@ -90,20 +90,20 @@ class LeagueController:
         self._number = 0
         self._tables: dict[str, MatchTable] = {}
         self._fresh: dict[str, int] = {}
-        """Games of each learner's actors since its table was made; none for a table that must be made anew."""
+        """Games of each learner's actors since its table was computed; no entry for a table that must be recomputed."""
         self._member_games, self._solved_games = 0, -1
-        """Games of members with each other since one was added, and when the mixture was found; -1: it was not yet."""
+        """Games between members since the last addition, and their number at the last mixture; -1: no mixture yet."""
         self._disk_refuses = self._resumed = False
         self._freezing: set[str] = set()
-        """Learners of which a policy is being written."""
+        """Learners with a policy that is being written."""
         self._add_brains()
         self._follow_pool()
 
     def receive_policy(self, learner: str, update: PolicyUpdate) -> Reset | None:
-        """Take note of a learner's newest policy, and freeze the policy if the learner is due.
+        """Note a learner's newest policy, and freeze the policy if the learner is due.
 
         Returns:
-            That the learner is to be reset, which may follow where it is frozen, or None.
+            The learner's reset, which may follow a freeze, or None.
 
         Raises:
             StageError: as `Pool.add`.
@@ -112,10 +112,10 @@ class LeagueController:
         return None if freeze is None else self.frozen(freeze, self.write(freeze))
 
     def note_policy(self, learner: str, update: PolicyUpdate) -> Freeze | None:
-        """Take note of a learner's newest policy.
+        """Note a learner's newest policy.
 
         Returns:
-            What is to be written, and told to `frozen` after that; none of the learner's policies is due meanwhile.
+            The policy to write and then to pass to `frozen`; until then, no policy of this learner is due.
         """
         settings, known = self.settings.learners[learner], self._progress.get(learner)
         if learner in self._sources:
@@ -139,10 +139,10 @@ class LeagueController:
         return Freeze(learner, update, -1 if known is None else known.parent)
 
     def write(self, freeze: Freeze) -> Member | OSError:
-        """Write a policy into the pool; it touches nothing else, so it may run in a thread, one after the other.
+        """Write a policy into the pool. It touches nothing else, so it may run in a thread, one call at a time.
 
         Returns:
-            What is to become a member, or the disk's refusal.
+            The future member, or the disk's error.
 
         Raises:
             StageError: as `Pool.add`.
@@ -153,10 +153,10 @@ class LeagueController:
             return error
 
     def frozen(self, freeze: Freeze, written: Member | OSError) -> Reset | None:
-        """Take note of a policy that was written; after a refusal the learner's next policy is tried.
+        """Note a written policy; after an error, the learner's next policy is tried.
 
         Returns:
-            That the learner is to be reset, or None.
+            The learner's reset, or None.
         """
         learner, update = freeze.learner, freeze.update
         self._freezing.discard(learner)
@@ -180,7 +180,7 @@ class LeagueController:
         self._follow_pool()
 
     def rate(self, learner: str, games: Columns) -> list[tuple[str, str, float]]:
-        """Count games that the actors of a learner have ended.
+        """Count finished games of a learner's actors.
 
         Args:
             learner: whose actors.
@@ -208,7 +208,7 @@ class LeagueController:
         return [(learner, name, value) for name, value in [*found, ("League/Members", float(len(self.pool.members)))]]
 
     def table(self, learner: str) -> MatchTable | None:
-        """Who plays whom in a learner's games; None until there is someone to play."""
+        """The matches of a learner's games; None until there is an opponent."""
         if learner not in self._progress:
             return None
         games = self._fresh.get(learner)
@@ -224,10 +224,10 @@ class LeagueController:
         return self._tables[learner]
 
     def mixture(self) -> dict[int, float]:
-        """The members that stand for the league, each with its probability; those of each side add up to 1.
+        """The members that represent the league, each with its probability; the probabilities of each side add up to 1.
 
-        The meta-solver's of the whole pool. Without one it is of all that a side's first learner has frozen, the n-th
-        in proportion to n: linear averaging, as in CFR+ (Tammelin 2014), forgets the first ones soonest.
+        With a meta-solver, its mixture of the whole pool. Otherwise all frozen policies of a side's first learner,
+        the n-th in proportion to n: linear averaging, as in CFR+ (Tammelin 2014), forgets the first ones soonest.
         """
         self._solve()
         return self._known_mixture()
@@ -245,12 +245,12 @@ class LeagueController:
         return mixture
 
     def report(self) -> dict[str, Any]:
-        """The league as plain data for JSON, as it is; nothing follows from a look at it.
+        """The current league as plain data for JSON, without side effects.
 
         Returns:
             `learners`, each with its progress and with `opponents`, the probabilities in its next game by player;
-            `members`, by number; `players`, the names of all by which rows and columns of the matrices `games` and
-            `payoffs` (of the row's player; null where nothing is known) go; `mixture`, by member.
+            `members`, by number; `players`, the names for the rows and columns of the matrices `games` and
+            `payoffs` (of the row's player; null if unknown); `mixture`, by member.
         """
         codes = {self._matches.code(name): name for name in self.settings.learners}
         labels = codes | {member.number: member.label for member in self.pool.members}
@@ -274,7 +274,7 @@ class LeagueController:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it as plain data; the pool's files hold the members' weights."""
+        """The state as plain data; the pool's files hold the members' weights."""
         tables = {
             name: [table.number, [*table.seats], [*table.opponents], [*table.weights]]
             for name, table in self._tables.items()
@@ -298,7 +298,7 @@ class LeagueController:
         """Continue from `state_dict()`.
 
         Raises:
-            StageError: if the file of a member is missing, or that of a brain has changed.
+            StageError: if the file of a member is missing, or a brain's file has changed.
         """
         self._resumed = True
         self.pool.restore(state["members"])
@@ -334,7 +334,7 @@ class LeagueController:
             self.pool.add_brains(self.settings.members, self._sides)
 
     def _follow_pool(self) -> None:
-        """Let matches follow the members and learners that are there now."""
+        """Update the matches to the current members and learners."""
         listed = {(brain.name, brain.use) for brain in self.settings.members}
         members = [each for each in self.pool.members if not each.use or (each.name, each.use) in listed]
         self._matches.members = members
@@ -345,7 +345,7 @@ class LeagueController:
     def _refused(self, learner: str, error: OSError) -> None:
         if not self._disk_refuses:
             log.warning(
-                "%s can't be frozen into %s: %s. Training goes on, and each new policy is tried.",
+                "%s can't be frozen into %s: %s. Training continues, and the league retries with each new policy.",
                 *(learner if self._sides else f"{self.behavior}.{learner}", self.pool.folder),
                 error.strerror or error,
             )
@@ -360,7 +360,7 @@ class LeagueController:
         return Reset(learner, weights)
 
     def _solve(self) -> None:
-        """Find the mixture, if the members are others or have had many games with each other since the last time."""
+        """Recompute the mixture if the members have changed, or have played many games since the last time."""
         solver, members = self.settings.meta_solver, [member.number for member in self._matches.members]
         due = max(REFRESHED_AFTER, SOLVED_AGAIN * self._solved_games)
         if solver is None or not members or (self._solved_games >= 0 and self._member_games < due):
@@ -370,7 +370,7 @@ class LeagueController:
         by_side = [numbers for numbers in listed if numbers]
         if len(by_side) == 2:
             found = [*meta_solver.solve_two(self._payoffs.matrix_between(*by_side), solver)]
-        else:  # of one side; or of one of two, the other of which has nobody yet
+        else:  # one side, or one of two sides, the other of which has no members yet
             found = [meta_solver.solve(self._payoffs.matrix(numbers), solver) for numbers in by_side]
         self._matches.mixture = {}
         for numbers, mixture in zip(by_side, found, strict=True):

@@ -1,4 +1,4 @@
-"""When a learner is frozen into the pool, and when it is reset after that (docs/league-rules.md)."""
+"""The conditions for freezing a learner into the pool, and for its reset (docs/league-rules.md)."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from headrace.config.league import FreezeSettings, ResetSettings
 
 @dataclass(slots=True)
 class LearnerProgress:
-    """A learner, since it was frozen."""
+    """A learner's progress since its last freeze."""
 
     step: int
     """Its trainer's step, newest."""
     version: int
     """Its newest policy's version."""
     frozen: int
-    """Its trainer's step when it was frozen (or was to be, if that was earlier), or began."""
+    """Its trainer's step at the last freeze (or at the step at which it was due, if earlier), or at its start."""
     parent: int = -1
     """The member that it descends from, -1 for none."""
     first: int = -1
-    """The member that its first policy is, -1 if that was not frozen."""
+    """The member with its first policy, -1 if that was not frozen."""
 
     def advance(self, step: int, version: int) -> None:
-        """Take note of its newest policy; a trainer that was restarted may be some steps behind."""
+        """Note its newest policy; a restarted trainer may be some steps behind."""
         self.step, self.version = step, version
         self.frozen = min(self.frozen, step)
 
     def freeze(self, freeze: FreezeSettings, member: int, step: int) -> None:
-        """Take note of having become a member at a trainer's step.
+        """Note that it has become a member at a trainer's step.
 
-        What is overdue counts from the step at which it was due: however large the trainer's updates are, the run has
-        as many members.
+        The next interval counts from the step at which the freeze was due, so the number of members does
+        not depend on the size of updates.
         """
         late = step - self.frozen - (freeze.at_most or 0)
         self.frozen = step - (late if 0 <= late < (freeze.at_most or 0) else 0)
@@ -42,10 +42,10 @@ class LearnerProgress:
 
 
 def is_due(freeze: FreezeSettings, steps: int, chances: Sequence[float]) -> bool:
-    """Return True if a learner is to be frozen.
+    """Return True if a learner is due to be frozen.
 
     Args:
-        freeze: when, with steps.
+        freeze: the conditions, with steps.
         steps: since the last time.
         chances: of beating each of its opponents.
     """
@@ -57,7 +57,7 @@ def is_due(freeze: FreezeSettings, steps: int, chances: Sequence[float]) -> bool
 
 
 def is_reset(reset: ResetSettings | None, random: np.random.Generator) -> bool:
-    """Draw if a learner that was just frozen is to be reset; nothing is drawn if that is certain."""
+    """Draw whether a newly frozen learner is reset; draws nothing if that is certain."""
     if reset is None or reset.probability in (0.0, 1.0):
         return reset is not None and reset.probability == 1.0
     return bool(random.random() < reset.probability)

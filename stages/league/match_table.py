@@ -1,4 +1,4 @@
-"""Who plays whom: what the controller of a league tells the actors of a learner."""
+"""Match tables, which the controller of a league sends to a learner's actors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.stages.league.pool import Member
 
 @dataclass(frozen=True, slots=True)
 class MatchTable:
-    """Who plays whom in a learner's games: rows, one of which is drawn for each game."""
+    """The matches of a learner's games: rows, one of which is drawn for each game."""
 
     number: int
     """Rises with each change."""
@@ -19,13 +19,13 @@ class MatchTable:
     opponents: tuple[int, ...]
     """[n] player code of the opponent."""
     weights: tuple[float, ...]
-    """[n] probability; those of opponents of one behaviour add up to 1."""
+    """[n] probability; the probabilities of one behaviour's opponents add up to 1."""
     members: Mapping[int, Member]
-    """Those that rows name, by number."""
+    """The members in the rows, by number."""
 
     @property
     def rows(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-        """All but the number: what tables of the same games have in common."""
+        """Everything except the number: equal for tables of the same matches."""
         return self.seats, self.opponents, self.weights
 
 

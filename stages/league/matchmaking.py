@@ -1,4 +1,4 @@
-"""Matchmaking: whom a learner meets, as a distribution over opponents (docs/league-rules.md)."""
+"""Matchmaking: a learner's opponents, as a distribution (docs/league-rules.md)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from headrace.stages.league.pool import Member
 
 Floats = NDArray[np.float64]
 Draw = dict[int, float]
-"""Player codes, and the probability of each; empty if there is nobody."""
+"""Player codes, and the probability of each; empty if there are no players."""
 
 OWN = -1
 """The player code of the learner's own newest policy."""
 TINY = 1e-10
-"""Weights that add up to less are none: all are equally likely then."""
+"""If weights add up to less, all players are equally likely."""
 EXPLOITED, FORGOTTEN = 0.3, 0.7
-"""A learner that beats one of its exploiters, or of its own former policies, with less has to verify that it can."""
+"""Win probabilities against exploiters and against past policies, below which a learner plays these to verify."""
 RATED_AT_ONCE, EXACT = 8, 0.002
-"""Pairs of members in one table at most, and the share of the range of payoffs up to which a pair is rated."""
+"""Maximum pairs of members in a table; share of the range of payoffs below which a pair needs no further games."""
 UNLIKELY = 0.3
-"""How likely each member counts as at least, in shares of a uniform mixture: the mixture may yet change."""
+"""Minimum probability of each member for ratings, in shares of a uniform mixture: the mixture may still change."""
 
 
 def learner_code(index: int) -> int:
@@ -35,7 +35,7 @@ def learner_code(index: int) -> int:
 
 
 def weighted(chances: Sequence[float], weighting: str) -> Floats:
-    """The probabilities with which opponents are drawn, from those of beating each (Vinyals et al. 2019).
+    """The probabilities of drawing each opponent, from the probabilities of beating it (Vinyals et al. 2019).
 
     Args:
         chances: [n] at least one.
@@ -54,10 +54,10 @@ def weighted(chances: Sequence[float], weighting: str) -> Floats:
 
 
 def forgotten(chances: Sequence[float]) -> int:
-    """How many of a learner's former policies, the oldest first, remain without the last ones of falling chances.
+    """Return how many of a learner's past policies, oldest first, remain without the last ones of decreasing chances.
 
-    A learner that improves beats its former policies the less, the younger they are. So only those up to the last one
-    that it beats more than the one before can show that it has forgotten something.
+    A learner that improves has lower chances against newer policies. So only the policies up to the last increase of
+    its chances can show that it has forgotten something.
 
     Args:
         chances: of beating each.
@@ -66,7 +66,7 @@ def forgotten(chances: Sequence[float]) -> int:
 
 
 class QualityScores:
-    """The quality scores of a learner's past opponents (Berner et al. 2019): a win lowers that of the opponent.
+    """The quality scores of a learner's past opponents (Berner et al. 2019): a win lowers the opponent's score.
 
     Args:
         rate: η.
@@ -85,7 +85,7 @@ class QualityScores:
         return np.asarray(weights / weights.sum(), np.float64)
 
     def won(self, member: int, members: Sequence[int]) -> None:
-        """Lower the score of a member that was beaten, by η / (N p); by 1 at most."""
+        """Lower the score of a beaten member by η / (N p), but at most by 1."""
         p = self.probabilities(members)[members.index(member)]
         self._scores[member] -= min(1.0, self._rate / (len(members) * max(p, TINY)))
 
@@ -100,10 +100,10 @@ class QualityScores:
 
 @dataclass(slots=True)
 class Matchmaker:
-    """Finds whom learners may meet.
+    """Finds the opponents of learners.
 
-    A **side** is a behaviour of the game. Where one behaviour alone has a league, there is one side, which is called ""
-    and meets itself.
+    A **side** is a behaviour of the game. If only one behaviour has a league, there is one side, which is called "" and
+    plays itself.
     """
 
     settings: LeagueSettings
@@ -124,16 +124,16 @@ class Matchmaker:
         self.qualities = {name: QualityScores(self.settings.quality_rate) for name in self.settings.learners}
 
     def code(self, learner: str) -> int:
-        """The player code of a learner's newest policy, from the view of the others."""
+        """The player code of a learner's newest policy, as seen by the others."""
         return learner_code(list(self.settings.learners).index(learner))
 
     def rivals(self, learner: str) -> list[str]:
-        """The sides that a learner plays against: all others, or its own where that is the only one."""
+        """The sides that a learner plays against: all others, or its own if there is only one."""
         own, found = self.sides[learner], [*dict.fromkeys(self.sides.values())]
         return [side for side in found if side != own] or [own]
 
     def draw(self, learner: str, side: str = "") -> Draw:
-        """The opponents of a learner's next game on a side: shares with nobody leave theirs to the others."""
+        """The opponents of a learner's next game on a side; shares without opponents leave games to the others."""
         total: Draw = {}
         for share in self.settings.learners[learner].matches:
             for player, probability in self.opponents(learner, share, side).items():
@@ -160,12 +160,12 @@ class Matchmaker:
                 return dict(zip(members, self.qualities[learner].probabilities(members).tolist(), strict=True))
 
     def candidates(self, share: MatchSettings, side: str = "") -> list[int]:
-        """The members of a side that a share may be played against."""
+        """The members of a side that a share may draw."""
         there = [each for each in self.members if each.behavior == side]
         return [each.number for each in there if share.against is None or _of(each) in share.against]
 
     def counterpart(self, learner: str, side: str) -> str:
-        """The learner that stands for this one on a side: itself, or that of its name, else `main`, else the first."""
+        """The counterpart of a learner on a side: itself, the learner of the same name, `main`, or the first."""
         if side == self.sides[learner]:
             return learner
         there = [name for name, its in self.sides.items() if its == side]
@@ -173,7 +173,7 @@ class Matchmaker:
         return next((name for name in (same, f"{side}.main") if name in there), there[0])
 
     def count_wins(self, learner: str, member: int, wins: int) -> None:
-        """Lower the quality score of a member that a learner has beaten, where opponents are drawn by these."""
+        """Lower the quality score of a member that a learner has beaten, if the learner draws opponents by quality."""
         for share in self.settings.learners[learner].matches:
             for side in self.rivals(learner) if share.weighting == "five" else ():
                 members = self.candidates(share, side)
@@ -181,15 +181,15 @@ class Matchmaker:
                     self.qualities[learner].won(member, members)
 
     def forget(self, learner: str) -> None:
-        """Forget what is known of a learner that is reset."""
+        """Forget the payoffs and scores of a learner that is reset."""
         self.payoffs.forget(self.code(learner))
         self.qualities[learner] = QualityScores(self.settings.quality_rate)
 
     def targets(self, learner: str) -> list[int]:
-        """The players whom a learner has to beat to be frozen before it must be.
+        """The players that a learner has to beat to be frozen early.
 
-        The newest policies of learners, if it plays against such alone; else the members in its shares of `pfsp`; all
-        of them without such shares.
+        The newest policies of learners, if it only plays against these; otherwise the members in its shares of
+        `pfsp`, or all members if it has no `pfsp`.
         """
         shares, sides = self.settings.learners[learner].matches, self.rivals(learner)
         if all(share.match == "newest" for share in shares):
@@ -200,16 +200,16 @@ class Matchmaker:
         return sorted(members) or [member.number for member in self.members if member.behavior in sides]
 
     def rating_pairs(self, own: str = "", side: str = "") -> list[tuple[int, int]]:
-        """The pairs of members that should play each other to be rated: those whose next game says most.
+        """The pairs of members that should play each other to be rated: those whose next game is most informative.
 
         The payoff of member i against the mixture x is the sum of x_j M_ij over its opponents j. A pair's mean, of n
-        games of variance s², adds (x_i² + x_j²) s² / n to the variances of its two members' payoffs, and one game more
-        takes an n + 1st of that away (Neyman 1934, sampling by strata, one game at a time). Pairs that add less than
-        `EXACT` squared are known well enough.
+        games of variance s², adds (x_i² + x_j²) s² / n to the variances of its two members' payoffs, and another game
+        reduces this by a fraction of 1 / (n + 1) (Neyman 1934, stratified sampling, one game at a time).
+        Pairs that add less than `EXACT` squared need no further games.
 
         Args:
             own: the side of the first member of each pair.
-            side: that of the second one, the same where it is the only one.
+            side: the side of the second member; the same if there is only one.
         """
         first, second = ([member.number for member in self.members if member.behavior == each] for each in (own, side))
         pairs = [(a, b) for a in first for b in second if own != side or a < b]
@@ -228,7 +228,7 @@ class Matchmaker:
         return [pairs[index] for index in order[:RATED_AT_ONCE].tolist() if added[index] > EXACT**2]
 
     def _itself(self, learner: str, side: str) -> Draw:
-        """Itself; on another side the learner that stands for it, as soon as that has a policy."""
+        """Itself; on another side its counterpart, once that has a policy."""
         counterpart = self.counterpart(learner, side)
         if counterpart == learner:
             return {OWN: 1.0}
@@ -264,7 +264,7 @@ class Matchmaker:
         return dict(zip(members, weighted(chances, weighting).tolist(), strict=True))
 
     def _others(self, learner: str, share: MatchSettings, side: str) -> list[str]:
-        """The learners on a side that a share is about, without the one that plays."""
+        """The learners on a side that a share names, without the playing learner."""
         there = [name for name in self.settings.learners if name != learner and self.sides[name] == side]
         return [name for name in there if name in (share.against or (name,))]
 
@@ -273,5 +273,5 @@ class Matchmaker:
 
 
 def _of(member: Member) -> str:
-    """By what `against` names a member: its learner, or its own name."""
+    """The name of a member in `against`: its learner's, or its own."""
     return member.learner or member.name

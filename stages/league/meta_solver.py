@@ -1,7 +1,7 @@
-"""Meta-solvers: the mixture of a population's members that plays best, from their payoffs against each other.
+"""Meta-solvers: the best mixture of a population's members, from their payoffs against each other.
 
-The empirical game is zero-sum. Of one population it is symmetric: its payoffs are an antisymmetric matrix, and its
-value is 0. Of two, rows and columns are different members, each with a mixture of its own, and the value is anything.
+The empirical game is zero-sum. With one population it is symmetric: its payoffs are an antisymmetric matrix, and its
+value is 0. With two populations, rows and columns are different members with a mixture each, and any value is possible.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from headrace.stages.errors import StageError
 Floats = NDArray[np.float64]
 
 STEP, TIME, LEAST = 0.05, 100.0, 1e-6
-"""Of projected replicator dynamics: the step, how long it goes on, and the least probability of a member."""
+"""Of projected replicator dynamics: the step, the total time, and the minimum probability of a member."""
 
 _TOLERANCE = 1e-9
-"""By which the second of two linear programs may fall below the value that the first one has found."""
+"""The tolerance by which the second linear program may fall below the value of the first one."""
 
 
 def require(solver: str | None) -> None:
-    """Make sure that a meta-solver can be used.
+    """Check that a meta-solver can be used.
 
     Raises:
-        StageError: if it needs SciPy, and that is not installed.
+        StageError: if it needs SciPy, which is not installed.
     """
     if solver == "nash" and importlib.util.find_spec("scipy") is None:
         raise StageError(
@@ -52,7 +52,7 @@ def solve_two(payoffs: Floats, solver: str) -> tuple[Floats, Floats]:
     """Return the probabilities of the members of two populations that play each other: [n] and [m].
 
     Args:
-        payoffs: [n, m] of the row's member against the column's, who gets as much less; n and m at least 1.
+        payoffs: [n, m] of the row's member against the column's member, which loses the same; n and m at least 1.
         solver: `nash`, `replicator` or `uniform`.
     """
     n, m = payoffs.shape
@@ -65,10 +65,10 @@ def solve_two(payoffs: Floats, solver: str) -> tuple[Floats, Floats]:
 
 
 def _best_mixture(payoffs: Floats) -> Floats:
-    """The row player's maximin mixture in which the most likely member is least likely, by linear programming.
+    """The row player's maximin mixture whose largest probability is smallest, by linear programming.
 
-    First the value v is found, the most that a mixture gets against each column; then, among those that get it, the
-    mixture that minimises its largest entry.
+    The first program finds the value v, the highest guaranteed payoff against every column. The second finds, among
+    the mixtures that guarantee v, the one with the smallest largest entry.
     """
     from scipy.optimize import linprog  # an extra
 
@@ -82,9 +82,9 @@ def _best_mixture(payoffs: Floats) -> Floats:
 
 
 def _most_even(payoffs: Floats, value: float) -> Floats:
-    """Among the mixtures that get a value against each column, the one whose largest entry is smallest.
+    """The mixture with the smallest largest entry, among those that guarantee a value against each column.
 
-    So members of equal worth share their probability.
+    Equally strong members therefore share their probability.
     """
     from scipy.optimize import linprog  # an extra
 

@@ -1,4 +1,4 @@
-"""The payoff table of a league: what each player has got of its games with each other one."""
+"""The payoff table of a league: each player's results against each other player."""
 
 from __future__ import annotations
 
@@ -14,52 +14,53 @@ from headrace.queues.messages import Columns
 Floats = NDArray[np.float64]
 
 SMOOTHING = 2.0
-"""Games, half of them won, by which a probability is smoothed: else who lost a first game might not be met again."""
+"""Additional games, half of them won, that smooth a probability: a single loss must not give a probability of 0."""
 INHERITED = 50.0
-"""Games that what a member inherits from its learner counts for at most: as many games of its own replace it."""
+"""Maximum weight, in games, of results that a member inherits from its learner; its own games replace them."""
 
 
 @dataclass(slots=True)
 class _Pair:
-    """One player's games with another one; earlier ones may count less."""
+    """One player's games with another player; earlier games may count less."""
 
     games: int = 0
     """How many there were."""
     weight: float = 0.0
-    """How many they count for."""
+    """Their total weight."""
     total: float = 0.0
-    """The sum of their values, each by its weight."""
+    """The weighted sum of their values."""
     recent_weight: float = 0.0
     recent_total: float = 0.0
-    """The same of games since a learner was frozen."""
+    """The same for games since a learner was frozen."""
     inherited_weight: float = 0.0
     inherited_total: float = 0.0
-    """The same of games that its learner had before it was frozen."""
+    """The same for games of its learner before the freeze."""
     squares: float = 0.0
-    """The sum of the squares of their values, each by its weight."""
+    """The weighted sum of the squares of their values."""
 
     @property
     def known(self) -> tuple[float, float]:
-        """The weight and the total that count: inherited ones until there are as many games of its own."""
+        """The effective weight and total, which include inherited games until the member's own games replace them."""
         if self.weight >= self.inherited_weight:
             return self.weight, self.total
         return self.inherited_weight, self.inherited_total
 
 
 _NOBODY = _Pair()
-"""Stands for pairs that have not played."""
+"""The record of pairs that have not played."""
 
 
 class PayoffTable:
     """Payoffs of ordered pairs of players.
 
-    Players are member numbers, or codes below 0 of learners' newest policies. Between two members all games count
-    alike, as neither changes. Where one still learns, each game makes earlier ones count less.
+    Players are member numbers, or codes below 0 of learners' newest policies. Between two members all games have
+    the same weight, as neither changes. If one player still learns, each game reduces the weight of
+    earlier games.
 
     Args:
-        kind: `win_rate` (a value is 1 for a game won, 0.5 drawn, 0 lost) or `mean_return`.
-        decay: factor of earlier games with each game of such a pair.
-        smoothing: games, half of them won, that are added where a payoff becomes a probability.
+        kind: `win_rate` (a value is 1 for a win, 0.5 for a draw, 0 for a loss) or `mean_return`.
+        decay: factor of earlier games at each game of a pair with a learner.
+        smoothing: games, half of them won, that are added when a payoff becomes a probability.
     """
 
     def __init__(self, kind: str, decay: float, smoothing: float = SMOOTHING) -> None:
@@ -73,10 +74,10 @@ class PayoffTable:
         """Count games of two players, in the order in which they ended.
 
         Args:
-            player: one of them; games with itself say nothing.
+            player: one of them; games with itself are ignored.
             opponent: the other one.
-            values: [G] what `player` got of each.
-            opposite: [G] what `opponent` got.
+            values: [G] the results of `player`.
+            opposite: [G] the results of `opponent`.
         """
         if player == opponent or not len(values):
             return
@@ -98,15 +99,15 @@ class PayoffTable:
             )
 
     def games(self, player: int, opponent: int) -> int:
-        """How many games were counted, inherited ones not."""
+        """The number of counted games, without inherited ones."""
         pair = self._pairs.get((player, opponent))
         return 0 if pair is None else pair.games
 
     def variances(self, pairs: Sequence[tuple[int, int]]) -> Floats:
         """The variance [P] of one game's value in each of these pairs, in squares of the values' range.
 
-        It is smoothed by two games of the mean variance of all these pairs, and this one by two of 1/4, the largest: a
-        few equal games do not prove that all are equal.
+        Two additional games with the mean variance of all these pairs smooth it, and two with 1/4, the maximum, smooth
+        that mean: a few equal games do not prove that all are equal.
         """
         low, high = self._range if self._by_return else (0.0, 1.0)
         known = [self._pairs.get(pair, _NOBODY) for pair in pairs]
@@ -118,7 +119,7 @@ class PayoffTable:
         return np.asarray((sums + SMOOTHING * mean) / (weights + SMOOTHING), np.float64)
 
     def value(self, player: int, opponent: int) -> float | None:
-        """The win rate or mean return of a player against an opponent; None where nothing is known."""
+        """The win rate or mean return of a player against an opponent; None if it is unknown."""
         pair = self._pairs.get((player, opponent))
         if pair is None:
             return None
@@ -126,9 +127,9 @@ class PayoffTable:
         return total / weight if weight else None
 
     def chance(self, player: int, opponent: int) -> float:
-        """The payoff as a probability: the win rate, or the place of the mean return in the range of all returns seen.
+        """The payoff as a probability, smoothed: the win rate, or the position of the mean return in the range so far.
 
-        It is smoothed; 0.5 where nothing is known, and against itself.
+        It is 0.5 if it is unknown, and against itself.
         """
         pair = self._pairs.get((player, opponent))
         weight, total = (0.0, 0.0) if pair is None else pair.known
@@ -139,28 +140,28 @@ class PayoffTable:
         return (won + self._smoothing / 2) / (weight + self._smoothing)
 
     def chances(self, player: int, opponents: Iterable[int]) -> list[float]:
-        """`chance` against each of these."""
+        """The `chance` against each of these opponents."""
         return [self.chance(player, opponent) for opponent in opponents]
 
     def matrix(self, players: Sequence[int]) -> Floats:
-        """The payoffs [n, n] of these players against each other, less those of their opponents, halved.
+        """The payoffs [n, n] of these players against each other, minus those of their opponents, halved.
 
-        So the matrix is antisymmetric: that of a symmetric zero-sum game. 0 where nothing is known.
+        The matrix is antisymmetric, as in a symmetric zero-sum game. Unknown payoffs are 0.
         """
         values = np.array([[self.value(a, b) or 0.0 for b in players] for a in players], np.float64)
         values = values.reshape(len(players), len(players))
         return (values - values.T) / 2
 
     def matrix_between(self, rows: Sequence[int], columns: Sequence[int]) -> Floats:
-        """The payoffs [n, m] of players against those of another side, less these ones', halved: a zero-sum game.
+        """The payoffs [n, m] of players against players of another side, minus the latter's, halved.
 
-        0 where nothing is known.
+        The game is zero-sum. Unknown payoffs are 0.
         """
         pairs = [[(self.value(a, b) or 0.0) - (self.value(b, a) or 0.0) for b in columns] for a in rows]
         return np.array(pairs, np.float64).reshape(len(rows), len(columns)) / 2
 
     def inherit(self, member: int, learner: int) -> None:
-        """Let a new member have what is known of its learner by games since the last time: before, it was another one.
+        """Give a new member its learner's results since the previous freeze, as older ones are another policy's.
 
         Args:
             member: the new member.
@@ -175,7 +176,7 @@ class PayoffTable:
                 pair.recent_weight = pair.recent_total = 0.0
 
     def forget(self, player: int) -> None:
-        """Forget what is known of a player, who is another one from now on."""
+        """Forget the results of a player, which becomes a different player."""
         self._pairs = {key: pair for key, pair in self._pairs.items() if player not in key}
 
     def state_dict(self) -> dict[str, Any]:
@@ -189,7 +190,7 @@ class PayoffTable:
 
         Args:
             state: the plain data.
-            codes: what learners' codes were then, and what they are now; None for one who is not there any more.
+            codes: the learners' earlier codes, and their current ones; None for a learner that no longer exists.
         """
         pairs = {}
         for a, b, games, *sums in state["pairs"]:
@@ -206,7 +207,7 @@ def duels(games: Columns, own: int, known: range) -> Iterator[tuple[int, int, Fl
     Args:
         games: as `LeagueController.rate` gets them.
         own: the code of the learner whose actors have played; results have -1 for it.
-        known: the codes of all players. Games of others, as before a rewind, are left out.
+        known: the codes of all players. Games of other players, as before a rewind, are left out.
     """
     players = np.where(games["game_players"] == -1, own, games["game_players"])
     rows, teams = np.arange(len(players))[:, None], players.shape[1]

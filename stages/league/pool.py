@@ -1,4 +1,4 @@
-"""The pool of a league: frozen policies, each a file that never changes, and brains that never learned here."""
+"""The pool of a league: frozen policies, each a file that never changes, and brains that do not learn in this run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.queues.messages import PolicyUpdate
 from headrace.stages.errors import StageError
 
 FOLDER = "league"
-"""Of the pool, in the behaviour's folder of a run."""
+"""The pool's folder, in the behaviour's folder of a run."""
 INDEX = "pool.json"
 SUFFIX = ".policy"
 
@@ -31,7 +31,7 @@ class Member:
     number: int
     """Counted from 0."""
     learner: str
-    """Who was frozen; empty for a brain that was not trained here."""
+    """The frozen learner; empty for a brain that was not trained in this run."""
     parent: int
     """The member that it descends from, -1 for none."""
     step: int
@@ -39,15 +39,15 @@ class Member:
     version: int
     """Its policy version."""
     hash: str
-    """SHA-256 of its weights' bytes, in hexadecimal digits; of a brain, of the file that it is, empty if it is none."""
+    """SHA-256 of its weights' bytes, in hexadecimal digits; for a brain, of its file; empty if it has no file."""
     path: str
-    """Its file, relative to the pool's folder; of a brain, its `use`."""
+    """Its file, relative to the pool's folder; for a brain, its `use`."""
     use: str = ""
-    """What it is (`headrace.config.brains`) if it is a brain, empty if it is a policy of the pool."""
+    """The kind of brain (`headrace.config.brains`); empty for a policy of the pool."""
     name: str = ""
     """The name of a brain, empty for a policy."""
     behavior: str = ""
-    """The behaviour of the environment that it plays; empty where one behaviour alone has a league."""
+    """The behaviour of the environment that it plays; empty if only one behaviour has a league."""
 
     @property
     def label(self) -> str:
@@ -58,11 +58,11 @@ class Member:
 class Pool:
     """Main's side of a pool.
 
-    A member's file is durable before the index names it. So after a kill between the two the pool is as it was before,
-    with a file more, which `add` or `restore` takes over or removes. No weights are kept in memory.
+    A member's file is durable before the index names it. So after a kill between the two, the pool is unchanged except
+    for an additional file, which `add` or `restore` adopts or removes. The pool keeps no weights in memory.
 
     Args:
-        folder: where the files are; it is made when it is needed.
+        folder: the folder of the files, created when it is needed.
 
     Raises:
         StageError: if there is an index that can't be read.
@@ -86,7 +86,7 @@ class Pool:
         return member
 
     def enter(self, member: Member) -> None:
-        """Make what `write` has returned a member."""
+        """Make the result of `write` a member."""
         self._members.append(member)
 
     def write(self, update: PolicyUpdate, learner: str, parent: int, behavior: str = "") -> Member:
@@ -95,14 +95,14 @@ class Pool:
         This may happen in a thread, as long as nothing else changes the pool.
 
         Args:
-            update: the policy; it is not kept.
-            learner: whose it is.
+            update: the policy, which the pool does not keep.
+            learner: the policy's learner.
             parent: number of the member that it descends from, -1 for none.
-            behavior: the behaviour that it plays, where several have a league.
+            behavior: the behaviour that it plays, if several have a league.
 
         Raises:
             StageError: if a file of this name has other content.
-            OSError: if the disk refuses; the pool is then as before.
+            OSError: if the disk refuses; the pool is then unchanged.
         """
         number, digest = len(self._members), hash_of(update)
         path = self.folder / _file_name(number, digest)
@@ -117,14 +117,14 @@ class Pool:
         return member
 
     def add_brains(self, brains: Iterable[MemberSettings], behaviors: Mapping[str, str]) -> None:
-        """Make those brains members that are none yet.
+        """Make brains members, unless they already are.
 
         Args:
             brains: the brains.
-            behaviors: by name of a brain: the behaviour that it plays, where several have a league.
+            behaviors: by name of a brain: the behaviour that it plays, if several have a league.
 
         Raises:
-            StageError: if the file of one has changed since it became one.
+            StageError: if a brain's file has changed since it became a member.
             OSError: if the disk refuses.
         """
         known = {(member.name, member.use): member for member in self._members if member.use}
@@ -140,7 +140,7 @@ class Pool:
                 raise StageError(
                     f"{brain.use}, member {before.number} ({before.name}) of the league's pool, has changed since it "
                     f"became one: its SHA-256 was {before.hash or 'none'} and is {digest or 'none'}; put the former "
-                    "file back, or give the new one a name of its own under league.members"
+                    "file back, or give the new one a different name under league.members"
                 )
 
     def state_dict(self) -> list[dict[str, Any]]:
@@ -181,10 +181,10 @@ def read_member(folder: Path, member: Member) -> PolicyUpdate:
 
     Args:
         folder: the pool's.
-        member: a member that is no brain.
+        member: a member that is not a brain.
 
     Raises:
-        StageError: if its file is missing, can't be read, or holds other weights than those that were frozen.
+        StageError: if its file is missing, can't be read, or holds weights other than the frozen ones.
     """
     path = folder / member.path
     try:
@@ -194,14 +194,14 @@ def read_member(folder: Path, member: Member) -> PolicyUpdate:
     except Exception as error:
         raise StageError(
             f"{path}, member {member.number} ({member.label}) of the league's pool, can't be read: {error}; "
-            "put the file back as it was, or begin the run anew"
+            "restore the original file, or restart the run with --force"
         ) from error
     found = hash_of(update)
     if found != member.hash:
         raise StageError(
             f"{path}, member {member.number} ({member.label}) of the league's pool, has changed since it was frozen: "
-            f"the SHA-256 of its weights was {member.hash} and is {found}; put the file back as it was, or begin the "
-            "run anew"
+            f"the SHA-256 of its weights was {member.hash} and is {found}; restore the original file, or restart the "
+            "run with --force"
         )
     return update
 
@@ -246,8 +246,8 @@ def _read_index(path: Path) -> list[Member]:
         return [Member(**plain) for plain in json.loads(path.read_text(encoding="utf-8"))["members"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StageError(
-            f"{path}, which lists the members of the league's pool, can't be read: {error}; put it back as it was, or "
-            "begin the run anew"
+            f"{path}, which lists the members of the league's pool, can't be read: {error}; restore the original "
+            "file, or restart the run with --force"
         ) from error
 
 
@@ -258,5 +258,5 @@ def _write(path: Path, data: bytes) -> None:
 def _missing(path: Path, member: Member) -> StageError:
     return StageError(
         f"{path}, member {member.number} ({member.label}) of the league's pool, is missing (SHA-256 {member.hash}); "
-        "put the file back, or begin the run anew"
+        "restore the file, or restart the run with --force"
     )

@@ -1,4 +1,4 @@
-"""Whose turn it is to learn, where the learners of a league learn one after another."""
+"""The turns of a league's learners, if they learn one after another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Turns:
         return [name for name in self._length if name != self.learner]
 
     def reported(self, learner: str, step: int, done: bool) -> bool:
-        """Take note of a trainer's step, and whether it has reached its end; return True if a new turn begins."""
+        """Note a trainer's step, and whether it has reached its end; return True if a new turn begins."""
         self._steps[learner] = step
         (self._done.add if done else self._done.discard)(learner)  # a lost one may go back behind its end
         if self.learner not in self._done and self._steps[self.learner] < self._end:
@@ -43,11 +43,11 @@ class Turns:
         return self.learner != before
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it as plain data, but for who is done: a trainer reports that again."""
+        """The state as plain data, without the finished learners: trainers report these again."""
         return {"learner": self.learner, "end": self._end, "steps": dict(self._steps)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`; a learner that is gone leaves the turn to the first one."""
+        """Continue from `state_dict()`; if a learner is gone, the first one gets its turn."""
         self._steps |= {name: int(step) for name, step in state["steps"].items() if name in self._steps}
         there = state["learner"] in self._length
         self.learner = str(state["learner"]) if there else next(iter(self._length))

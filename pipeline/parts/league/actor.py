@@ -1,4 +1,4 @@
-"""A league on the actor's side: its agents have the name of one learner, and games have the players that are drawn."""
+"""A league on the actor's side: its agents have the name of one learner, and each game draws its players."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from headrace.stages.league.pool import FOLDER, Member, read_member
 from headrace.stages.policy.design import design_of
 
 MEMBERS = "members"
-"""Of the seed of their random numbers."""
+"""Part of the seed of their random numbers."""
 IN_MEMORY = 64
-"""Members whose policies an actor keeps, beside those that play."""
+"""Members whose policies an actor keeps, in addition to those that play."""
 
 
 class LeagueActor(ActorPart):
@@ -46,14 +46,14 @@ class LeagueActor(ActorPart):
         return LearnersGroup(make_group(self.request), self._of, self._learner)
 
     def make_mappings(self, make_policy: Any, *_: Any) -> LeagueMappings:
-        """Make what knows who plays each game."""
+        """Make the policy mapping, which knows the players of each game."""
         self._make_policy = make_policy
         sides, home = self._game.sides, self._game.home
         learners = {name: sides.get(key, home) for key, name in self._game.learners.items()}
         return LeagueMappings(make_policy, self._learner, learners, self._member, IN_MEMORY)
 
     def _member(self, spec: BehaviorSpec, number: int, known: Mapping[str, Any]) -> MappedPlayer:
-        """Make what decides for a member of the pool."""
+        """Make the policy or brain of a member of the pool."""
         member = Member(**known)
         if member.use:
             return self._brain(spec, member)

@@ -18,7 +18,7 @@ class LearnersGroup(WrappedGroup):
     Args:
         group: the environments.
         behavior: the behaviour's name there.
-        learner: the learner's.
+        learner: the learner's name.
     """
 
     def __init__(self, group: EnvironmentGroup, behavior: str, learner: str) -> None:
@@ -26,7 +26,7 @@ class LearnersGroup(WrappedGroup):
         self._behavior = behavior
         self._learner = learner
         self._names: dict[str, str] = {}
-        for name in ("set_parameters", "limits_episodes"):  # where the environments take parameters
+        for name in ("set_parameters", "limits_episodes"):  # if the environments take parameters
             if hasattr(group, name):
                 setattr(self, name, getattr(group, name))
         self._specs: dict[str, BehaviorSpec] = {}

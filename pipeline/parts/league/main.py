@@ -1,7 +1,7 @@
-"""A league in main: its controller, the stages on its learners' ways, and what actors and learners are told.
+"""A league in main: its controller, the stages of its learners' routes, and its messages to actors and learners.
 
-Everything that follows from a policy or a result is told at once; in a deterministic run when all stand still, learner
-by learner, so that it does not depend on who was faster.
+Main sends all consequences of a policy or a result immediately. In a deterministic run it waits until all actors are
+idle and goes learner by learner, so that timing has no effect.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class LeaguePart(RunPart):
-    """The leagues of a run, which are one where several behaviours of the game have one."""
+    """The leagues of a run; the leagues of several behaviours of a game are one."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -50,26 +50,26 @@ class LeaguePart(RunPart):
         """By behaviour as which a learner learns: its key."""
         self._newest: dict[str, PolicyUpdate] = {}
         self._sent: dict[tuple[str, int], int] = {}
-        """By learner and actor: the number of the table that it has."""
+        """By learner and actor: the number of its current table."""
         self._late: dict[str, int] = {}
-        """By learner: the version of a policy of which its report came first."""
+        """By learner: the version of a policy whose report arrived first."""
         self._resets: dict[str, dict[str, Any]] = {}
-        """By learner: its last reset, as the fields of `BeginAnew`; one that is started again may not know of it."""
+        """By learner: its last reset, as the fields of `BeginAnew`; a restarted learner may not know it."""
         self._restored: dict[str, int] = {}
         """By learner: the version of the policy that the checkpoint knows."""
         self._freezes: deque[Freeze] = deque()
-        """What waits to be written into the pool, or is being written, which comes first."""
+        """Policies that wait to be written into the pool; the first one is being written."""
         self._settled = asyncio.Event()
-        """Set while nothing waits for that."""
+        """Set while none waits."""
         self._settled.set()
         self._saves: list[Callable[[], None]] = []
-        """What a checkpoint has to save after that."""
+        """Work of a checkpoint that follows these writes."""
         self._turns: Turns | None = None
-        """Whose turn it is to learn; None where all learn at once."""
+        """The learners' turns; None if all learn simultaneously."""
         self._waiting: dict[str, tuple[list[Columns], list[PolicyUpdate]]] = {}
-        """By learner: what a deterministic run looks at when all stand still."""
+        """By learner: the events that a deterministic run handles when all actors are idle."""
 
-    # What a learner's way through main asks of self-play. -------------------------------------------------------------
+    # The interface of self-play to a learner's route. -----------------------------------------------------------------
 
     def add(self, behavior: str) -> None:
         """A learner is opened."""
@@ -96,13 +96,13 @@ class LeaguePart(RunPart):
             self._restored |= {game.learner_name(key): version for key, version in versions.items()}
 
     def _hold(self, turns: Turns) -> None:
-        """Let the actors of all learners wait whose turn it is not."""
+        """Let the actors of learners without the turn wait."""
         assert self._game is not None, "it has turns"
         self.run.flow.hold([self._game.learners[key] for key in turns.waiting])
 
     @property
     def league(self) -> LeagueController:
-        """The controller, which there is as soon as a learner is opened."""
+        """The controller, which exists once a learner is opened."""
         assert self._league is not None, "a learner is opened"
         return self._league
 
@@ -113,7 +113,7 @@ class LeaguePart(RunPart):
         """A learner has reported: nothing follows."""
 
     def elo(self, behavior: str) -> float | None:
-        """Return no rating: payoffs say more."""
+        """Return no rating: payoffs contain more information."""
         return None
 
     def trajectory_stage(self, behavior: str) -> Stage[Any, Any]:
@@ -132,10 +132,10 @@ class LeaguePart(RunPart):
         return self._shared
 
     def checkpoint_begins(self) -> None:
-        """Await a barrier on the ways of all learners."""
+        """Await a barrier on the routes of all learners."""
         self.shared.begin_checkpoint()
 
-    # What the stages report. -----------------------------------------------------------------------------------------
+    # Reports of the stages. -------------------------------------------------------------------------------------------
 
     def games_ended(self, behavior: str, games: Columns) -> list[tuple[str, str, float]]:
         """Count games; returns statistics (behaviour, name, value)."""
@@ -157,10 +157,10 @@ class LeaguePart(RunPart):
             if not self._late:
                 self.run.flow.resume(LEAGUE)
         if not self._newest and self._waiting.keys() >= set(self._seats):
-            self.at_rest()  # actors stand still until they know who plays
+            self.at_rest()  # actors wait until they know the players
 
     def reported(self, report: TrainerReport) -> None:
-        """Pass the turn on; in a deterministic run nobody goes on before a policy that a learner has made is here."""
+        """Pass the turn on; a deterministic run first waits for the arrival of the learner's policy."""
         key = self._learners.get(report.behavior)
         if self._turns is not None and key is not None and self._turns.reported(key, report.step, report.done):
             self._hold(self._turns)
@@ -171,13 +171,13 @@ class LeaguePart(RunPart):
             self.run.flow.pause(LEAGUE)
 
     def at_rest(self) -> None:
-        """Look at what has come, and tell what follows."""
+        """Handle the pending events, and send their consequences."""
         if self._newest or self._waiting.keys() >= set(self._seats):
             self._look()
             self._tell_all()
 
     def _look(self) -> None:
-        """Look at what has come in a deterministic run, in the order of the learners."""
+        """Handle the pending events of a deterministic run, in the order of the learners."""
         waiting, self._waiting = self._waiting, {}
         learners = () if self._game is None else self._game.learners.values()
         for behavior in filter(waiting.__contains__, learners):
@@ -188,10 +188,10 @@ class LeaguePart(RunPart):
             for update in updates:
                 self._take(behavior, update)
 
-    # Actors and learners. --------------------------------------------------------------------------------------------
+    # Actors and learners. ---------------------------------------------------------------------------------------------
 
     async def learns(self, behavior: str, slot: ActorSlot) -> None:
-        """An actor has agents of a learner: it also needs the newest policies of the others, and the table."""
+        """Handle a learner's agents in an actor: it also needs the table, and the newest policies of other learners."""
         if behavior not in self._learners or self._game is None:
             return
         for name in self._game.learners.values():
@@ -200,7 +200,7 @@ class LeaguePart(RunPart):
                 if name in self._newest:
                     slot.policies[name].put_nowait(self._newest[name])
         self._sent.pop((behavior, slot.replica), None)
-        if behavior in self._newest:  # else the first policy brings it
+        if behavior in self._newest:  # otherwise the first policy brings it
             self._tell(behavior)
 
     def _rate(self, behavior: str, games: Columns) -> list[tuple[str, str, float]]:
@@ -209,7 +209,7 @@ class LeaguePart(RunPart):
 
     def _take(self, behavior: str, update: PolicyUpdate) -> None:
         self._newest[behavior] = kept = update.copy()
-        self.run.broadcaster.send_to_actors(kept)  # under its name alone: to the actors of other learners
+        self.run.broadcaster.send_to_actors(kept)  # only under its name: for the actors of other learners
         known = self._restored.pop(behavior, None) == kept.version
         if known:  # the checkpoint has its effects already
             return
@@ -225,7 +225,7 @@ class LeaguePart(RunPart):
             self.run.tasks.start(self._freeze_all())
 
     async def _freeze_all(self) -> None:
-        """Write policies into the pool, one after the other: on a slow disk it takes a second each."""
+        """Write policies into the pool, one at a time: on a slow disk, each takes a second."""
         try:
             while self._freezes:
                 written = await asyncio.to_thread(self.league.write, self._freezes[0])
@@ -238,7 +238,7 @@ class LeaguePart(RunPart):
             self._settled.set()
 
     def _frozen(self, freeze: Freeze, written: Member | OSError) -> None:
-        """Follow a policy's freeze, and the reset that may come with it."""
+        """Handle a policy's freeze, and the reset that may follow."""
         reset = self.league.frozen(freeze, written)
         if reset is None:
             return
@@ -246,13 +246,13 @@ class LeaguePart(RunPart):
         behavior = self._game.learners[freeze.learner]
         weights = None if reset.weights is None else np.ascontiguousarray(reset.weights.weights, "<f4").tobytes()
         whose = "its first" if weights is None else "another learner's"
-        log.info("%s begins anew at step %d, by %s weights.", behavior, freeze.update.step, whose)
+        log.info("%s restarts at step %d with %s weights.", behavior, freeze.update.step, whose)
         number = self._resets.get(behavior, {"number": 0})["number"] + 1
         self._resets[behavior] = {"number": number, "weights": weights}
         self.learner_ready(behavior)
 
     def learner_ready(self, behavior: str) -> None:
-        """Tell a learner of its last reset, if there is one; it may have been lost before it knew of that."""
+        """Send a learner its last reset, if any; the learner may have been lost before it received the reset."""
         state = self.run.behaviors.get(behavior)
         if behavior in self._resets and state is not None and state.learner is not None:
             state.learner.control.send(BeginAnew(**self._resets[behavior]))
@@ -262,7 +262,7 @@ class LeaguePart(RunPart):
             self._tell(behavior)
 
     def _tell(self, behavior: str) -> None:
-        """Send a learner's actors its table, if they have another one."""
+        """Send a learner's actors its table, unless they already have it."""
         table = self.league.table(self._learners[behavior])
         if table is None:
             return
@@ -274,14 +274,14 @@ class LeaguePart(RunPart):
     # Checkpoints and the end. -----------------------------------------------------------------------------------------
 
     def _when_settled(self, save: Callable[[], None]) -> None:
-        """Let a checkpoint have what is being written."""
+        """Delay a checkpoint until pending policies are written."""
         if self._settled.is_set():
             save()
         else:
             self._saves.append(save)
 
     async def settle(self) -> None:
-        """Wait until nothing is being written."""
+        """Wait until all policies are written."""
         await self._settled.wait()
 
     def _state(self) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class LeaguePart(RunPart):
         return {self.league.behavior: self.league.state_dict()} | resets | turns
 
     def league_reports(self) -> Mapping[str, dict[str, Any]]:
-        """Return the league's report; none before there is one."""
+        """Return the league's report; none before the league exists."""
         if self._league is None:
             return {}
         turn = {"turn": self._turns.learner} if self._turns is not None else {}
@@ -304,7 +304,7 @@ def _matches(table: MatchTable) -> Matches:
 
 
 class LeagueStage(Stage[TrajectoryBatch, TrajectoryBatch]):
-    """Counts the results of a learner's games; what is not learned from, its actors have kept back."""
+    """Counts the results of a learner's games; its actors have already removed steps that the trainer ignores."""
 
     def __init__(self, part: LeaguePart, behavior: str) -> None:
         self._part = part
@@ -324,7 +324,7 @@ class LeagueStage(Stage[TrajectoryBatch, TrajectoryBatch]):
 
 
 class LeaguePolicies(Stage[PolicyUpdate, PolicyUpdate]):
-    """Shows the league each policy of a learner."""
+    """Passes each policy of a learner to the league."""
 
     def __init__(self, part: LeaguePart, behavior: str) -> None:
         self._part = part

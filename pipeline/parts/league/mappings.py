@@ -1,4 +1,4 @@
-"""Who plays each game of an actor that plays for one learner of a league, as main's match table has it."""
+"""The players of each game of an actor that plays for one learner of a league, from main's match table."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.protocol import ActingPolicy
 
 OWN = -1
-"""The player code of the learner's own newest policy; -2 - k is that of the league's k-th learner."""
+"""The player code of the learner's own newest policy; -2 - k is the code of the league's k-th learner."""
 
 
 class LeagueMappings(PolicyMappings):
     """The mappings of the running games.
 
-    In each game one team, the seat, is the learner's. The others have members of the pool, or newest policies. Where
-    several behaviours have a league, each is one team's; the steps of the others stay here, as their learners have
-    actors of their own.
+    In each game one team, the seat, is the learner's. The other teams have members of the pool, or newest policies.
+    If several behaviours have a league, each belongs to one team. The steps of the other teams stay in
+    the actor, as their learners have separate actors.
 
     Args:
         make_policy: makes an acting policy for a behaviour spec.
         learner: the behaviour name of the learner.
-        learners: those of all learners of the game, in their order, each with its behaviour in the environment.
-        make_member: makes what decides for a member of the pool, from a spec, its number and what is known of it.
-        memory: members that are kept in memory beside those that play.
+        learners: the behaviour names of all learners of the game, in order, each with its behaviour in the environment.
+        make_member: makes the policy or brain of a member of the pool, from a spec, its number and its row in the
+            table.
+        memory: members that are kept in memory, in addition to those that play.
     """
 
     def __init__(
@@ -56,13 +57,13 @@ class LeagueMappings(PolicyMappings):
         self._matches: Matches | None = None
         self._offered: Matches | None = None
         self._rows: dict[str, tuple[NDArray[np.intp], NDArray[np.float64]]] = {}
-        """By behaviour in the environment: the rows of the matches with its players, and the limits of their draws."""
+        """By behaviour in the environment: the rows of the matches with its players, and their cumulative shares."""
         self._teams: dict[int, list[str]] = {}
         """The behaviour ids that a league has players for, by team."""
         self._newest: dict[int, MappedPlayer] = {}
         """The newest policies by player code, the learner's own included."""
         self._members: OrderedDict[int, MappedPlayer] = OrderedDict()
-        """Those that were drawn last, the newest at the end."""
+        """The most recently drawn members, the newest at the end."""
         self._drawn_games: dict[tuple[int, ...], PolicyMapping] = {}
         self._numbers: dict[int, int] = {}
         """By the identity of a mapping: its slot."""
@@ -70,7 +71,7 @@ class LeagueMappings(PolicyMappings):
 
     @property
     def names_players(self) -> bool:
-        """True: results say who has played, and the return of each team."""
+        """True: results contain the players, and the return of each team."""
         return True
 
     def add_behavior(self, spec: BehaviorSpec) -> None:
@@ -85,7 +86,7 @@ class LeagueMappings(PolicyMappings):
         if spec.name == self._learner:
             self._newest.setdefault(OWN, MappedPlayer(self._make_policy(spec)))
         self._renew()
-        self._begun = False  # games in which nobody would decide for it have not begun
+        self._begun = False  # games in which no policy would decide for it have not begun
         early, self._early = self._early, {}
         for update in early.values():
             self.update(update)
@@ -99,12 +100,12 @@ class LeagueMappings(PolicyMappings):
             named = {team: [self._side_of_name(name) for name in each] for team, each in zip(teams, names, strict=True)}
             found = ", ".join(f"{' and '.join(each)} in team {team}" for team, each in sorted(named.items()))
             raise StageError(
-                f"leagues of several behaviours are for games in which each team has a behaviour of its own, and there "
+                f"leagues of several behaviours are for games in which each team has a different behaviour, but there "
                 f"is {found}; give the agents of all teams one behaviour, or each team another one"
             )
 
     def emits(self, behavior_id: str) -> bool:
-        """Return True for the learner's steps, and those that no league is about."""
+        """Return True for the learner's steps, and for steps of behaviours without a league."""
         name = behavior_name(behavior_id)
         return name == self._learner or not self._has_self_play(name)
 
@@ -113,7 +114,7 @@ class LeagueMappings(PolicyMappings):
         return {behavior_id: spec for behavior_id, spec in specs.items() if self.emits(behavior_id)}
 
     def update(self, update: PolicyUpdate) -> None:
-        """Use a policy that was published for a behaviour id; one of another learner goes by its name alone."""
+        """Use a policy that was published for a behaviour id; a policy of another learner has only the name."""
         code = self._codes.get(behavior_name(update.behavior_id))
         if code is None:
             super().update(update)
@@ -154,7 +155,7 @@ class LeagueMappings(PolicyMappings):
         self._start()
 
     def ready(self, behavior_ids: Iterable[str]) -> bool:
-        """Return True if there are matches, and so all that may be drawn."""
+        """Return True if there are matches, and all of their players have arrived."""
         return self._matches is not None and super().ready(behavior_ids)
 
     def begin_games(self, num_envs: int, random: np.random.Generator | None = None) -> None:
@@ -191,7 +192,7 @@ class LeagueMappings(PolicyMappings):
         return [(self._distinct[ordered[first]], order[first:end]) for first, end in bounds]
 
     def _renew(self) -> None:
-        """Make the mapping that stands for all: the learner's newest policy, and somebody for each other behaviour."""
+        """Make a representative mapping: the learner's newest policy, and a player for each other behaviour."""
         ids = [i for ids in self._teams.values() for i in ids if behavior_name(i) == self._learner]
         own = dict.fromkeys(ids, self._newest[OWN]) if ids else {}
         plain = {**self._plain, **self._fixed}
@@ -204,7 +205,7 @@ class LeagueMappings(PolicyMappings):
         self.current = PolicyMapping(number, OWN, None, {**plain, **own}, {*self._plain, *ids})
 
     def _start(self) -> None:
-        """Begin a game in every instance once all that may be drawn is there."""
+        """Begin a game in every instance once all players of the matches have arrived."""
         if self._begun or not self.games or OWN not in self._newest or not self.ready(self.current.players):
             return
         if not self._rows.keys() <= {*map(self._side_of_team, self._teams)}:
@@ -228,14 +229,14 @@ class LeagueMappings(PolicyMappings):
         return drawn
 
     def _side_of_name(self, name: str) -> str:
-        """Return the behaviour in the environment of a learner, or of agents whom nobody here learns for."""
+        """Return the behaviour in the environment of a learner, or of agents without a learner."""
         return self._sides.get(name, name)
 
     def _side_of_team(self, team: int) -> str:
         return self._side_of_name(behavior_name(self._teams[team][0]))
 
     def _side_of(self, code: int, matches: Matches | None = None) -> str:
-        """Return the behaviour in the environment that a player plays; a member as its matches say."""
+        """Return the behaviour in the environment that a player plays; for a member, from its matches."""
         if code < OWN:
             return [*self._sides.values()][-2 - code]
         if code == OWN or matches is None:
@@ -243,7 +244,7 @@ class LeagueMappings(PolicyMappings):
         return matches.members[code].get("behavior") or self._own
 
     def _spec_of(self, side: str) -> BehaviorSpec | None:
-        """Return the spec of agents of a behaviour in the environment; None as long as there are none."""
+        """Return the spec of agents of a behaviour in the environment; None before there are any."""
         return next(
             (self._specs[ids[0]] for team, ids in self._teams.items() if self._side_of_team(team) == side), None
         )
@@ -257,7 +258,7 @@ class LeagueMappings(PolicyMappings):
 
     def _mapped(self, seat: int, rows: tuple[int, ...]) -> PolicyMapping:
         matches = self._matches
-        assert matches is not None, "there is somebody to play"
+        assert matches is not None, "there is a player"
         others = iter(rows)
         codes = {
             team: matches.seats[rows[0]] if team == seat else matches.opponents[next(others)] for team in self._teams
@@ -297,4 +298,4 @@ class LeagueMappings(PolicyMappings):
 
 
 _SPARE = 64
-"""Mappings of games that have ended which are kept before they are numbered anew."""
+"""Maximum mappings of finished games that are kept before mappings are renumbered."""
