@@ -110,7 +110,11 @@ class CreditWindow:
     @property
     def at_rest(self) -> bool:
         """True if no steps are in flight, and the trainer holds too few for an update."""
-        return self.rows == FREE or self.out == self.held < self.rows
+        if self.rows == FREE:
+            return True
+        # Not `out == held`: of a killed actor the trainer may hold steps whose credits were written off.
+        in_flight = (account.cap > account.settled() for account in self._accounts.values())
+        return self.held < self.rows and not any(in_flight)
 
     def free(self, source: int) -> int:
         """Return the credits that may be granted to a source now."""

@@ -409,6 +409,18 @@ def test_an_update_that_a_held_trainer_has_yet_to_make_comes_first():
     assert [grant.source for grant in books.learned("Walker", 1, returned={0: 4}, arrived={0: 4})] == [1]
 
 
+def test_a_killed_actor_of_a_held_trainer_leaves_it_at_rest_with_the_steps_that_it_holds():
+    books = ledger(rows=8, lag=1, sources=2)
+    books.open_window("Hider", 8, 1)
+    books.request(ask())
+    books.request(waits(0, 2, used=4))
+    books.learned("Walker", 0, held=4, arrived={0: 4})
+    books.hold(["Walker"])
+    assert books.remove_source(0) == []
+    books.add_source(2)
+    assert [grant.source for grant in books.request(CreditRequest(1, 1, {"Hider": 0}, ("Hider",), ("Hider",)))] == [1]
+
+
 # Whatever happens. ----------------------------------------------------------------------------------------------------
 
 EVENTS = st.tuples(st.sampled_from(["step", "ask", "wait", "return"]), st.integers(0, 2), st.integers(1, 6))

@@ -77,6 +77,18 @@ def test_a_learner_that_is_lost_in_its_turn_or_out_of_it_is_replaced_and_all_com
     assert f"learner-{victim} continues from" in caplog.text
 
 
+@pytest.mark.lengthy
+@pytest.mark.parametrize("actor", ["actor-0", "actor-1"])
+def test_an_actor_that_is_lost_is_replaced_and_all_come_to_their_end(actor):
+    async def kill(flow: Flow) -> None:
+        for step in (20, 60, 100):
+            await until(flow, "Duel.main", step)
+            flow.network.kill(actor)
+
+    flow = run_flow(SCENARIO, kill)
+    assert [flow.coordinator.behaviors[name].step >= 200 for name in NAMES] == [True, True]
+
+
 def test_a_learner_whose_turn_it_is_and_that_is_not_started_again_ends_the_run_by_its_name():
     async def kill(flow: Flow) -> None:
         for step in (20, 60):
