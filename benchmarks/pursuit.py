@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from math import comb
 from pathlib import Path
 
 import torch
 import yaml
 from matches import Player, RandomPlayer, Tally, play_pursuit
+from scipy.stats import fisher_exact
 from trained import exports_of, first_quarter, run_to_judge, steps_of
 
 from headrace.config import RunConfig
@@ -68,7 +68,7 @@ def main() -> None:
     print(f"\nagainst the other's first quarter {'final':>8} {'its own first quarter':>22} {'p':>10}")
     missed = 0
     for side, (final, early) in sides.items():
-        p = by_chance(final, early, games)
+        p = fisher_exact([[final, games - final], [early, games - early]], alternative="greater").pvalue
         mark = "" if p < SIGNIFICANT else "  missed"
         print(f"{side:33} {final / games:8.1%} {early / games:22.1%} {p:10.2g}{mark}")
         missed += bool(mark)
@@ -78,19 +78,6 @@ def main() -> None:
 def player(export: Path) -> Player:
     """An exported policy as a player."""
     return PolicyPlayer(load_acting_policy(export), ACTIONS, seed=5)
-
-
-def by_chance(wins: int, others: int, games: int) -> float:
-    """Probability that the first of two equal players has at least this many of their wins (Fisher's exact test).
-
-    Args:
-        wins: of the one, in `games` games.
-        others: wins of the other, in as many.
-        games: of each.
-    """
-    together = wins + others
-    ways = sum(comb(games, w) * comb(games, together - w) for w in range(wins, min(games, together) + 1))
-    return ways / comb(2 * games, together)
 
 
 if __name__ == "__main__":

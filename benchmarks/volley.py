@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -30,7 +31,10 @@ def main() -> None:
     for courts in COURTS:
         tick_s = seconds_per_tick(courts, seconds / STRETCHES)
         print(f"{courts:>7} {1000 * tick_s:>12.3f} {2 * courts / tick_s:>14,.0f}")
-    print(f"one picture of 600 × 300: {1000 * seconds_per_picture(seconds):.1f} ms")
+    group = VolleyGroup(1)
+    group.reset(0)
+    group.render()
+    print(f"one picture of 600 × 300: {1000 * seconds_of(group.render, seconds / STRETCHES):.1f} ms")
 
 
 def seconds_per_tick(courts: int, stretch_s: float) -> float:
@@ -39,26 +43,18 @@ def seconds_per_tick(courts: int, stretch_s: float) -> float:
     group.reset(0)
     shape = (np.empty((courts, 12), np.float32),)
     decisions = [{behavior_id: play(shape) for behavior_id in group.behavior_ids} for _ in range(50)]
-    stretches = []
-    for _ in range(STRETCHES):
-        ticks, begin = 0, time.perf_counter()
-        while time.perf_counter() - begin < stretch_s:
-            for actions in decisions:
-                group.step(actions)
-            ticks += len(decisions)
-        stretches.append((time.perf_counter() - begin) / ticks)
-    return statistics.median(stretches)
+    return statistics.median(
+        seconds_of(lambda: [*map(group.step, decisions)], stretch_s) / 50 for _ in range(STRETCHES)
+    )
 
 
-def seconds_per_picture(seconds: float) -> float:
-    group = VolleyGroup(1)
-    group.reset(0)
-    group.render()
-    pictures, begin = 0, time.perf_counter()
-    while time.perf_counter() - begin < seconds / STRETCHES:
-        group.render()
-        pictures += 1
-    return (time.perf_counter() - begin) / pictures
+def seconds_of(call: Callable[[], object], stretch_s: float) -> float:
+    """Mean seconds of a call, repeated for a stretch of time."""
+    count, begin = 0, time.perf_counter()
+    while (took := time.perf_counter() - begin) < stretch_s:
+        call()
+        count += 1
+    return took / count
 
 
 if __name__ == "__main__":
