@@ -139,13 +139,13 @@ def saves_what_was_learned(cell: Cell) -> bool:
 
 
 def diagonal() -> set[Cell]:
-    """Some cells with nearly each kind of fault, each place and each moment.
+    """Some cells: an exit, a hang and an endless wait.
 
-    end_to_end has the others in one process: test_troubled_environments.py NaN, test_unasked_exits.py writers that exit.
+    end_to_end has the others: test_crash.py hosts that die, test_troubled_environments.py NaN, test_unasked_exits.py
+    writers that exit.
     """
     return {
         Cell("MainStage", "checkpoint", "sys.exit(0)"),
-        Cell("trainer", "start", "os._exit(3)"),
         Cell("game", "end", "hang in C"),
         Cell("ActorStage", "mid-run", "await for ever"),
     }

@@ -62,14 +62,15 @@ class RunBeside:
     Args:
         folder: where results go.
         plain: the configuration, all of whose hosts are inline.
+        monitor: its section of that name.
         settings: of the checkpoints, such as `resume`.
     """
 
-    def __init__(self, folder: Path, plain: Plain, **settings: Any) -> None:
+    def __init__(self, folder: Path, plain: Plain, monitor: Mapping[str, Any] | None = None, **settings: Any) -> None:
         self.results = folder
         self._stop = StopRequest()
         self._failure: BaseException | None = None
-        monitored = changed(plain, {"monitor__listen": 0, "monitor__control": True})
+        monitored = changed(plain, {"monitor": monitor or {"listen": 0, "control": True}})
         self._log = folder / "run" / "run_logs" / "run.log"
         self._before = len(self._log.read_text(encoding="utf-8")) if self._log.exists() else 0
         self._thread = threading.Thread(target=self._run, args=(monitored, settings), daemon=True)

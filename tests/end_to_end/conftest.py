@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import runs
 import torch
+from page_calls import Page, RunBeside
+from run_configs import Plain
 from runs import Command
 from unity_command import Editor
 
@@ -40,6 +42,21 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     yield start
     for command in begun:
         command.end()
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Page]]:
+    """Starts a run with a page beside the test, whose token is given; returns the page."""
+    begun: list[RunBeside] = []
+
+    def begin(plain: Plain, token: str = "ours", **settings):
+        monkeypatch.setenv("HEADRACE_TOKEN", token)
+        begun.append(RunBeside(tmp_path, plain, **settings))
+        return Page(begun[-1], token)
+
+    yield begin
+    for run in begun:
+        run.end()
 
 
 @pytest.fixture

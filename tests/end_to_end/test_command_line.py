@@ -112,7 +112,8 @@ def test_training_resuming_and_starting_from_another_run_say_what_ml_agents_says
     frames = ("--target-frame-rate", "50", "--capture-frame-rate", "0", "--num-areas", "2")
     rest = ("--env-args", "--scene", "simple", "--companions", "2", "--report", str(folder / "report"))
 
-    first = called(folder, "simple.yaml", "--verbose", "--run-id=first", *unity, *engine, *frames, *rest)
+    arguments = (*INLINE, *unity, *engine, *frames, *rest)
+    first = called(folder, "simple.yaml", "--verbose", "--run-id=first", *arguments)
     assert "Version information:" in first
     said = lines(first)
     for expected in (

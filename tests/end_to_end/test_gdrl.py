@@ -67,7 +67,7 @@ def test_an_experiment_is_kept_goes_on_and_is_exported(gdrl, inline, tmp_path):
     assert "has trained further since; name a new one with --experiment_name" in said
 
 
-def test_a_game_that_breaks_leaves_what_was_learned(gdrl, tmp_path):
+def test_a_game_that_breaks_leaves_what_was_learned(gdrl, inline, tmp_path):
     said = gdrl("--fault=exit5", "--fault_at=400", "--timesteps=100000", "--save_model_path=kept", status=1)
     assert "the run has failed" in said
     assert (tmp_path / "kept.zip").is_file()

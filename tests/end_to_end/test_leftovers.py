@@ -85,6 +85,7 @@ def test_a_killed_actor_leaves_no_game_and_its_replacement_plays_on(start, tmp_p
     command.assert_left_nothing()
 
 
+@pytest.mark.slow  # test_liveness.py has the signal, and the killed actor above its games
 @pytest.mark.parametrize("options", OF_ACTORS)
 def test_a_second_signal_leaves_no_game_of_an_environment_that_hangs(start, tmp_path, options):
     command = start(playing(tmp_path, PROCESSES, hangs_after=500, **options), beside=[GAME_ENV])

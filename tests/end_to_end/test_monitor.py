@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 import yaml
-from page_calls import CALM, LONG, LONG_HERE, Page, RunBeside, held_up
+from page_calls import LONG, LONG_HERE, Page, held_up
 from run_configs import INLINE, changed, volley
 
 from headrace.pipeline.cli import main
@@ -28,11 +28,9 @@ class Failing(Stage):
 """
 
 
-def test_a_run_shows_its_wiring_its_progress_its_curves_and_its_end(tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADRACE_TOKEN", "ours")
+def test_a_run_shows_its_wiring_its_progress_its_curves_and_its_end(beside):
     plain = volley(**INLINE, behaviors__Volley__max_steps=10**8, behaviors__Volley__summary_freq=250)
-    command = RunBeside(tmp_path, changed(plain, {"pipeline__stages": [{"use": "calm_stages:Calm"}]}))
-    page = Page(command, token="ours")
+    page = beside(changed(plain, {"pipeline__stages": [{"use": "calm_stages:Calm"}]}))
     state = page.until(lambda s: s["behaviors"] and s["behaviors"][0]["step"] > 2500, "some steps")
     assert {host["name"]: host["stages"] for host in state["hosts"]} == {
         "main": ["ghost", "policy_publisher"],
@@ -51,9 +49,13 @@ def test_a_run_shows_its_wiring_its_progress_its_curves_and_its_end(tmp_path, mo
     (of_main,) = [host["usage"] for host in state["hosts"] if host["usage"] is not None]  # the others have no process
     assert of_main["memory"] > 2**20
     assert state["players"][0]["opponents"]
-    curves = page.call("/api/runs/live/curves")[1]["curves"]
-    assert len(curves["Volley"]["Losses/Value Loss"]["steps"]) >= 4
-    assert {"Self-play/ELO", "Policy/Entropy", "Pipeline/Steps per Second"} <= curves["Volley"].keys()
+
+    def curves():
+        return page.call("/api/runs/live/curves")[1]["curves"]
+
+    page.until(lambda _: "Self-play/ELO" in curves()["Volley"], "a rating, which comes with a game that has ended")
+    assert len(curves()["Volley"]["Losses/Value Loss"]["steps"]) >= 4
+    assert {"Policy/Entropy", "Pipeline/Steps per Second"} <= curves()["Volley"].keys()
     assert "max_steps: 100000000" in page.call("/api/runs/live/configuration")[1]["yaml"]
     assert any("Connected new brain" in line["text"] for line in page.call("/api/runs/live/log")[1])
     assert page.call("/healthz") == (200, {"status": "running"})
@@ -68,18 +70,14 @@ def test_a_run_shows_its_wiring_its_progress_its_curves_and_its_end(tmp_path, mo
     assert page.call("/api/runs/live/stop", body={})[0] == 200
     last = [*events][-1]["state"]
     assert last["status"] == "ended"
-    command.end()
 
 
-def test_beyond_this_machine_it_asks_for_the_token_which_no_file_and_no_answer_holds(start):
+def test_beyond_this_machine_it_asks_for_the_token_which_no_file_and_no_answer_holds(beside, tmp_path, capsys):
     secret = 'se cr+t/?&"'
-    command = start(LONG_HERE, "--monitor=all:0", "--debug", beside=[CALM], environment={"HEADRACE_TOKEN": secret})
-    page = Page(command)
+    page = beside({**LONG_HERE, "debug": True}, token=secret, monitor={"listen": "all:0"})
     shown = quote(secret, safe="")
-    assert page.token == shown
-    page.token = secret
-    assert f"/?token={shown} (from other machines: http://" in command.output
-    assert "Other machines can reach port" in command.output
+    assert f"/?token={shown} (from other machines: http://" in capsys.readouterr().out
+    assert "Other machines can reach port" in page.command.output
     for path in ("/api/runs", "/api/runs/live/configuration", "/api/runs/live/stream", "/metrics"):
         assert page.call(path, token="wrong")[0] == 401
     assert page.call("/api/runs")[0] == 200
@@ -94,9 +92,8 @@ def test_beyond_this_machine_it_asks_for_the_token_which_no_file_and_no_answer_h
         page.call(f"/{shown[::-1]}?token={shown}"),
     ]
     assert any("The live page of this run" in str(answer) for _, answer in answers)
-    command.interrupt()
-    assert command.wait() == 0, command.output
-    written = [path.read_bytes() for path in command.run_folder.rglob("*") if path.is_file()]
+    page.command.end()
+    written = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert any(b"The live page of this run: http://localhost" in content for content in written)
     for form in (secret, shown, json.dumps(secret)[1:-1]):
         assert not [answer for answer in answers if form in str(answer)]

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 from fuzz_requests import of_page, requests, statuses
-from page_calls import CALM, LONG, LONG_HERE, Page, RunBeside
+from page_calls import CALM, LONG, LONG_HERE, Page
 from run_configs import INLINE, changed, volley
 from runs import Command
 
@@ -97,23 +97,8 @@ def test_an_actor_that_dies_in_a_pause_is_replaced_and_waits_too(steered):
     page.until(lambda state: sum_of(state) > step, "further steps")
 
 
-@pytest.fixture
-def beside(tmp_path, monkeypatch):
-    """Starts a run beside the test, whose page may steer it."""
-    monkeypatch.setenv("HEADRACE_TOKEN", "ours")
-    begun = []
-
-    def begin(**settings):
-        begun.append(RunBeside(tmp_path, LONG_HERE, **settings))
-        return Page(begun[-1], token="ours")
-
-    yield begin
-    for one in begun:
-        one.end()
-
-
 def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resumed_run(beside, tmp_path, caplog):
-    page = beside()
+    page = beside(LONG_HERE)
     page.until(lambda state: sum_of(state) > 0, "the first steps")
     change = {"behavior": "CartPole", "name": "learning_rate", "value": 1.5e-4}
     assert page.call(f"{RUN}/hyperparameters", change) == (200, {"done": True})
@@ -126,7 +111,7 @@ def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resume
     page.until(lambda _: rate() == pytest.approx(1.5e-4, rel=0.01), "the learning rate in the statistics")
     assert page.call(f"{RUN}/stop", body={})[0] == 200
     page.command.end()
-    again = beside(resume=True)
+    again = beside(LONG_HERE, resume=True)
     words = "CartPole continues with learning_rate 0.00015, which was set during the run."
     again.command.until(lambda: words in again.command.output, words)
     again.until(lambda state: learning_rate_in(state) == 1.5e-4, "the value in the state")

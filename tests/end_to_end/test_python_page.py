@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+INLINE = {"hosts": {role: {"kind": "inline"} for role in ("actors", "learners")}}
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 
 
@@ -30,6 +31,7 @@ async def test_the_notebooks_three_cells_train_draw_and_predict(tmp_path, monkey
     names: dict[str, Any] = {}
     written = cells("In a notebook")
     assert len(written) == 3
+    written[0] = written[0].replace('"checkpoint_settings": {', f'"pipeline": {INLINE}, "checkpoint_settings": {{')
     for cell in written:
         code = compile(cell, "cell", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         made = eval(code, names)

@@ -1,4 +1,4 @@
-"""The first signal saves and ends; test_leftovers.py and test_liveness.py have the second, which ends at once.
+"""The first signal saves and ends, as in test_last_checkpoint.py; test_liveness.py has the second, which ends at once.
 
 tests/chaos has both at other moments, and a terminal that closes.
 """
@@ -9,30 +9,9 @@ import os
 import signal
 
 from run_configs import INLINE, cartpole, changed
-from run_folders import read_whole_checkpoint
 
 LONG = cartpole(behaviors__CartPole__max_steps=10**7, behaviors__CartPole__checkpoint_interval=10**7)
 """A run that makes no checkpoint of its own accord."""
-
-
-def test_signals_within_a_second_save_a_checkpoint_and_end_the_run_well(start):
-    command = start(LONG)
-    command.until(lambda: "Step: 1000." in command.output, "the first summary")
-    for pid in command.hosts().values():  # a terminal or service manager may send it to everybody: it is for main
-        assert os.getpgid(pid) != os.getpgid(command.process.pid)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            os.kill(pid, number)
-    summaries = command.output.count("Step: ")
-    command.until(lambda: command.output.count("Step: ") > summaries + 1, "further summaries")
-    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
-        command.interrupt(number)
-    assert command.wait() == 0, command.output
-    assert "Learning was interrupted" in command.output
-    assert "Traceback" not in command.output
-    assert "killed" not in command.output
-    states = read_whole_checkpoint(command.run_folder)
-    assert states["trainer@learner-CartPole"]["trainer"]["step"] >= 1000
-    command.assert_left_nothing()
 
 
 def test_a_run_that_waits_for_its_game_ends_at_a_signal_without_a_complaint(start):
