@@ -12,15 +12,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from headrace.queues.messages import StepBatch
 from headrace.stages.agent import AgentProcessor

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -21,8 +20,6 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from headrace.config import load_config
 from headrace.queues.messages import Array, TrajectoryBatch

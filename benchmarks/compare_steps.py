@@ -6,17 +6,13 @@ and each end is a reset.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from headrace.queues.messages import ActionBatch
 from headrace.stages.environments.gymnasium.group import GymnasiumGroup

@@ -24,15 +24,12 @@ import math
 import os
 import random
 import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pytest
 from kill_chains import MOMENTS, Chain, CommandChain, Counts
