@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from browsers import complaints, needs_browser, opened_browser
-from page_calls import CALM, Page, held_up
+from page_calls import Page, held_up
 from run_configs import INLINE, volley
 from runs import PATIENCE_S
 
@@ -32,10 +32,10 @@ STEP = "Number(document.querySelector('[data-step]')?.textContent.replaceAll(','
 VALUE = "document.querySelector('[data-statistic=\"Losses/Value Loss\"] b')?.textContent"
 
 
-def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_run(start, browser):
+def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_run(beside, browser):
     calm = {**INLINE, "pipeline__stages": [{"use": "calm_stages:Calm"}]}
     plain = volley(**calm, behaviors__Volley__max_steps=10**8, behaviors__Volley__summary_freq=250)
-    page = Page(start(plain, "--monitor=0", "--monitor-control", beside=[CALM]))
+    page = beside(plain)
     page.until(lambda state: state["behaviors"] and state["behaviors"][0]["step"] > 1000, "some steps")
     browser.get(page.address)
     until(browser, "document.querySelectorAll('.graph .edge').length > 3", "the graph")
@@ -100,9 +100,8 @@ def test_the_page_shows_the_wiring_grows_its_curves_and_pauses_and_resumes_the_r
     stood = browser.execute_script(f"return {STEP}")
     browser.find_element("css selector", "[data-do=pause]").click()
     until(browser, f"{STEP} > {stood}", "further steps")
-    page.command.interrupt()
+    assert page.call("/api/runs/live/stop", body={})[0] == 200
     until(browser, "document.querySelector('#banner').textContent.startsWith('The run has ended')", "its end")
-    assert page.command.wait() == 0, page.command.output
     gone = ("stream", "ERR_CONNECTION_REFUSED", "428")  # with the run; and the question before beta was set
     assert [line for line in complaints(browser) if not any(word in line for word in gone)] == []
 
