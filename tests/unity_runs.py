@@ -79,9 +79,8 @@ class PlayedScene:
 
     def __init__(self, port: int, *arguments: str) -> None:
         self.returncode: int | None = None
-        self._thread = threading.Thread(
-            target=self._run, args=([*arguments, "--mlagents-port", str(port)],), daemon=True
-        )
+        given = [*arguments, "--mlagents-port", str(port), "-logFile", os.devnull]  # no words between pytest's dots
+        self._thread = threading.Thread(target=self._run, args=(given,), daemon=True)
         self._thread.start()
 
     def _run(self, arguments: list[str]) -> None:
