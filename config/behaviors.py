@@ -45,17 +45,18 @@ class StopWhenSettings(Settings):
         100, gt=0, le=100_000, description="Number of episodes over which `mean_reward` and `plateau` take the mean."
     )
     elo: Float | None = Field(
-        None, description="With self-play: stop when the rating of its newest policy is at least this."
+        None, description="With self-play: stop when the rating of the newest policy is at least this."
     )
     plateau: Int | None = Field(
         None,
         gt=0,
-        description="For this many steps the mean return of the last `over` episodes was not above its highest.",
+        description="Stop when the mean return of the last `over` episodes has not risen above its maximum for this "
+        "many steps.",
     )
 
     def _mistakes(self) -> Iterator[Finding]:
         if self.mean_reward is None and self.elo is None and self.plateau is None:
-            yield Finding((), "says nothing; expected mean_reward, elo or plateau")
+            yield Finding((), "is empty; expected mean_reward, elo or plateau")
 
 
 _FORMER_TRAINERS = {
@@ -65,7 +66,7 @@ _FORMER_TRAINERS = {
 }
 """Trainers of ML-Agents' older versions, and their equivalents here."""
 
-_NO_PLUGINS = " (ML-Agents' plugins, which it finds by name, do not fit here; docs/extending.md says how to write one)"
+_NO_PLUGINS = " (ML-Agents' plugins do not work here; see docs/extending.md for how to write a trainer)"
 
 
 def _trainer_type(value: object) -> object:
@@ -74,15 +75,15 @@ def _trainer_type(value: object) -> object:
     expected = f"{', '.join(map(repr, TRAINERS))} or your own 'module:Class'"
     if value in _FORMER_TRAINERS:
         raise ValueError(f"'{value}' is a trainer of older versions of ML-Agents; use {_FORMER_TRAINERS[value]}")
-    raise ValueError(f"'{value}' is no trainer; expected {expected}{suggest(value, TRAINERS) or _NO_PLUGINS}")
+    raise ValueError(f"'{value}' is not a trainer; expected {expected}{suggest(value, TRAINERS) or _NO_PLUGINS}")
 
 
 def _policy_file(value: object) -> object:
     if isinstance(value, str) and value.endswith(".nn"):
         raise ValueError(
             f"'{value}' is in the format of Barracuda, which only Unity's packages 1.0 to 2.x read; expected a .pt or "
-            ".onnx file: where there is none, let Unity play the model, record that as a .demo and imitate it "
-            "(docs/imitation.md)"
+            ".onnx file: if you have neither, let Unity play the model, record its play as a .demo file and imitate "
+            "that (docs/imitation.md)"
         )
     return value
 
@@ -115,12 +116,12 @@ class BehaviorSettings(Settings):
 
     trainer_type: Annotated[Text, BeforeValidator(_trainer_type)] = Field(
         DEFAULT_TRAINER,
-        description="`ppo`, `poca`, `sac`, `bc`, `impala`, or `module:Class` for a trainer of your own. "
-        "Required with `hyperparameters`.",
+        description="`ppo`, `poca`, `sac`, `bc`, `impala`, or `module:Class` for a custom trainer. Required with "
+        "`hyperparameters`.",
     )
     hyperparameters: SerializeAsAny[Hyperparameters | PlainMap] = Field(
         default_factory=lambda: _defaults(DEFAULT_TRAINER),
-        description="Parameters of the trainer. For a trainer of your own: any map, passed to it unchanged.",
+        description="Parameters of the trainer. For a custom trainer: any map, passed to it unchanged.",
     )
     network_settings: NetworkSettings = Field(default_factory=NetworkSettings, description="The network.")
     reward_signals: RewardSignals = Field(
@@ -131,7 +132,8 @@ class BehaviorSettings(Settings):
     checkpoint_interval: Int = Field(
         500000,
         gt=0,
-        description="Steps between checkpoints, each with an exported policy; one more is made at the end.",
+        description="Steps between checkpoints. Each checkpoint exports a policy, and the run writes a last one when "
+        "it ends.",
     )
     keep_checkpoints: Int = Field(
         5, description="Number of exported policies to keep, newest first; 0 or less keeps all."
@@ -143,13 +145,14 @@ class BehaviorSettings(Settings):
     )
     max_steps: Int = Field(500000, gt=0, description="Steps after which training ends.")
     stop_when: StopWhenSettings | None = Field(
-        None, description="When it stops learning before that; the others continue. Not in ML-Agents."
+        None,
+        description="When this behaviour stops learning before `max_steps`; the others continue. Not in ML-Agents.",
     )
     time_horizon: Int = Field(
         64,
         gt=0,
         le=10**7,
-        description="Maximum length, in steps, of a piece of one agent's trajectory that is sent to the trainer.",
+        description="Maximum number of steps in each piece of an agent's trajectory that is sent to the trainer.",
     )
     summary_freq: Int = Field(
         50000,
@@ -158,8 +161,8 @@ class BehaviorSettings(Settings):
     )
     threaded: Flag = Field(
         False,
-        description="Accepted for ML-Agents' sake, without effect: the learner always runs separately "
-        "(see `pipeline.hosts.learners`). A warning is logged.",
+        description="Accepted for compatibility with ML-Agents, but has no effect and logs a warning: the learner "
+        "always runs separately (see `pipeline.hosts.learners`).",
     )
     init_path: Annotated[PathText | None, BeforeValidator(_policy_file)] = Field(
         None,
@@ -173,20 +176,20 @@ class BehaviorSettings(Settings):
         "frozen players. The name of a preset, or a map. Not in ML-Agents.",
     )
     behavioral_cloning: BehavioralCloningSettings | None = Field(
-        None, description="Presence adds imitation of demonstrations to the trainer's own learning."
+        None, description="If present, adds imitation of demonstrations to the trainer's learning."
     )
     brain: Annotated[tuple[OwnBrainSettings, ...], BeforeValidator(as_brains)] = Field(
         (),
-        description="Who decides for its agents: "
+        description="What controls the agents: "
         + meanings()
-        + ". A word (the `use` of the only one), a map, or a list of several with their shares of the games; in what "
-        "these leave of the games its trainer's policy decides, and learns. Not in ML-Agents.",
+        + ". A word (the `use` of a single brain), a map, or a list of brains with their shares of the games; the "
+        "trainer's policy plays the remaining games, and learns from them. Not in ML-Agents.",
         json_schema_extra={"default_text": "`learning`"},
     )
     broadcast: Flag = Field(
         False,
-        description="True: the steps of a `brain` that does not learn go to stages of your own, recordings and "
-        "students (`hyperparameters.teacher`), too. Not in ML-Agents' files of today.",
+        description="True: the steps of a `brain` that does not learn also go to custom stages, recordings and "
+        "students (`hyperparameters.teacher`). Not in ML-Agents' files of today.",
     )
     framework: Text | None = Field(
         None, description="Accepted for compatibility with ML-Agents, but has no effect and logs a warning."
@@ -239,7 +242,9 @@ class BehaviorSettings(Settings):
         trainer = info.data.get("trainer_type", "")  # missing if it was already refused
         model = declared_kind(trainer).hyperparameters
         if model is not None and isinstance(value, Settings) and not isinstance(value, model):
-            raise ValueError(f"{type(value).__name__} does not fit trainer_type '{trainer}'; expected {model.__name__}")
+            raise ValueError(
+                f"{type(value).__name__} is not valid for trainer_type '{trainer}'; expected {model.__name__}"
+            )
         if not isinstance(value, dict):
             return handler(value)
         return value if model is None else model.model_validate(value)
@@ -249,7 +254,7 @@ class BehaviorSettings(Settings):
     def _needs_trainer_type(cls, data: Any) -> Any:
         if isinstance(data, dict) and isinstance(data.get("hyperparameters"), dict) and "trainer_type" not in data:
             likely = _likely_trainer(data["hyperparameters"])
-            message = f"needs trainer_type beside it; add 'trainer_type: {likely}' (or your own 'module:Class')"
+            message = f"needs trainer_type as well; add 'trainer_type: {likely}' (or your own 'module:Class')"
             report([Finding(("hyperparameters",), message)])
         return data
 
@@ -279,15 +284,15 @@ class BehaviorSettings(Settings):
         found = check_brains(self.brain, "brain")
         if self.brain and self.self_play is not None:
             message = (
-                "does not go with 'brain'; name opponents that do not learn under self_play.brains, or leave self_play "
-                "out ('self_play: null' if default_settings has it)"
+                "can't be combined with 'brain'; name opponents that do not learn under self_play.brains, or leave "
+                "self_play out ('self_play: null' if default_settings has it)"
             )
             found.append(Finding(("self_play",), message, (("brain",),)))
         if self.stop_when is not None and self.stop_when.elo is not None and self.self_play is None:
             message = "needs self_play, which rates policies; leave it out, or add self_play"
             found.append(Finding(("stop_when", "elo"), message, (("self_play",),)))
         if self.broadcast and not self.brain:
-            message = "has nothing to send: it is about a 'brain' that does not learn, and there is none"
+            message = "has no effect without a 'brain' that does not learn, whose steps it sends; leave it out"
             found.append(Finding(("broadcast",), message, (("brain",),)))
         return found
 
@@ -295,7 +300,7 @@ class BehaviorSettings(Settings):
         if self.league is None:
             return []
         others = [key for key in ("self_play", "brain") if getattr(self, key)]
-        message = "does not go with 'league', whose opponents are its pool's (league.members); leave it out"
+        message = "can't be combined with 'league', whose opponents come from its pool (league.members); leave it out"
         return [Finding((key,), message, (("league",),)) for key in others]
 
     def _about_hyperparameters(self) -> list[Finding]:
@@ -303,7 +308,7 @@ class BehaviorSettings(Settings):
         found = [
             Finding(
                 (key,),
-                f"does not go with trainer_type '{self.trainer_type}': {why}; leave it out ('{key}: null' if "
+                f"can't be combined with trainer_type '{self.trainer_type}': {why}; leave it out ('{key}: null' if "
                 "default_settings has it)",
                 (("trainer_type",),),
             )
@@ -325,9 +330,9 @@ class BehaviorSettings(Settings):
         if not self.even_checkpoints:
             return []
         if self.keep_checkpoints <= 0:
-            message = f"{self.keep_checkpoints} does not go with even_checkpoints; expected at least 1"
+            message = f"{self.keep_checkpoints} can't be combined with even_checkpoints; expected at least 1"
             return [Finding(("keep_checkpoints",), message, (("even_checkpoints",),))]
         if self.max_steps < self.keep_checkpoints:
-            message = f"{self.keep_checkpoints} is more than max_steps ({self.max_steps}) has steps"
+            message = f"{self.keep_checkpoints} is more than max_steps ({self.max_steps}) allows"
             return [Finding(("keep_checkpoints",), message, (("max_steps",),))]
         return []

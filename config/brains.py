@@ -37,13 +37,13 @@ class BrainKind:
 
 
 BRAIN_KINDS: Table[BrainKind] = Table(
-    learning=BrainKind("the newest policy of its trainer", None),
+    learning=BrainKind("the trainer's newest policy", None),
     random=BrainKind(
-        "actions at random, uniform in [-1, 1] or among the allowed choices",
+        "random actions, uniform in [-1, 1] or among the allowed choices",
         "headrace.stages.brains.kinds:make_uniform",
     ),
     scripted=BrainKind(
-        "the scripted player of a built-in game, or `module:Class` for one of your own",
+        "the scripted player of a built-in game, or `module:Class` for your own",
         "headrace.stages.brains.kinds:make_script",
         None,
     ),
@@ -54,8 +54,8 @@ BRAIN_KINDS: Table[BrainKind] = Table(
         ("deterministic",),
     ),
     player=BrainKind(
-        "a person's keys on the live page, in all games of the run's only instance, which waits for the person; needs "
-        "`--monitor-control`",
+        "a person with the keyboard on the live page, in every game of the run's only instance, which waits for the "
+        "person; needs `--monitor-control`",
         "headrace.stages.exhibition.own_game:make_player",
     ),
 )
@@ -79,33 +79,33 @@ def kind_of(use: str) -> str | None:
     return "model" if looks_like_a_path else None
 
 
-def check_use(use: str, more: Collection[str] = (), persons: bool = False) -> str:
+def check_use(use: str, more: Collection[str] = (), people: bool = False) -> str:
     """Check and return a `use`, or one of some additional words.
 
     Args:
         use: the value to check.
         more: the additional words.
-        persons: True if a person is allowed.
+        people: True if a person is allowed.
 
     Raises:
         ValueError: if it is neither.
     """
     if use == LEARNING:
         raise ValueError(
-            "'learning' is no brain that could be listed: a trainer's policy decides in the games that the others "
-            "leave; leave it out, and give them weights below 1"
+            "'learning' can't be in a list of brains: the trainer's policy plays the games that the listed brains "
+            "don't; leave it out, and give the listed brains weights that add up to less than 1"
         )
-    if use == PLAYER and not persons:
+    if use == PLAYER and not people:
         raise ValueError(
-            "'player' is a person, who decides only as the 'brain' of a behaviour, in all its games (docs/play.md); "
-            "name another opponent, or give that behaviour 'brain: {use: player, teams: [1]}'"
+            "'player' is a person, who can only be the 'brain' of a behaviour, in all its games (docs/play.md); name "
+            "another opponent, or set 'brain: {use: player, teams: [1]}' for that behaviour"
         )
     if use in more or kind_of(use) is not None:
         return user_path(use) if kind_of(use) == "model" else use
-    left_out = (LEARNING,) if persons else (LEARNING, PLAYER)
+    left_out = (LEARNING,) if people else (LEARNING, PLAYER)
     words = [*more, *(word for word in BRAIN_KINDS if kind_of(word) == word and word not in left_out)]
     raise ValueError(
-        f"'{use}' is no brain; expected {', '.join(map(repr, words))}, 'module:Class' of a scripted player, or a "
+        f"'{use}' is not a brain; expected {', '.join(map(repr, words))}, 'module:Class' of a scripted player, or a "
         f"model: a .pt or .onnx file, or the folder of a run, such as results/first{suggest(use, words)}"
     )
 
@@ -123,7 +123,7 @@ def check_with(use: str, arguments: Mapping[str, object], named: str = "use") ->
         if name not in accepted
     ]
     found += [
-        Finding((key, name), f"{value!r} does not fit; expected true or false")
+        Finding((key, name), f"{value!r} is not valid; expected true or false")
         for name, value in arguments.items()
         if name == "deterministic" and name in accepted and not isinstance(value, bool)
     ]
@@ -187,7 +187,7 @@ class OwnBrainSettings(BrainSettings):
     """A brain of a behaviour: it decides for its agents, or for some of its teams, in its share of the games."""
 
     use: Annotated[
-        Text, BeforeValidator(lambda value: check_use(value, persons=True) if isinstance(value, str) else value)
+        Text, BeforeValidator(lambda value: check_use(value, people=True) if isinstance(value, str) else value)
     ] = Field(description=f"{meanings(LEARNING)}.")
     teams: Annotated[tuple[Int, ...] | None, BeforeValidator(as_tuple)] = Field(
         None, min_length=1, description="Ids of the teams that the brain controls; null: all teams."
@@ -208,14 +208,14 @@ def check_brains(brains: Sequence[BrainSettings], key: str) -> list[Finding]:
     found = []
     for index, brain in enumerate(brains):
         if brain.name in [before.name for before in brains[:index]]:
-            message = f"'{brain.name}' is another one's, too; give each a `name` of its own"
+            message = f"'{brain.name}' is the name of several brains; give each one a unique `name`"
             found.append(Finding((key, index, "name" if brain._is_set("name") else "use"), message))
     teams = {team for brain in brains for team in (getattr(brain, "teams", None) or ())} | {None}
     for team in sorted(teams, key=str):
         total = sum(brain.weight for brain in brains_of_team(brains, team))
         if total > 1 + _ROUNDING:
             which = "" if team is None else f" of team {team}"
-            message = f"the weights{which} are shares of the games, and add up to {total:g}; expected 1 at most"
+            message = f"the weights{which} are shares of the games and add up to {total:g}; expected at most 1"
             return [*found, Finding((key,), message)]
     return found
 

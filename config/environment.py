@@ -32,27 +32,32 @@ class KeySettings(Settings):
     """The action of a key while it is pressed."""
 
     branch: Int | None = Field(None, ge=0, description="Discrete branch in which the key chooses `value`.")
-    index: Int | None = Field(None, ge=0, description="Instead of `branch`: continuous action that is `value`.")
-    value: Float = Field(description="Choice, counted from 0, or value of the continuous action, -1 to 1.")
+    index: Int | None = Field(
+        None, ge=0, description="Instead of `branch`: index of the continuous action that takes `value`."
+    )
+    value: Float = Field(description="The choice, counted from 0, or the value of the continuous action, from -1 to 1.")
 
     def _mistakes(self) -> Iterator[Finding]:
         if (self.branch is None) == (self.index is None):
-            both = "stand beside each other" if self.branch is not None else "are both missing"
+            both = "are both given" if self.branch is not None else "are both missing"
             yield Finding(
                 ("index",) if self.branch is not None else (),
                 f"'branch' and 'index' {both}; expected 'branch' for a discrete action or 'index' for a continuous one",
                 (("branch",),),
             )
         if self.branch is not None and not (self.value >= 0 and self.value.is_integer()):
-            yield Finding(("value",), f"{self.value:g} is no choice of a branch; expected a whole number from 0 on")
+            yield Finding(
+                ("value",),
+                f"{self.value:g} is not a choice of a discrete branch; expected a whole number of at least 0",
+            )
 
 
 class KeyMapSettings(Settings):
     """The keys of a person who plays for a behaviour."""
 
     press: dict[Text, KeySettings] = Field(
-        description="By key, as browsers name it: `ArrowLeft`, `Space`, `a`. Of several pressed keys for one action, "
-        "the last one in this list counts; continuous values are added up."
+        description="Actions by key, with the browser's name for it: `ArrowLeft`, `Space`, `a`. If several keys for "
+        "one action are pressed, the last key in this list counts; continuous values are added up."
     )
     rest: Annotated[tuple[Int, ...], BeforeValidator(as_tuple)] = Field(
         (), description="Choice of each discrete branch while none of its keys is pressed; empty: 0."
@@ -70,7 +75,7 @@ def _short_form(value: Any) -> Any:
     if value not in (*OBSERVATION_KINDS, "goal"):
         words = ", ".join(f"'{word}'" for word in (*OBSERVATION_KINDS, "goal"))
         raise ValueError(
-            f"'{value}' is not known; expected one of {words}, or a map such as {{kind: set, goal: false}}"
+            f"'{value}' is not valid; expected one of {words}, or a map such as {{kind: set, goal: false}}"
         )
     return {"goal": True} if value == "goal" else {"kind": value}
 
@@ -86,7 +91,7 @@ def _team(value: Any) -> Any:
         return number
     if value is None or value == "each":
         return value
-    raise ValueError(f"{value!r} does not fit; expected a whole number of at least 0, or 'each'")
+    raise ValueError(f"{value!r} is not valid; expected a whole number of at least 0, or 'each'")
 
 
 class ObservationSettings(Settings):
@@ -95,7 +100,7 @@ class ObservationSettings(Settings):
     kind: Annotated[Text, one_of(OBSERVATION_KINDS)] | None = Field(
         None,
         description="; ".join(f"`{name}`: {kind.meaning}" for name, kind in OBSERVATION_KINDS.items())
-        + "; null: as its space suggests.",
+        + "; null: derived from its space.",
     )
     goal: Flag = Field(
         False,
@@ -103,7 +108,9 @@ class ObservationSettings(Settings):
         "the default is true for a vector `desired_goal`.",
     )
     channels: Literal["first", "last"] | None = Field(
-        None, description="Place of an image's channels; null: next to two equal dimensions, else the smallest."
+        None,
+        description="Place of an image's channels; null: next to two equal dimensions, otherwise the smallest "
+        "dimension.",
     )
     max_entities: Int | None = Field(
         None,
@@ -117,8 +124,9 @@ class WrapperSettings(Settings):
     """A wrapper round each single environment. Short: only its `use`."""
 
     use: Reference = Field(
-        description="`module:callable` that takes an environment first, such as "
-        "`gymnasium.wrappers:TimeAwareObservation`; modules next to the YAML and in the working directory are found."
+        description="`module:callable` whose first argument is an environment, such as "
+        "`gymnasium.wrappers:TimeAwareObservation`; modules next to the YAML and in the working directory are "
+        "found."
     )
     with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for the wrapper.")
 
@@ -140,8 +148,8 @@ class RoleSettings(Settings):
     team: Annotated[int | Literal["each"] | None, BeforeValidator(_team)] = Field(
         None,
         description="Their team: 0, 1, … without gaps; `each`: every agent is a separate team, numbered in the "
-        "environment's order; null: 0, but the only two agents of an environment are opponents if they share a "
-        "behaviour and are not a group, and so are all players of an OpenSpiel game with individual rewards.",
+        "environment's order; null: 0. Two exceptions are opponents: the only two agents of an environment, if they "
+        "share a behaviour and are not a group, and the players of an OpenSpiel game with individual rewards.",
     )
     group: Flag = Field(
         False,
@@ -164,8 +172,8 @@ class ActionRepeatSettings(Settings):
         None,
         gt=1,
         le=1000,
-        description="Instead of `steps`: the policy chooses, with each action, for how many environment steps it is "
-        "held, from 1 to this. Actions get a discrete branch `step_mul` for it.",
+        description="Instead of `steps`: with each action, the policy chooses the number of environment steps to hold "
+        "it, from 1 to this. The choice is a discrete branch `step_mul` of the actions.",
     )
     discount: Float = Field(
         1.0,
@@ -177,7 +185,7 @@ class ActionRepeatSettings(Settings):
 
     def _mistakes(self) -> Iterator[Finding]:
         if (self.steps is None) == (self.max is None):
-            both = "stand beside each other" if self.max is not None else "are both missing"
+            both = "are both given" if self.max is not None else "are both missing"
             message = f"'steps' and 'max' {both}; expected 'steps' for a fixed repeat or 'max' for a learned one"
             yield Finding(("max",) if self.max is not None else (), message, (("steps",),))
 
@@ -208,20 +216,21 @@ class EnvironmentSettings(ChoosingSettings):
     game: Text | None = Field(
         None,
         min_length=1,
-        description="Name of a game of OpenSpiel: `leduc_poker`, `leduc_poker(players=3)`, or `my_module:my_game` "
-        "where a module registers it.",
+        description="Name of a game of OpenSpiel: `leduc_poker`, `leduc_poker(players=3)`, or `my_module:my_game` for "
+        "a game that a module registers.",
     )
     api: Literal["auto", "parallel", "aec"] = Field(
         "auto",
-        description="Of a PettingZoo environment: all agents act at once (`parallel`) or one after the other (`aec`); "
+        description="For a PettingZoo environment: all agents act simultaneously (`parallel`) or in turns (`aec`); "
         "`auto`: parallel if the package has a parallel environment.",
     )
     num_envs: Int = Field(
         1,
         gt=0,
         le=100_000,
-        description="Environment instances in each actor, or of all actors where `pipeline.hosts.actors.replicas` is "
-        "`auto`. `auto`: as many as pay, by the time that their steps take; it changes what is learned.",
+        description="Environment instances in each actor, or in all actors together if "
+        "`pipeline.hosts.actors.replicas` is `auto`. `auto`: as many as speed up the run, according to the measured "
+        "time of a step; the number affects learning.",
         json_schema_extra={"default_text": "`env_settings.num_envs`"},
     )
     options: PlainMap = Field(
@@ -235,67 +244,67 @@ class EnvironmentSettings(ChoosingSettings):
         "scale",
         description="Continuous actions of a policy that lie between -1 and 1 are scaled to the bounds of the "
         "environment's space, or policies act in that space's own numbers, which are clipped at its bounds, as with "
-        "Stable-Baselines3's PPO; `clip` does not go with `sac`.",
+        "Stable-Baselines3's PPO; `clip` can't be combined with `sac`.",
     )
     action_repeat: Annotated[ActionRepeatSettings | None, BeforeValidator(_repeat_in_short)] = Field(
         None,
-        description="Environment steps that an action is held for: a number, `{max: …}` where the policy chooses it; "
-        "null: 1. The rewards of these steps are added up; each agent chooses again when its own hold is over, its "
-        "episode ends or a mask forbids what it does: [algorithms](algorithms.md#action-repeat).",
+        description="Environment steps for which an action is held: a number, or `{max: …}` to let the policy choose; "
+        "null: 1. The rewards of these steps are added up. Each agent chooses again when its hold is over, its "
+        "episode ends or a mask forbids its action: [algorithms](algorithms.md#action-repeat).",
     )
     max_episode_steps: Int | None = Field(
         None,
         gt=0,
         le=10**9,
         description="Steps after which an episode is truncated, which is not a termination: the critic estimates the "
-        "rest of the return. Environments of Gymnasium, PettingZoo and OpenSpiel are then reset; others continue, and "
-        "the agents' next episodes begin where they are. null: only the environment's own limit, which always applies.",
+        "rest of the return. Environments of Gymnasium, PettingZoo and OpenSpiel are then reset; other environments "
+        "continue, and the next episode begins in the current state. null: only the environment's own limit, which "
+        "always applies.",
     )
     observations: dict[Text, Annotated[ObservationSettings, BeforeValidator(_short_form)]] = Field(
         default_factory=dict,
-        description="Kinds of observations, by name: the key in a Dict, the index in a Tuple, with dots "
-        "where they are nested (`state.position`); `observation` where there is only one.",
+        description="Kinds of observations, by name: the key in a Dict, the index in a Tuple, with dots for nested "
+        "observations (`state.position`); `observation` if there is only one.",
     )
     behavior: Text | None = Field(
         None,
         min_length=1,
-        description="Behaviour name of an environment that has only one kind of agent.",
+        description="Behaviour name, for an environment with only one kind of agent.",
         json_schema_extra={"default_text": "the only key of `behaviors`"},
     )
     behaviors: dict[Text, Annotated[RoleSettings, BeforeValidator(_role_in_short)]] = Field(
         default_factory=dict,
-        description="Of a PettingZoo environment, or OpenSpiel's `player_0`, `player_1`, …: roles of agents, by their "
-        "name or a pattern such as `adversary_*`; the first that fits counts. By default all are "
-        "`behavior`.",
+        description="Roles of the agents of a PettingZoo environment, or of OpenSpiel's `player_0`, `player_1`, …, by "
+        "name or by a pattern such as `adversary_*`; the first match counts. By default, every agent has `behavior`.",
     )
     outcome: Literal["return", "last_reward"] = Field(
         "return",
-        description="Winner of a game of PettingZoo's or OpenSpiel's with several teams: the team whose agents' "
-        "rewards add up to most, over the whole episode (`return`) or in its last step (`last_reward`).",
+        description="Winner of a PettingZoo or OpenSpiel game with several teams: the team with the highest sum of "
+        "rewards, over the whole episode (`return`) or in the last step (`last_reward`).",
     )
     rotate_sides: Flag | None = Field(
         None,
-        description="Teams of a game of PettingZoo's or OpenSpiel's change sides with every episode, so that each "
-        "learns all of them; null: if the sides have the same behaviours.",
+        description="The teams of a PettingZoo or OpenSpiel game swap sides at every episode, so that each team "
+        "learns every side; null: true if the sides have the same behaviours.",
     )
 
     info_keys: Annotated[tuple[Text, ...], BeforeValidator(as_tuple)] = Field(
         (),
         max_length=32,
-        description="Keys of the `info` that an environment of Gymnasium or PettingZoo, or a game made with Godot, "
-        "gives at an episode's end, whose numbers are reported as statistics `Environment/<key>`. `is_success` or "
-        "`success` needs none: it is `Environment/Success Rate` ([statistics](statistics.md#environment)).",
+        description="Keys of the `info` at the end of an episode, for environments of Gymnasium or PettingZoo and "
+        "games made with Godot. Their numbers are reported as statistics `Environment/<key>`. `is_success` and "
+        "`success` are always reported, as `Environment/Success Rate` ([statistics](statistics.md#environment)).",
     )
     keys: dict[Text, KeyMapSettings] = Field(
         default_factory=dict,
         description="Keys for a person who plays on the live page, by behaviour name, or id (`Volley?team=1`): "
-        "[play](play.md#keys). Behaviours that are left out use the game's own keys, or numbers and arrows.",
+        "[play](play.md#keys). Other behaviours use the game's own keys, or numbers and arrows.",
     )
     sides: dict[Text, Text] = Field(
         default_factory=dict,
-        description="What people call a side in a game on the live page, so that a person knows which pieces, or which "
-        "colour, are theirs ([play](play.md#sides)); by agent, behaviour name or id. Left out: what the environment's "
-        "`metadata` has as `sides`, or the agents' names.",
+        description="Name of each side on the live page, so that a player knows which pieces or colour to play "
+        "([play](play.md#sides)); by agent, behaviour name or id. If left out: the `sides` of the environment's "
+        "`metadata`, or the agents' names.",
     )
 
     @property
@@ -308,16 +317,16 @@ class EnvironmentSettings(ChoosingSettings):
         written = [name for name in kind.made_by if getattr(self, name) is not None]
         if kind.made_by and not written:
             needed = " or ".join(f"'{name}'" for name in kind.made_by)
-            message = f"needs {needed}, which names what to make; add '{kind.example}' or the like"
+            message = f"needs {needed}, which names what to make; add a line such as '{kind.example}'"
             yield Finding((), message, tuple((name,) for name in kind.made_by))
         for name in written[1:]:
-            yield Finding((name,), f"stands beside '{written[0]}'; keep one of the two", ((written[0],),))
+            yield Finding((name,), f"can't be combined with '{written[0]}'; keep one of the two", ((written[0],),))
         fitting = {*FOR_EVERY_KIND, *kind.made_by, *kind.keys}
         for name in changed(self):
             if name in EnvironmentSettings.model_fields and name not in fitting:
                 others = [f"'{key}'" for key, other in ENVIRONMENT_KINDS.items() if name in other.made_by + other.keys]
                 only = f"kind {others[0]}" if len(others) == 1 else f"kinds {', '.join(others[:-1])} and {others[-1]}"
-                message = f"does not go with kind '{self.kind}', only with {only}; leave it out"
+                message = f"can't be combined with kind '{self.kind}', only with {only}; leave it out"
                 yield Finding((name,), message, (("kind",),))
 
 
@@ -334,19 +343,19 @@ class GodotSettings(EnvironmentSettings):
         60,
         gt=0,
         le=10_000,
-        description="Frames per second of game time of a build, which then runs as fast as the machine can; null: in "
-        "real time, and at most eight physics frames a drawn one.",
+        description="Frames per second of game time of a build, which then runs as fast as the machine allows; null: "
+        "in real time, with at most eight physics frames per rendered frame.",
     )
     pictures: Literal["auto", "interleaved", "planar"] = Field(
         "auto",
-        description="Order of pictures' bytes: pixel by pixel (`interleaved`, as the addon's cameras send them) or "
-        "channel by channel (`planar`); `auto`: interleaved if the game announces three or four channels.",
+        description="Order of the bytes in an image: pixel by pixel (`interleaved`, as the addon's cameras send them) "
+        "or channel by channel (`planar`); `auto`: interleaved if the game announces three or four channels.",
     )
     calls: dict[Text, Text] = Field(
         default_factory=dict,
-        description="Methods of the agents that tell a running game of `environment_parameters`: by parameter, a name "
-        "with `{value}` for its new value (`set_lesson_{value}`; `0.5` is written `0_5`). Builds get the values at "
-        "their start in any case, as arguments.",
+        description="Methods of the agents that set `environment_parameters` in a running game: by parameter, a name "
+        "with `{value}` for the new value (`set_lesson_{value}`; `0.5` is written `0_5`). Builds always receive the "
+        "initial values as arguments.",
     )
 
     @field_validator("calls")
@@ -365,7 +374,7 @@ class GodotSettings(EnvironmentSettings):
     def _a_number(cls, value: ActionRepeatSettings | None) -> ActionRepeatSettings | None:
         if value is not None and (value.steps is None or value.discount != 1):
             raise ValueError(
-                "is the number of physics frames between decisions, such as 8; the addon takes no other form"
+                "must be the number of physics frames between decisions, such as 8; the addon accepts no other form"
             )
         return value
 

@@ -97,7 +97,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         one_after_another=True,
     ),
     pettingzoo=EnvironmentKind(
-        meaning="any PettingZoo environment, of many agents",
+        meaning="any PettingZoo environment, with many agents",
         group="headrace.stages.environments.pettingzoo.making:make_pettingzoo_group",
         made_by=("id", "factory"),
         example="id: mpe2.simple_tag_v3",
@@ -110,7 +110,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         one_after_another=True,
     ),
     open_spiel=EnvironmentKind(
-        meaning="any game of OpenSpiel, one player after the other",
+        meaning="any OpenSpiel game, whose players act in turns",
         group="headrace.stages.environments.open_spiel.making:make_open_spiel_group",
         made_by=("game",),
         example="game: leduc_poker",
@@ -118,7 +118,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         check="headrace.config.section_checks:check_roles",
         references="headrace.stages.environments.open_spiel.making:named_in_openspiel",
         one_after_another=True,
-        not_shown="OpenSpiel's games have no pictures to be shown",
+        not_shown="OpenSpiel's games have no images to show",
     ),
     mlagents=EnvironmentKind(
         meaning="any object with the interface of ML-Agents' low-level API",
@@ -127,10 +127,10 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         example="factory: my_module:make_environment",
         keys=("options",),
         engine_settings=_UNITY_ENGINE,
-        not_shown="environments of kind mlagents have no pictures to be shown",
+        not_shown="environments of kind mlagents have no images to show",
     ),
     unity=EnvironmentKind(
-        meaning="what `env_settings` says, as without this section",
+        meaning="the environment of `env_settings`, as without this section",
         group="headrace.stages.environments.unity.making:make_unity_group",
         check="headrace.config.section_checks:check_programs",
         references="headrace.stages.environments.unity.making:named_channels",
@@ -145,7 +145,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         "play in the Editor with the behavior type 'Heuristic Only'",
     ),
     godot=EnvironmentKind(
-        meaning="a game made with Godot, with the addon of Godot RL Agents; `env_settings` says which build",
+        meaning="a game made with Godot, with the Godot RL Agents addon; `env_settings` names the build",
         group="headrace.stages.environments.godot.making:make_godot_group",
         keys=("behavior", "behaviors", "info_keys"),
         settings="headrace.config.environment:GodotSettings",
@@ -162,7 +162,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         holds_actions=True,
     ),
     open_protocol=EnvironmentKind(
-        meaning="a game of any engine that speaks the open protocol (docs/protocol.md), as `env_settings` says",
+        meaning="a game of any engine that speaks the open protocol (docs/protocol.md), set by `env_settings`",
         group="headrace.stages.environments.open_protocol.making:make_open_group",
         settings="headrace.config.environment:OpenProtocolSettings",
         check="headrace.config.section_checks:check_programs",
@@ -172,7 +172,7 @@ ENVIRONMENT_KINDS: Table[EnvironmentKind] = Table(
         defaults={"env_settings": {"base_port": 12008}},
         apart=True,
         editor="the game",
-        not_shown="games of the open protocol show themselves: watch the game in its own window",
+        not_shown="a game of the open protocol draws its own window: watch it there",
     ),
 )
 """The kinds by `environment.kind`."""

@@ -28,7 +28,7 @@ class ConstantParameters(Settings):
 class UniformParameters(Settings):
     """`sampler_parameters` of a `uniform` sampler."""
 
-    min_value: Float = Field(0.0, description="Least value.")
+    min_value: Float = Field(0.0, description="Minimum value.")
     max_value: Float = Field(1.0, description="Maximum value; at least `min_value`.")
     seed: Int = Field(-1, ge=-1, description=_SEED)
 
@@ -48,7 +48,7 @@ class GaussianParameters(Settings):
 
 def _interval(value: object) -> object:
     if isinstance(value, list | tuple) and len(value) != 2:
-        raise ValueError(f"has {len(value)} numbers; expected a pair [least, greatest]")
+        raise ValueError(f"has {len(value)} numbers; expected a pair [min, max]")
     return as_tuple(value)
 
 
@@ -73,28 +73,28 @@ class ConstantSampler(Settings):
     """Always the same value."""
 
     sampler_type: Literal["constant"] = Field(description="`constant`.")
-    sampler_parameters: ConstantParameters = Field(description="Its parameters.")
+    sampler_parameters: ConstantParameters = Field(description="The sampler's parameters.")
 
 
 class UniformSampler(Settings):
     """Any value of a range, each as likely as the others."""
 
     sampler_type: Literal["uniform"] = Field(description="`uniform`.")
-    sampler_parameters: UniformParameters = Field(description="Its parameters.")
+    sampler_parameters: UniformParameters = Field(description="The sampler's parameters.")
 
 
 class GaussianSampler(Settings):
     """Values around a mean."""
 
     sampler_type: Literal["gaussian"] = Field(description="`gaussian`.")
-    sampler_parameters: GaussianParameters = Field(description="Its parameters.")
+    sampler_parameters: GaussianParameters = Field(description="The sampler's parameters.")
 
 
 class MultiRangeSampler(Settings):
     """Values of several ranges."""
 
     sampler_type: Literal["multirangeuniform"] = Field(description="`multirangeuniform`.")
-    sampler_parameters: MultiRangeParameters = Field(description="Its parameters.")
+    sampler_parameters: MultiRangeParameters = Field(description="The sampler's parameters.")
 
 
 Sampler: TypeAlias = Annotated[
@@ -113,19 +113,19 @@ class CompletionCriteria(Settings):
     behavior: Text = Field(description="Name of the behaviour to measure.")
     measure: Annotated[Literal["reward", "progress", "Elo"], BeforeValidator(_measure)] = Field(
         "reward",
-        description="`reward`: mean return of the lesson's newest episodes; `progress`: its step / `max_steps`; "
-        "`Elo`: the rating of its newest policy, with self-play.",
+        description="`reward`: mean return of the lesson's newest episodes; `progress`: the behaviour's step / "
+        "`max_steps`; `Elo`: the rating of its newest policy, with self-play.",
     )
     min_lesson_length: Int = Field(
         0,
         ge=0,
-        description="Episodes of the lesson before it may end. The mean return is that of as many episodes (at "
-        "least 1); where several criteria name the behaviour, the greatest counts.",
+        description="Minimum number of episodes in the lesson. The mean return covers this many episodes (at least "
+        "1); if several criteria name the behaviour, the largest number counts.",
     )
     signal_smoothing: Flag = Field(
         True,
-        description="For `reward`: smooth the mean return, giving its previous value in the lesson a weight of one "
-        "quarter.",
+        description="For `reward`: smooth the mean return, with a weight of one quarter for its previous value in the "
+        "lesson.",
     )
     threshold: Float = Field(0.0, description="Value to exceed, which may be negative; from 0 to 1 for `progress`.")
     require_reset: Flag = Field(
@@ -136,7 +136,7 @@ class CompletionCriteria(Settings):
 
     def _mistakes(self) -> Iterator[Finding]:
         if self.measure == "progress" and not 0 <= self.threshold <= 1:
-            message = f"{self.threshold:g} is no share of max_steps; expected 0 to 1 for 'measure: progress'"
+            message = f"{self.threshold:g} is not a fraction of max_steps; expected 0 to 1 for 'measure: progress'"
             yield Finding(("threshold",), message, (("measure",),))
 
 
@@ -157,7 +157,7 @@ class Lesson(Settings):
     name: Text = Field(min_length=1, description="The lesson's name in the console.")
     value: ParameterValue = Field(description="The parameter's value during the lesson: a number or a sampler.")
     completion_criteria: CompletionCriteria | None = Field(
-        None, description="When to go on to the next lesson; required in all but the last."
+        None, description="When to move to the next lesson; required in every lesson except the last."
     )
 
 
@@ -172,8 +172,8 @@ class Curriculum(Settings):
         for index, lesson in enumerate(self.curriculum[:-1]):
             if lesson.completion_criteria is None:
                 message = (
-                    f"lesson '{lesson.name}' has no completion_criteria, which all lessons but the last need "
-                    "(behavior, measure, threshold)"
+                    f"lesson '{lesson.name}' has no completion_criteria (behavior, measure, threshold), which every "
+                    "lesson except the last needs"
                 )
                 involved = (("curriculum", index, "completion_criteria"),)
                 yield Finding(("curriculum", index), message, involved)

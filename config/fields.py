@@ -86,7 +86,7 @@ def is_reference(text: str) -> bool:
 def hint_at_module(text: str) -> str:
     """Return a hint if a text is a file's path instead of a module's name, else an empty string."""
     is_path = not {"/", "\\"}.isdisjoint(text) or ".py:" in text
-    return "; name the module, not its file: my.py beside the YAML is 'my:MyClass'" if is_path else ""
+    return "; name the module, not its file: my.py next to the YAML is 'my:MyClass'" if is_path else ""
 
 
 def to_number(text: str) -> int | float | None:
@@ -141,7 +141,7 @@ def _any_path(value: object, check: ValidatorFunctionWrapHandler) -> object:
 def _reference(value: object) -> object:
     if isinstance(value, str) and not is_reference(value):
         example = "'my_package.my_module:MyClass'"
-        raise ValueError(f"'{value}' is not of the form module:Name, such as {example}{hint_at_module(value)}")
+        raise ValueError(f"'{value}' is not valid; expected module:Name, such as {example}{hint_at_module(value)}")
     return value
 
 
@@ -166,7 +166,7 @@ def _device(value: object) -> object:
     if isinstance(value, str):
         kind, _, index = value.partition(":")
         if kind == "gpu" or not kind.isalpha() or (":" in value and not index.isdecimal()):
-            raise ValueError(f"'{value}' is no torch device; expected 'cpu', 'cuda', 'cuda:1' or the like")
+            raise ValueError(f"'{value}' is not a torch device; expected a name like 'cpu', 'cuda' or 'cuda:1'")
     return value
 
 

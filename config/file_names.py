@@ -42,7 +42,7 @@ def name_of_file(file: str) -> str:
 def why_not_on_windows(name: str) -> str:
     """Return why Windows does not allow a file of this name; empty if it does."""
     if sign := _NOT_IN_NAMES.search(name):
-        return f"Windows has no files with {sign[0]!r} in their names"
+        return f"Windows does not allow {sign[0]!r} in file names"
     if _DEVICE.match(name):
-        return "Windows has a device of this name"
+        return "Windows has a device with this name"
     return "Windows drops a dot or space at the end of a name" if _AT_END.search(name) else ""

@@ -39,7 +39,7 @@ HOST_KINDS: Table[HostKind] = Table(
     process=HostKind("separate processes", "headrace.pipeline.hosts.process:ProcessHosts"),
     inline=HostKind("in the main process", "headrace.pipeline.hosts.inline:InlineHosts", in_main=True),
     ray=HostKind(
-        "actors of Ray, on this machine or a cluster",
+        "Ray actors, on this machine or a cluster",
         "headrace.pipeline.hosts.ray.hosts:RayHosts",
         on_ray=True,
         extra="ray",
@@ -61,17 +61,21 @@ class HostResources(Settings):
     """What a host on Ray asks for. Ray starts a host on a node with these resources free, and reserves them."""
 
     cpus: Float | None = Field(
-        None, ge=0, le=10_000, description="CPUs.", json_schema_extra={"default_text": "1; 0 in a Ray of the run's own"}
+        None,
+        ge=0,
+        le=10_000,
+        description="CPUs.",
+        json_schema_extra={"default_text": "1; 0 if the run starts Ray itself"},
     )
     gpus: Float = Field(0.0, ge=0, le=1000, description="GPUs; a fraction shares one.")
     memory: Int | None = Field(None, gt=0, le=2**50, description="Bytes of memory; null: not considered.")
     custom: PlainMap = Field(
         default_factory=dict,
-        description="Amounts of resources of your own, by the names that nodes offer them under; "
-        "`node:10.0.0.7: 0.01` asks for the node with this address.",
+        description="Amounts of custom resources, by the names under which nodes offer them; "
+        "`node:10.0.0.7: 0.01` requests the node with this address.",
     )
     placement: Literal["spread", "pack"] = Field(
-        "spread", description="Over as many nodes as there are, or on as few as will do."
+        "spread", description="Spread over all nodes, or packed onto as few as possible."
     )
 
     @field_validator("custom", mode="after")
@@ -79,7 +83,7 @@ class HostResources(Settings):
     def _amounts(cls, custom: PlainMap) -> PlainMap:
         for name, amount in custom.items():
             if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
-                raise ValueError(f"{amount!r} of {name!r} does not fit; expected a number of at least 0")
+                raise ValueError(f"{amount!r} of {name!r} is not valid; expected a number of at least 0")
         return custom
 
 
@@ -89,13 +93,13 @@ class RaySettings(Settings):
     address: Text | None = Field(
         None,
         min_length=1,
-        description="Cluster to join, as `ray start --head` prints it (`host:6379`), or `auto` for the one that this "
-        "machine belongs to; null: Ray is started on this machine, listens on 127.0.0.1 only, and ends with the run.",
+        description="Cluster to join, as `ray start --head` prints it (`host:6379`), or `auto` for the cluster of this "
+        "machine; null: the run starts Ray on this machine, listening only on 127.0.0.1, and stops it at the end.",
     )
     runtime_env: PlainMap = Field(
         default_factory=dict,
-        description="Ray's runtime environment (`pip`, `env_vars`, `working_dir`, …) of the hosts on a cluster; the "
-        "modules of your own that the YAML names are added to it.",
+        description="Ray's runtime environment (`pip`, `env_vars`, `working_dir`, …) of the hosts on a cluster; your "
+        "own modules that the YAML names are added to it.",
     )
 
 
@@ -108,16 +112,16 @@ class _Hosts(ChoosingSettings):
 
     kind: HostKindName = Field("process", description=_KINDS)
     resources: HostResources = Field(
-        default_factory=HostResources, description="What each of them asks for; `kind: ray` only."
+        default_factory=HostResources, description="Resources that each host requests; `kind: ray` only."
     )
 
     def _mistakes(self) -> Iterator[Finding]:
         if self._is_set("resources") and changed(self.resources) and self.kind and not HOST_KINDS[self.kind].on_ray:
-            message = f"hosts of kind '{self.kind}' can't ask for resources; drop them, or use kind: ray"
+            message = f"hosts of kind '{self.kind}' can't request resources; leave the resources out, or use kind: ray"
             yield Finding(("resources",), message, (("kind",),))
 
 
-_AUTO_KIND = f"{_KINDS[:-1]}. `auto`: `process` where there are several cores, else `inline`."
+_AUTO_KIND = f"{_KINDS[:-1]}. `auto`: `process` if there are several cores, otherwise `inline`."
 
 
 class ActorHosts(_Hosts):
@@ -130,8 +134,9 @@ class ActorHosts(_Hosts):
         1,
         gt=0,
         le=256,
-        description="How many of them. A number: each has `environment.num_envs` instances. `auto`: as many as pay on "
-        "this machine, which share `environment.num_envs` instances, so that what is learned does not depend on it.",
+        description="Number of actors. With a number, each actor has `environment.num_envs` instances. `auto`: as "
+        "many as speed up the run on this machine; they share `environment.num_envs` instances, so learning does not "
+        "depend on the number.",
         json_schema_extra={"default_text": "`auto`"},
     )
 
@@ -139,7 +144,7 @@ class ActorHosts(_Hosts):
 def _auto_or_number(value: object) -> object:
     if value == "auto" or (type(value) is int and 1 <= value <= MOST_AT_ONCE):
         return value
-    raise ValueError(f"{value!r} does not fit; expected 'auto' or a whole number from 1 to {MOST_AT_ONCE}")
+    raise ValueError(f"{value!r} is not valid; expected 'auto' or a whole number from 1 to {MOST_AT_ONCE}")
 
 
 AutoOrNumber = Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_auto_or_number)]
@@ -158,20 +163,20 @@ class LearnerHosts(_Hosts):
         gt=0,
         le=64,
         description="Replicas of each trainer, which learn together: each computes its part of every minibatch, and "
-        "the sum of their gradients is that of a single trainer. With several GPUs each has its own.",
+        "the sum of their gradients is that of a single trainer. If there are several GPUs, each replica has its own.",
     )
     processes: AutoOrNumber = Field(
         "auto",
-        description="Processes that all learners share, at most, with `kind: process` and one replica: what kills one "
-        "ends all learners in it, and each is started again. `auto`: as many as there are cores. On Windows "
-        "each learner has its own process.",
+        description="Maximum number of processes for all learners, with `kind: process` and one replica. If a process "
+        "dies, all its learners die and are restarted. `auto`: the number of cores. On Windows, each learner has its "
+        "own process.",
     )
     threads: AutoOrNumber = Field(
         "auto",
-        description="Threads that each trainer computes with. `auto`: the fastest of 1, 2, 4, … by the first updates, "
-        "as far as actors and other learners leave cores over (`sac` with gradients by hand, for which actors mostly "
-        "wait, tries a second one in any case); a resume keeps it. 1 if `deterministic`, with `record` or "
-        "`replay`, with replicas and on Ray; inline as many as the process is set to.",
+        description="Threads of each trainer. `auto`: the fastest of 1, 2, 4, … in the first updates, limited to the "
+        "cores that actors and other learners leave free (`sac` with hand-written gradients always tries a second "
+        "thread, because actors mostly wait for it); a resumed run keeps the number. `auto` is 1 if `deterministic`, "
+        "with `record` or `replay`, with replicas and on Ray; inline hosts use the process's setting.",
     )
 
 
@@ -221,19 +226,21 @@ class HostsSettings(Settings):
 
 
 class PlacementSettings(Settings):
-    """Where a learner of a league and its actors run, in place of what all hosts have."""
+    """Where a learner of a league and its actors run, instead of the settings for all hosts."""
 
     device: Device | None = Field(
-        None, description="Torch device of its trainer, such as `cpu` or `cuda:1`; null: `torch_settings.device`."
+        None,
+        description="Torch device of the learner's trainer, such as `cpu` or `cuda:1`; null: `torch_settings.device`.",
     )
     actors: HostResources | None = Field(
         None,
-        description="What each of its actors asks for; `kind: ray` only. Null: `pipeline.hosts.actors.resources`.",
+        description="Resources that each of the learner's actors requests; `kind: ray` only. null: "
+        "`pipeline.hosts.actors.resources`.",
     )
     learners: HostResources | None = Field(
         None,
-        description="What its trainer's host asks for, and each replica of it; `kind: ray` only. Null: "
-        "`pipeline.hosts.learners.resources`.",
+        description="Resources that the host of the learner's trainer requests, and each replica; `kind: ray` only. "
+        "null: `pipeline.hosts.learners.resources`.",
     )
 
     def not_on_ray(self, hosts: HostsSettings) -> Iterator[Finding]:
@@ -241,5 +248,5 @@ class PlacementSettings(Settings):
         for part in ("actors", "learners"):
             kind = getattr(hosts, part).kind
             if getattr(self, part) is not None and not HOST_KINDS[kind].on_ray:
-                message = f"hosts of kind '{kind}' can't ask for resources; drop them, or use kind: ray"
+                message = f"hosts of kind '{kind}' can't request resources; leave the resources out, or use kind: ray"
                 yield Finding((part,), message, (("pipeline", "hosts", part, "kind"),))

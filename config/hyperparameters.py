@@ -50,7 +50,9 @@ class Hyperparameters(Settings):
             ValueError: if it has no schedule, or the value is out of bounds.
         """
         if name not in self.scheduled():
-            raise ValueError(f"{name} does not change in a run; what does: {', '.join(self.scheduled()) or 'nothing'}")
+            raise ValueError(
+                f"{name} does not change during a run; these settings do: {', '.join(self.scheduled()) or 'none'}"
+            )
         try:
             return type(self).model_validate({**self.model_dump(), name: value})
         except ValidationError as error:
@@ -87,8 +89,8 @@ def shared_grad_norm_field() -> Any:
     """Return the field of a trainer's `shared_grad_norm`."""
     return Field(
         False,
-        description="`max_grad_norm` is of the gradients of actor and critic together, as in most implementations, not "
-        "of each. Not in ML-Agents.",
+        description="`max_grad_norm` limits the joint norm of the actor's and the critic's gradients, as in most "
+        "implementations, instead of each norm. Not in ML-Agents.",
     )
 
 
@@ -97,8 +99,8 @@ def reward_normalization_field(default: bool = False) -> Any:
     return Field(
         default,
         description="Learn from the environment's rewards divided by the running standard deviation of their "
-        "discounted returns, clipped at ±10, as Stable-Baselines3's `VecNormalize` does; scores and statistics stay in "
-        "the environment's own. Not in ML-Agents.",
+        "discounted returns, clipped at ±10, as Stable-Baselines3's `VecNormalize` does; scores and statistics are "
+        "not scaled. Not in ML-Agents.",
     )
 
 
@@ -109,17 +111,17 @@ class OnPolicyHyperparameters(Hyperparameters):
         1024, gt=0, le=10**9, description="Agent steps per gradient step (the minibatch); at most the whole buffer."
     )
     buffer_size: Int = Field(10240, gt=0, le=10**9, description="Agent steps collected before each update.")
-    learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
+    learning_rate: Float = Field(3e-4, gt=0, description="Adam's initial step size.")
     learning_rate_schedule: Schedule = schedule_field("linear")
     beta: Float = Field(5e-3, ge=0, description="Weight of the entropy bonus.")
-    beta_schedule: Schedule = schedule_field("linear", "Change of `beta` up to `max_steps`.", _AS_LEARNING_RATE)
+    beta_schedule: Schedule = schedule_field("linear", "Schedule of `beta` up to `max_steps`.", _AS_LEARNING_RATE)
     summed_entropy: Flag = Field(
         False,
-        description="The entropy of continuous actions is the sum over them, as in most implementations, not the mean; "
-        "not together with discrete ones. Not in ML-Agents.",
+        description="The entropy of continuous actions is their sum, as in most implementations, instead of their "
+        "mean; not valid together with discrete actions. Not in ML-Agents.",
     )
     epsilon: Float = Field(0.2, gt=0, description="Clip range of the probability ratio.")
-    epsilon_schedule: Schedule = schedule_field("linear", "Change of `epsilon` up to `max_steps`.", _AS_LEARNING_RATE)
+    epsilon_schedule: Schedule = schedule_field("linear", "Schedule of `epsilon` up to `max_steps`.", _AS_LEARNING_RATE)
     lambd: Float = Field(0.95, ge=0, le=1, description="λ of advantages (`ppo`: GAE) and returns (`poca`: λ-returns).")
     num_epoch: Int = Field(3, gt=0, description="Passes over the buffer in each update.")
     max_grad_norm: Float | None = Field(
@@ -132,8 +134,8 @@ class OnPolicyHyperparameters(Hyperparameters):
     target_kl: Float | None = Field(
         None,
         gt=0,
-        description="An update ends after the first epoch whose approximate KL to the policy before it is above 1.5 "
-        "times this; null: it makes all epochs. Not in ML-Agents.",
+        description="An update ends after the first epoch in which the approximate KL divergence from the policy "
+        "before the update exceeds 1.5 times this; null: an update always runs all epochs. Not in ML-Agents.",
     )
     adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
     ratio_per_dimension: Flag = Field(
@@ -142,8 +144,8 @@ class OnPolicyHyperparameters(Hyperparameters):
     )
     decoupled: Flag = Field(
         True,
-        description="Clip relative to the policy before the update, and learn less from actions that this policy is "
-        "now unlikely to take; `false`: relative to the policy that acted, as ML-Agents does. Not in ML-Agents.",
+        description="Clip relative to the policy before the update, and learn less from actions that have become "
+        "unlikely under it; `false`: relative to the policy that acted, as ML-Agents does. Not in ML-Agents.",
     )
 
     value_coefficient: Float = Field(
@@ -152,8 +154,8 @@ class OnPolicyHyperparameters(Hyperparameters):
     reward_normalization: Flag = reward_normalization_field()
     advantage_normalization: Literal["buffer", "minibatch", "none"] = Field(
         "buffer",
-        description="Set over which advantages are normalised: the whole buffer, or each minibatch, as most "
-        "implementations do, but not with a memory. Not in ML-Agents (which has the buffer).",
+        description="Set over which advantages are normalised: the whole buffer, or each minibatch, as in most "
+        "implementations (not valid with a memory). Not in ML-Agents (which has the buffer).",
     )
 
     @property
@@ -173,14 +175,15 @@ class OnPolicyHyperparameters(Hyperparameters):
     def contradictions(self, block: Block) -> Iterator[Finding]:
         """Find minibatches of sequences whose advantages can't be normalised one by one."""
         if self.advantage_normalization == "minibatch" and block.network_settings.memory is not None:
-            message = "'minibatch' does not go with network_settings.memory; expected 'buffer' or 'none'"
+            message = "'minibatch' can't be combined with network_settings.memory; expected 'buffer' or 'none'"
             yield Finding(("hyperparameters", "advantage_normalization"), message, (("network_settings", "memory"),))
 
     def warnings(self, block: Block) -> Iterator[Finding]:
         """Find a minibatch larger than the buffer, and a key without effect."""
         if self.buffer_size < self.batch_size:
             message = (
-                f"{self.buffer_size} is smaller than batch_size ({self.batch_size}): a minibatch is the whole buffer"
+                f"{self.buffer_size} is smaller than batch_size ({self.batch_size}), so each minibatch is the whole "
+                "buffer"
             )
             yield Finding(("hyperparameters", "buffer_size"), message)
         if self.shared_grad_norm and self.max_grad_norm is None:
@@ -201,7 +204,7 @@ class RegularizationSettings(Settings):
     anchor_steps: Int = Field(
         300_000,
         gt=0,
-        description="Agent steps in which the anchor goes 63 % of the way to where the policy is; more, in proportion, "
+        description="Agent steps in which the anchor moves 63 % of the way to the policy; more steps, in proportion, "
         "as the learning rate falls.",
     )
 
@@ -212,8 +215,8 @@ class PPOHyperparameters(OnPolicyHyperparameters):
     shared_critic: Flag = Field(False, description="Actor and critic share the network's body.")
     regularization: RegularizationSettings | None = Field(
         None,
-        description="If present, keeps the policy near an anchor that follows it slowly, so self-play cycles less. Not "
-        "in ML-Agents.",
+        description="If present, keeps the policy near a slowly following copy of itself (the anchor), which reduces "
+        "cycles in self-play. Not in ML-Agents.",
     )
 
 
@@ -225,8 +228,8 @@ class POCAHyperparameters(OnPolicyHyperparameters):
         yield from super().warnings(block)
         for name in block.learned_signals:
             message = (
-                "rewards each agent for itself, while poca's critic judges its whole group: that may mislead it; the "
-                "extrinsic reward alone suits poca"
+                "rewards each agent separately, while poca's critic values the whole group, so it may mislead the "
+                "critic; use only the extrinsic reward with poca"
             )
             yield Finding(("reward_signals", name), message)
 
@@ -244,14 +247,14 @@ class BCHyperparameters(Hyperparameters):
     buffer_size: Int = Field(
         4096, gt=0, le=10**9, description="Steps collected before each update; at least `batch_size`."
     )
-    learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
+    learning_rate: Float = Field(3e-4, gt=0, description="Adam's initial step size.")
     learning_rate_schedule: Schedule = schedule_field("constant")
     num_epoch: Int = Field(1, gt=0, description="Passes over the collected steps in each update.")
     held_out: Float = Field(
         0.1,
         ge=0,
         lt=1,
-        description="Share of the episodes that is not learned from, but used to judge what was learned.",
+        description="Fraction of the episodes that is held out for validation.",
     )
 
     @property
@@ -266,7 +269,7 @@ class BCHyperparameters(Hyperparameters):
     def contradictions(self, block: Block) -> Iterator[Finding]:
         """Find exploration noise, for which imitation has no use."""
         if block.network_settings.gsde is not None:
-            message = "does not go with trainer_type 'bc', which imitates and does not explore; leave it out"
+            message = "can't be combined with trainer_type 'bc', which imitates and does not explore; leave it out"
             yield Finding(("network_settings", "gsde"), message, (("trainer_type",),))
 
     def _mistakes(self) -> Iterator[Finding]:
@@ -274,7 +277,7 @@ class BCHyperparameters(Hyperparameters):
             message = "has nothing to imitate; add 'demo_path' (demonstrations) or 'teacher' (a behaviour of this run)"
             yield Finding((), message, (("demo_path",), ("teacher",)))
         if self.demo_path is not None and self.teacher is not None:
-            yield Finding(("teacher",), "stands beside 'demo_path'; keep one of the two", (("demo_path",),))
+            yield Finding(("teacher",), "can't be combined with 'demo_path'; keep one of the two", (("demo_path",),))
         yield from about_sizes(self.buffer_size, self.batch_size)
 
 

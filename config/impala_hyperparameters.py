@@ -29,7 +29,7 @@ class ImpalaHyperparameters(Hyperparameters):
     batch_size_from_replay: Int = Field(
         8,
         ge=0,
-        description="How many of these are replayed; fewer than `batch_size`. The others are fresh.",
+        description="Number of these unrolls that are replayed; less than `batch_size`. The others are fresh.",
         json_schema_extra={"default_text": "two thirds of `batch_size`"},
     )
     replay_capacity: Int = Field(
@@ -43,7 +43,7 @@ class ImpalaHyperparameters(Hyperparameters):
         "fifo",
         description="`reservoir`: the buffer is a uniform sample of the whole run; `fifo`: the newest unrolls.",
     )
-    learning_rate: Float = Field(1e-3, gt=0, description="Adam's step size at the start of the run.")
+    learning_rate: Float = Field(1e-3, gt=0, description="Adam's initial step size.")
     learning_rate_schedule: Schedule = schedule_field("linear")
     adam_beta1: Float = Field(
         0.0,
@@ -55,7 +55,7 @@ class ImpalaHyperparameters(Hyperparameters):
     adam_epsilon: Float = Field(
         0.01,
         gt=0,
-        description="Adam's ε: much smaller gradients move weights less than large ones do.",
+        description="Adam's ε: gradients much smaller than this have less effect than large gradients.",
         json_schema_extra={"default_text": "`0.01`; `1e-05` with `loss_reduction: mean`"},
     )
     max_grad_norm: Float | None = Field(
@@ -78,26 +78,28 @@ class ImpalaHyperparameters(Hyperparameters):
         0.0, ge=0, description="Weight of the squared difference from the recorded value, for replayed steps."
     )
     rho_bar: Float = Field(1.0, gt=0, description="Limit of the importance ratios of V-trace's steps.")
-    c_bar: Float = Field(1.0, gt=0, description="Limit of the importance ratios by which V-trace looks ahead.")
+    c_bar: Float = Field(
+        1.0, gt=0, description="Limit of the importance ratios in V-trace's products over later steps."
+    )
     lambd: Float = Field(1.0, ge=0, le=1, description="λ of V-trace's targets.")
     reward_clipping: Literal["none", "abs_one", "soft_asymmetric"] = Field(
         "none",
         description="Clipping of rewards, after multiplication by `strength`. `abs_one`: to [-1, 1]; "
-        "`soft_asymmetric`: 5·tanh(r/5), of which losses count 0.3 times.",
+        "`soft_asymmetric`: 5·tanh(r/5), with negative values multiplied by 0.3.",
     )
     clip_advantage: Flag | Annotated[Float, Field(gt=0)] | None = Field(
         None,
-        description="A number: advantages are clipped to plus or minus this. `true`: those below 0 become 0, as in the "
-        "original learner. `false` or null: neither.",
+        description="A number: advantages are clipped to plus or minus this. `true`: negative advantages become 0, as "
+        "in the original learner. `false` or null: no clipping.",
     )
     shared_critic: Flag = Field(
         False,
         description="Actor and critic share the network's body.",
-        json_schema_extra={"default_text": "`true` with memory, else `false`"},
+        json_schema_extra={"default_text": "`true` with memory, otherwise `false`"},
     )
     reward_normalization: Flag = reward_normalization_field(True)
     critic_pretrain_steps: Int = Field(
-        0, ge=0, description="Steps at the start of the run in which only the critic learns and the policy stays fixed."
+        0, ge=0, description="Steps at the start of the run in which only the critic learns."
     )
 
     @property
@@ -140,8 +142,8 @@ class ImpalaHyperparameters(Hyperparameters):
             self._fill(shared_critic=True)
         elif not self.shared_critic:
             message = (
-                "false does not go with network_settings.memory: an unroll holds the actor's memory, which its critic "
-                "has to share; leave it out"
+                "false can't be combined with network_settings.memory: an unroll holds the actor's memory, which its "
+                "critic has to share; leave it out"
             )
             yield Finding(("hyperparameters", "shared_critic"), message, (("network_settings", "memory"),))
 
@@ -154,8 +156,8 @@ class ImpalaHyperparameters(Hyperparameters):
                     yield Finding(("hyperparameters", key), message)
         if self.critic_pretrain_steps >= block.max_steps:
             message = (
-                f"{self.critic_pretrain_steps} steps are all that the run has (max_steps: {block.max_steps}): only the "
-                "critic learns, and the policy stays as it begins"
+                f"{self.critic_pretrain_steps} steps cover the whole run (max_steps: {block.max_steps}): only the "
+                "critic learns, and the policy never changes"
             )
             yield Finding(("hyperparameters", "critic_pretrain_steps"), message)
 
@@ -171,8 +173,8 @@ class ImpalaHyperparameters(Hyperparameters):
         self._derive()  # a finding about a derived value is judged with its key
         replayed, capacity = self.batch_size_from_replay, self.replay_capacity
         if replayed >= self.batch_size:
-            message = f"{replayed} of batch_size ({self.batch_size}) leaves no fresh unroll; expected less"
+            message = f"{replayed} of batch_size ({self.batch_size}) leaves no fresh unrolls; expected a smaller number"
             yield Finding(("batch_size_from_replay",), message, (("batch_size",),))
         elif replayed > capacity:
-            message = f"{capacity} is less than batch_size_from_replay ({replayed}): an update could never draw so many"
+            message = f"{capacity} is less than batch_size_from_replay ({replayed}), so no update can draw that many"
             yield Finding(("replay_capacity",), message, (("batch_size_from_replay",),))

@@ -24,12 +24,13 @@ START = "start"
 _LEARNER = re.compile(r"[A-Za-z0-9_-]+")
 
 _KINDS = {
-    "pfsp": "members of the pool, frozen by the learners `against` or named there, by `weighting`",
-    "verify": "where one of the members frozen by the learners `against` beats it, these; else its own frozen ones, "
-    "where it has forgotten how to beat them; else itself",
-    "self": "itself, and all teams learn",
-    "newest": "the newest policies of the learners `against`; in place of one that it hardly ever beats, its members",
-    "meta": "members of the pool, as often as the mixture of `meta_solver` has them",
+    "pfsp": "members of the pool that the learners in `against` froze, or that `against` names, chosen by `weighting`",
+    "verify": "if a member frozen by the learners in `against` beats it, those members; otherwise its own frozen "
+    "versions, if it has forgotten how to beat them; otherwise itself",
+    "self": "itself; all teams learn",
+    "newest": "the newest policies of the learners in `against`; against a learner that it hardly ever beats, the "
+    "frozen versions of that learner",
+    "meta": "members of the pool, with their probabilities in the mixture of `meta_solver`",
 }
 """The opponents of a learner, by `match`."""
 
@@ -48,7 +49,7 @@ class MatchSettings(Settings):
     match: Literal["pfsp", "verify", "self", "newest", "meta"] = Field(
         description="; ".join(f"`{kind}`: {meaning}" for kind, meaning in _KINDS.items()) + "."
     )
-    weight: Float = Field(1.0, gt=0, le=1e6, description="Its share of the games, relative to the other weights.")
+    weight: Float = Field(1.0, gt=0, le=1e6, description="The share of the games, relative to the other weights.")
     against: Annotated[Names | None, BeforeValidator(_as_names)] = Field(
         None,
         min_length=1,
@@ -64,8 +65,8 @@ class MatchSettings(Settings):
         0.1,
         ge=0,
         le=1,
-        description="With `newest`: a learner that is beaten with a higher probability is met itself. AlphaStar has "
-        "0.1 for main exploiters, and 0.3 for main agents among themselves.",
+        description="With `newest`: a learner plays the opponent itself if it beats that opponent with a higher "
+        "probability. AlphaStar uses 0.1 for main exploiters, and 0.3 for main agents among themselves.",
     )
 
     @model_serializer(mode="wrap")
@@ -76,7 +77,7 @@ class MatchSettings(Settings):
     def _mistakes(self) -> Iterator[Finding]:
         for key, kinds in _TAKERS.items():
             if self.match not in kinds and getattr(self, key) != type(self).model_fields[key].default:
-                message = f"does not go with match '{self.match}', only with {', '.join(kinds)}; leave it out"
+                message = f"can't be combined with match '{self.match}', only with {', '.join(kinds)}; leave it out"
                 yield Finding((key,), message, (("match",),))
 
 
@@ -86,21 +87,21 @@ class FreezeSettings(Settings):
     after: Int | None = Field(
         None,
         gt=0,
-        description="Steps of its trainer since the last time, before which it is not frozen.",
+        description="Minimum number of trainer steps between two freezes.",
         json_schema_extra={"default_text": "half of `at_most`"},
     )
     at_most: Int | None = Field(
         None,
         gt=0,
         description="Number of trainer steps after which it is frozen, whatever its results.",
-        json_schema_extra={"default_text": "2 × `after`; else `max_steps` / (`iterations` + ½)"},
+        json_schema_extra={"default_text": "2 × `after`; otherwise `max_steps` / (`iterations` + ½)"},
     )
     win_rate: Float | None = Field(
         0.7,
         ge=0,
         le=1,
-        description="Between the two it is frozen as soon as it beats each of its opponents with a higher probability; "
-        "null: never.",
+        description="Between `after` and `at_most`, it is frozen as soon as it beats each of its opponents with a "
+        "higher probability; null: never.",
     )
     first: Flag = Field(True, description="True: its initial policy is frozen as well.")
 
@@ -117,9 +118,10 @@ class FreezeSettings(Settings):
 class ResetSettings(Settings):
     """What may happen to a learner after it was frozen."""
 
-    probability: Float = Field(1.0, ge=0, le=1, description="Of a reset, each time that it was frozen.")
+    probability: Float = Field(1.0, ge=0, le=1, description="Probability of a reset after each freeze.")
     to: Text = Field(
-        START, description="`start`: its own initial weights; or the name of a learner, whose newest weights it takes."
+        START,
+        description="`start`: its own initial weights; otherwise the name of a learner whose newest weights it takes.",
     )
 
 
@@ -135,16 +137,21 @@ class LearnerSettings(Settings):
     matches: Annotated[tuple[MatchSettings, ...], BeforeValidator(as_tuple)] = Field(
         default_factory=lambda: (MatchSettings(match="pfsp"),),
         min_length=1,
-        description="Whom it plays against, in shares of its games; a share without players leaves its games to the "
+        description="The opponents, with their shares of the games; a share without players leaves its games to the "
         "others.",
         json_schema_extra={"default_text": "`pfsp` alone"},
     )
     freeze: FreezeSettings = Field(default_factory=FreezeSettings, description="When it is frozen into the pool.")
-    reset: ResetSettings | None = Field(None, description="What happens to it then; null: it continues.")
-    placement: PlacementSettings | None = Field(
-        None, description="Where it and its actors run; null: as all hosts do (`torch_settings`, `pipeline.hosts`)."
+    reset: ResetSettings | None = Field(
+        None, description="What happens to the learner after it is frozen; null: it continues."
     )
-    own: PlainMap = Field(default_factory=dict, exclude=True, description="The other keys, as a map.")
+    placement: PlacementSettings | None = Field(
+        None,
+        description="Where the learner and its actors run; null: like all hosts (`torch_settings`, `pipeline.hosts`).",
+    )
+    own: PlainMap = Field(
+        default_factory=dict, exclude=True, description="The learner's other keys, which override the behaviour's."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -168,16 +175,20 @@ class LeagueSettings(Settings):
 
     preset: Literal["alphastar", "five", "psro"] | None = Field(
         None,
-        description="Keys to begin with, over which the others go, key by key; null drops one of its learners. "
-        "docs/league-rules.md has them.",
+        description="Preset that the other keys override, key by key; null removes one of the preset's learners. The "
+        "presets are in docs/league-rules.md.",
     )
     payoff: Literal["win_rate", "mean_return"] = Field(
         "win_rate",
-        description="What is kept of games between two players. `mean_return` is for games such as poker, in which it "
-        "counts how much is won; as a probability it is its place between the lowest and the highest return seen.",
+        description="Result that is recorded for games between two players. `mean_return` is for games such as poker, "
+        "in which the amount won matters; its position between the lowest and the highest return so far serves as a "
+        "probability.",
     )
     decay: Float = Field(
-        0.99, gt=0, le=1, description="Factor of earlier games with each game of a pair of which one still learns."
+        0.99,
+        gt=0,
+        le=1,
+        description="Decay of earlier results with each new game of a pair in which at least one player still learns.",
     )
     meta_solver: Literal["nash", "replicator", "uniform"] | None = Field(
         None,
@@ -188,31 +199,31 @@ class LeagueSettings(Settings):
         0.0,
         ge=0,
         lt=1,
-        description="Share of the games in which members play each other: those pairs whose next game says most about "
-        "what the mixture is worth.",
+        description="Share of the games in which members play each other: the pairs whose next game is most "
+        "informative about the value of the mixture.",
     )
     learning: Literal["all", "turns"] = Field(
         "all",
-        description="`all`: all learners learn at once. `turns`: one learner learns, while the policies of the others "
-        "stand still and are only opponents, until it is the next one's turn; their actors wait.",
+        description="`all`: all learners learn simultaneously. `turns`: one learner learns at a time; the others are "
+        "only opponents, their policies do not change and their actors wait.",
     )
     turn_steps: Int | None = Field(
         None,
         gt=0,
-        description="With `learning: turns`: steps of the learner's trainer before it is the next one's turn.",
+        description="With `learning: turns`: trainer steps of each turn.",
         json_schema_extra={"default_text": "the learner's `freeze.at_most`"},
     )
     iterations: Int = Field(
-        20, gt=0, le=10**6, description="How often each learner is frozen, where `freeze` has no steps."
+        20, gt=0, le=10**6, description="How often each learner is frozen, if `freeze` sets no steps."
     )
     quality_rate: Float = Field(
-        0.01, gt=0, description="With `weighting: five`: η, by which a win lowers the loser's quality score."
+        0.01, gt=0, description="With `weighting: five`: η, the rate at which a win lowers the loser's quality score."
     )
     members: Annotated[tuple[MemberSettings, ...], BeforeValidator(as_brains)] = Field(
         (), description="Brains that are members of the pool from the start and never learn."
     )
     of: Text = Field(
-        "", description="Of a learner: its behaviour in the environment. Not to be written: a run fills it in."
+        "", description="For a learner: its behaviour in the environment. Do not set it: the run fills it in."
     )
     learners: dict[Text, LearnerSettings] = Field(
         default_factory=lambda: {"main": LearnerSettings()},
@@ -221,11 +232,11 @@ class LeagueSettings(Settings):
         json_schema_extra={"default_text": "`main` alone"},
     )
 
-    learner: Text = Field("", description="Of a learner: its name in the league. Not to be written, either.")
+    learner: Text = Field("", description="For a learner: its name in the league. Do not set it: the run fills it in.")
     rivals: PlainMap = Field(
         default_factory=dict,
-        description="Of a learner: what the leagues of the game's other behaviours have, by behaviour: `learners`, "
-        "each with its `freeze.first`, and `members`. Not to be written, either.",
+        description="For a learner: the contents of the leagues of the game's other behaviours, by behaviour: "
+        "`learners`, each with its `freeze.first`, and `members`. Do not set it: the run fills it in.",
     )
 
     @model_validator(mode="before")
@@ -239,7 +250,7 @@ class LeagueSettings(Settings):
             return data
         if preset not in PRESETS:
             message = (
-                f"'{preset}' is no preset; expected {', '.join(map(repr, PRESETS))}{suggest(str(preset), PRESETS)}"
+                f"'{preset}' is not a preset; expected {', '.join(map(repr, PRESETS))}{suggest(str(preset), PRESETS)}"
             )
             report([Finding(() if named else ("preset",), message)])
         merged = _over(PRESETS[preset], {key: data[key] for key in data if key != "preset"})
@@ -292,7 +303,7 @@ class LeagueSettings(Settings):
 
     def _mistakes(self) -> Iterator[Finding]:
         if self.learning == "all" and self.turn_steps is not None:
-            message = "has no effect where all learners learn at once; leave it out, or add 'learning: turns'"
+            message = "has no effect if all learners learn simultaneously; leave it out, or add 'learning: turns'"
             yield Finding(("turn_steps",), message, (("learning",),))
         yield from self._about_names()
         mine = {name: each for name, each in self.learners.items() if self.learner in ("", name)}
@@ -302,12 +313,12 @@ class LeagueSettings(Settings):
                     yield Finding(("learners", name, "matches", index, *finding.path), finding.message)
             if learner.reset is not None and learner.reset.to not in {START, *self.learners} - {name}:
                 others = ", ".join(repr(word) for word in (START, *self.learners) if word != name)
-                message = f"'{learner.reset.to}' is none of {others}"
+                message = f"'{learner.reset.to}' is not valid; expected one of {others}"
                 yield Finding(("learners", name, "reset", "to"), message, (("learners",),))
             if not any(self._can_begin(share) for share in learner.matches):
                 message = (
-                    "nobody is there to begin with: no member is frozen before learners have played; let a learner "
-                    "have 'freeze: {first: true}', list 'members', or add {match: self}"
+                    "no opponent exists at the start, because no member is frozen before the learners have played; "
+                    "set 'freeze: {first: true}' for a learner, list 'members', or add {match: self}"
                 )
                 yield Finding(("learners", name, "matches"), message, (("learners",), ("members",)))
 
@@ -315,17 +326,17 @@ class LeagueSettings(Settings):
         taken = [member.name for member in self.members]
         for index, name in enumerate(taken):
             if name in taken[:index]:
-                message = f"'{name}' is another one's, too; give each a `name` of its own"
+                message = f"'{name}' is the name of several members; give each one a unique `name`"
                 key = "name" if self.members[index]._is_set("name") else "use"
                 yield Finding(("members", index, key), message)
         for name in self.learners:
             if name == START or name in taken or not _LEARNER.fullmatch(name):
                 why = (
-                    f"'{START}' means the first weights in `reset`"
+                    f"in `reset`, '{START}' means the initial weights"
                     if name == START
                     else "a member has this name"
                     if name in taken
-                    else "a learner's name has letters, digits, '_' and '-' alone"
+                    else "a learner's name can contain only letters, digits, '_' and '-'"
                 )
                 yield Finding(("learners", name), f"{why}; give the learner another name")
 
@@ -334,13 +345,15 @@ class LeagueSettings(Settings):
         known += self._brains() if share.match == "pfsp" else []
         for index, each in enumerate(share.against or ()):
             if each not in known:
-                expected = ", ".join(map(repr, known)) or "no other learner, as there is none"
-                message = f"'{each}' is nobody to meet here; expected {expected}{suggest(each, known)}"
+                expected = ", ".join(map(repr, known)) or "another learner, but the league has no other"
+                message = f"'{each}' is not a possible opponent here; expected {expected}{suggest(each, known)}"
                 yield Finding(("against", index), message)
         if share.match == "newest" and not known:
-            yield Finding(("match",), "needs another learner, and there is none; use 'self'")
+            yield Finding(("match",), "needs another learner, and the league has only this one; use 'self'")
         if share.match == "meta" and self.meta_solver is None:
-            yield Finding(("match",), "needs meta_solver, which says how often each member is met: 'meta_solver: nash'")
+            yield Finding(
+                ("match",), "needs meta_solver, which sets how often each member is an opponent: 'meta_solver: nash'"
+            )
 
     def _opponents(self) -> dict[str, bool]:
         """The possible opponents among learners, each with its `freeze.first`: those of other behaviours, if any."""

@@ -16,7 +16,7 @@ _DEFAULT: KeyPath = ("default_settings",)
 def about_leagues(config: Sections) -> Iterator[Finding]:
     """Find contradictions to the rule that each actor plays for one learner of a league, or for all without one."""
     if config.default_settings is not None and config.default_settings.league is not None:
-        message = "belongs to a behaviour that is listed, whose learners it names; move it there"
+        message = "is valid only under a behaviour, whose learners it defines; move it there"
         yield Finding((*_DEFAULT, "league"), message)
     leagues = {name: each.league for name, each in config.behaviors.items() if each.league is not None}
     learners = {name: league for name, league in leagues.items() if league.of}  # an invalid one has none
@@ -32,8 +32,8 @@ def about_leagues(config: Sections) -> Iterator[Finding]:
     where: KeyPath = (*_BEHAVIORS, first, "league")
     for name, settings in config.behaviors.items():
         if settings.league is None:
-            message = f"is beside the league of {found.of}, and where there are leagues each behaviour has one"
-            yield Finding((*_BEHAVIORS, name), f"{message}; give it its own `league`, or leave it out", (where,))
+            message = f"has no league, but {found.of} has one; add a `league` here, or remove the league of {found.of}"
+            yield Finding((*_BEHAVIORS, name), message, (where,))
     yield from _about_common_keys(learners)
     yield from _about_placement(config, learners)
     yield from _about_teams(config, {each.of for each in learners.values()})
@@ -45,15 +45,15 @@ def about_leagues(config: Sections) -> Iterator[Finding]:
     wanted = sum(each.learners[each.learner].actors for each in learners.values())
     if not hosts.actors.is_auto("replicas") and hosts.actors.replicas not in (1, wanted):
         whose = ", ".join(dict.fromkeys(league.of for league in learners.values()))
-        message = f"{hosts.actors.replicas}, and the learners of {whose} have {wanted} actors; leave it out"
+        message = f"{hosts.actors.replicas}, but the learners of {whose} have {wanted} actors in total; leave it out"
         yield Finding(path, message, (path, where))
     if pipeline.inference == "central":
-        message = "'central' does not go with a league, whose actors decide for themselves; leave it out"
+        message = "'central' can't be combined with a league, whose actors run their own policies; leave it out"
         yield Finding(("pipeline", "inference"), message, (where,))
     resets = any(each.learners[each.learner].reset for each in learners.values())
     for key, several in (("learners", hosts.learners.replicas > 1), ("replay", hosts.replay.kind is not None)):
         if resets and several:
-            message = "does not go with learners of a league that are reset; leave it out"
+            message = "can't be combined with learners of a league that are reset; leave it out"
             yield Finding(("pipeline", "hosts", key), message, (where,))
 
 
@@ -64,14 +64,14 @@ def _about_common_keys(learners: Mapping[str, LeagueSettings]) -> Iterator[Findi
         for key in ("payoff", "decay", "meta_solver", "rating", "learning", "turn_steps", "quality_rate"):
             mine, theirs = getattr(league, key), getattr(first, key)
             if mine != theirs:
-                message = f"{mine!r}, and {theirs!r} in the league of {first.of}; the leagues of a game share it"
+                message = f"{mine!r}, but {theirs!r} in the league of {first.of}; the leagues of one game must agree"
                 yield Finding((*_BEHAVIORS, other, "league", key), message)
     if not others and first.learning == "turns":
-        message = f"'turns' is for several learners, and {name} is the only one; leave it out"
+        message = f"'turns' needs several learners, but {name} is the only one; leave it out"
         yield Finding((*_BEHAVIORS, name, "league", "learning"), message)
     if len(first.rivals) > 1 and first.meta_solver is not None:
         message = (
-            f"'{first.meta_solver}' is for games of one behaviour or two, and {1 + len(first.rivals)} have leagues"
+            f"'{first.meta_solver}' supports games of one or two behaviours, but {1 + len(first.rivals)} have leagues"
         )
         yield Finding((*_BEHAVIORS, name, "league", "meta_solver"), f"{message}; leave it out")
 
@@ -102,7 +102,7 @@ def _about_teams(config: Sections, sides: Collection[str]) -> Iterator[Finding]:
             continue
         fault = f"{of} has several teams" if other in (None, of) else f"{of} has team {team}, and so has {other}"
         message = (
-            f"{fault}, but leagues of several behaviours are for games in which each team has a behaviour of its own; "
-            "give the agents of all teams one behaviour, or each team another one"
+            f"{fault}, but leagues of several behaviours are for games in which each team has a different behaviour; "
+            "give the agents of all teams the same behaviour, or each team a different one"
         )
         yield Finding(("environment", "behaviors", pattern), message)

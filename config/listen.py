@@ -41,8 +41,8 @@ def _address(listen: str) -> IPv4Address | IPv6Address:
         return ip_address(listen)
     except ValueError:
         raise ValueError(
-            f"'{listen}' is none of: localhost (this machine alone), an address of this machine such as 192.168.1.5 "
-            "(besides localhost), all (every address of this machine)"
+            f"'{listen}' is not valid; expected localhost (this machine only), an address of this machine such as "
+            "192.168.1.5 (in addition to localhost), or all (every address of this machine)"
         ) from None
 
 
@@ -67,7 +67,7 @@ def endpoint_of(text: str) -> tuple[str, int | None]:
         host, port = text, ""
     if port and not (port.isdecimal() and int(port) <= LAST_PORT):
         raise ValueError(
-            f"'{text}': '{port}' is no port; expected HOST:PORT, such as localhost:8470 (0: any that is free)"
+            f"'{text}': '{port}' is not a port; expected HOST:PORT, such as localhost:8470 (0: any free port)"
         )
     listen = host.strip("[]") or LOCALHOST
     hosts_of(listen)

@@ -22,9 +22,9 @@ _OF_AN_ENTRY = "# Written by run-pipeline --convert.\n"
 _RESUME_YIELDS = Finding(
     ("checkpoint_settings", "resume"), "has no effect, because initialize_from was set on the command line"
 )
+_OLD_FORM = "has an old format, which Headrace converts at each start; to convert it once"
 _NO_FILE = (
-    "no configuration file was given: each behaviour that the environment has learns with the defaults "
-    "(trainer_type ppo)"
+    "no configuration file was given: every behaviour of the environment learns with the defaults (trainer_type ppo)"
 )
 
 
@@ -132,7 +132,7 @@ def _modern(
     from headrace.config.legacy.rl_zoo import HOW, is_rl_zoo
 
     if is_rl_zoo(document):
-        message = f"is a file of rl-baselines3-zoo, of which one entry makes a run: '{HOW}' writes it"
+        message = f"is a file of rl-baselines3-zoo; convert one of its entries first: '{HOW}'"
         raise ConfigError([Mistake(document.name, None, "", message)])
     _expect_map(document)
     return convert_document(
@@ -172,6 +172,8 @@ def _check(
     if mistakes:
         raise ConfigError(sorted(mistakes, key=lambda each: (each.file != name, each.line or 0)))
     notes = (*(() if name else (_NO_FILE,)), *modern.notes.warnings)
+    if modern.old and model is not _Converted:
+        notes = (*notes, f'{name}: {_OLD_FORM}: run-pipeline --convert "{name}" > new.yaml')
     findings = (*inherited, *((_RESUME_YIELDS,) if yields else ()), *lacking)
     return config.loaded(Path(name) if name else None, places, notes, findings)
 
@@ -186,7 +188,7 @@ def _expect_map(document: Document) -> None:
     if document.data is None:
         raise ConfigError([Mistake(document.name, None, "", "is empty; expected at least 'behaviors'")])
     if not isinstance(document.data, dict):
-        message = f"holds {show(document.data)}; expected a map with 'behaviors' and other sections"
+        message = f"is {show(document.data)}; expected a map with 'behaviors' and other sections"
         raise ConfigError([Mistake(document.name, document.line_of(()), "", message)])
 
 
@@ -331,7 +333,7 @@ def _put(here: Any, path: KeyPath, value: Any, whole: KeyPath) -> Any:
     key, *below = path
     if isinstance(here, list):
         if not isinstance(key, int) or key >= len(here):
-            raise _NoPlaceError(f"the list has {len(here)} items; expected an index below that, got '{key}'")
+            raise _NoPlaceError(f"the list has {len(here)} items; expected a smaller index, got '{key}'")
         return [*here[:key], _put(here[key], tuple(below), value, whole), *here[key + 1 :]]
     if here is not None and not isinstance(here, dict):
         before = dotted(whole[: len(whole) - len(path)])

@@ -58,7 +58,7 @@ def _units(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         return _width(value)
     if not 0 < len(value) <= MOST_LAYERS:
-        raise ValueError(f"the list has {len(value)} widths; expected 1 to {MOST_LAYERS}, one for each hidden layer")
+        raise ValueError(f"the list has {len(value)} widths; expected 1 to {MOST_LAYERS}, one per hidden layer")
     return tuple(map(_width, value))
 
 
@@ -69,7 +69,7 @@ def _units_or_none(value: Any) -> Any:
 def _width(value: Any) -> int:
     number = to_number(value) if isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, int | float) or not float(number).is_integer():
-        raise ValueError(f"{value!r} does not fit; expected a whole number, or a list of one for each hidden layer")
+        raise ValueError(f"{value!r} is not valid; expected a whole number, or a list with one for each hidden layer")
     if not 0 < number <= MOST_UNITS:
         raise ValueError(f"{int(number)} is out of range; expected 1 to {MOST_UNITS} units in a layer")
     return int(number)
@@ -89,14 +89,16 @@ class MemorySettings(Settings):
         128,
         gt=0,
         le=16384,
-        description="Numbers remembered per agent; an even number, half of them are the layer's output.",
+        description="Size of each agent's memory; must be even, because the layer outputs half of it.",
     )
 
     @field_validator("memory_size")
     @classmethod
     def _even(cls, value: int) -> int:
         if value % 2:
-            raise ValueError(f"{value} is odd; expected an even number, since output and cell take half of it each")
+            raise ValueError(
+                f"{value} is odd; expected an even number, because the output and the cell state take half each"
+            )
         return value
 
 
@@ -110,7 +112,8 @@ class StateNoiseSettings(Settings):
     sample_freq: Int = Field(
         -1,
         ge=-1,
-        description="Decisions after which an agent draws a new matrix, as it does in a new episode; -1: only then.",
+        description="Decisions after which an agent draws a new matrix, in addition to the start of each episode; -1: "
+        "only at the start of an episode.",
     )
     full_std: Flag = Field(
         True,
@@ -122,7 +125,7 @@ class StateNoiseSettings(Settings):
         "exp(x).",
     )
     squash_output: Flag = Field(
-        False, description="Actions are the tanh of what is drawn, as SAC's in any case, instead of being clipped."
+        False, description="Apply tanh to the sampled actions instead of clipping them; SAC always does."
     )
     clip_mean: Float = Field(
         2.0,
@@ -134,7 +137,7 @@ class StateNoiseSettings(Settings):
     @classmethod
     def _not_zero(cls, value: int) -> int:
         if not value:
-            raise ValueError("0 does not fit; expected at least 1, or -1 for once an episode")
+            raise ValueError("0 is not valid; expected at least 1, or -1 for once per episode")
         return value
 
 
@@ -143,25 +146,26 @@ class NetworkSettings(Settings):
 
     normalize: Flag = Field(
         False,
-        description="Normalise vector observations by their running mean and variance; of Gymnasium and PettingZoo "
-        "those in float64, or in integers of 32 bits and more, before they are rounded to float32.",
-        json_schema_extra={"default_text": "`true` with `impala`, else `false`"},
+        description="Normalise vector observations by their running mean and variance. Observations of Gymnasium and "
+        "PettingZoo in float64, or in integers of 32 bits or more, are normalised before they are rounded to "
+        "float32.",
+        json_schema_extra={"default_text": "`true` with `impala`, otherwise `false`"},
     )
     hidden_units: Annotated[int | tuple[int, ...], BeforeValidator(_units)] = Field(
         128,
-        description="Units in each hidden layer; or a list with the units of every one, from the inputs on "
-        "(`[256, 128]`), which says how many there are. A list is not in ML-Agents.",
+        description="Units in each hidden layer; or a list with the units of every layer, starting at the inputs "
+        "(`[256, 128]`), which also sets the number of layers. A list is not in ML-Agents.",
     )
     num_layers: Int | None = Field(
         DEFAULT_LAYERS,
         gt=0,
         le=MOST_LAYERS,
-        description="Hidden layers, each of `hidden_units`; does not go with a list of these.",
-        json_schema_extra={"default_text": "`2`; the length of `hidden_units` where that is a list"},
+        description="Number of hidden layers, each with `hidden_units` units; can't be combined with a list.",
+        json_schema_extra={"default_text": "`2`; the length of `hidden_units` if that is a list"},
     )
     vis_encode_type: Annotated[Text, one_of(IMAGE_ENCODERS)] = Field(
         "simple",
-        description="Encoder of visual observations. Its minimum side length, in pixels: "
+        description="Encoder of visual observations. Minimum side length of an image, in pixels: "
         + ", ".join(f"`{name}` {encoder.smallest_side}" for name, encoder in IMAGE_ENCODERS.items())
         + ".",
     )
@@ -170,8 +174,8 @@ class NetworkSettings(Settings):
     )
     goal_conditioning_type: Literal["hyper", "none"] = Field(
         "hyper",
-        description="`hyper`: goal signals make the weights of the last hidden layer; `none`: they are observations "
-        "like others. Without goal signals it has no meaning.",
+        description="`hyper`: goal signals generate the weights of the last hidden layer; `none`: they are ordinary "
+        "observations. Without goal signals, it has no effect.",
     )
     deterministic: Flag = Field(False, description="Act with the mean or the most likely action instead of sampling.")
     network: Reference | None = Field(
@@ -182,25 +186,25 @@ class NetworkSettings(Settings):
     activation: Activation = Field(
         "swish",
         description="Activation of the hidden layers. Not in ML-Agents.",
-        json_schema_extra={"default_text": "`tanh` with `impala`, else `swish`"},
+        json_schema_extra={"default_text": "`tanh` with `impala`, otherwise `swish`"},
     )
     critic_hidden_units: Annotated[int | tuple[int, ...] | None, BeforeValidator(_units_or_none)] = Field(
         None,
-        description="Units of the critic's hidden layers, as `hidden_units` (a number is that of each of "
-        "`num_layers`), where they differ. Not in ML-Agents.",
+        description="Units of the critic's hidden layers, in the form of `hidden_units` (a number applies to each of "
+        "`num_layers`), if they differ from the actor's. Not in ML-Agents.",
     )
     initial_weights: Literal["default", "orthogonal", "torch"] = Field(
         "default",
-        description="`orthogonal`: those of Stable-Baselines3's PPO, with gains of √2 for encoders and hidden layers, "
-        "0.01 for actions and 1 for values; `torch`: torch's own, uniform within ±1/√inputs; neither with SAC. "
-        "`default`: ML-Agents', and torch's with SAC. Not in ML-Agents.",
+        description="Initial weights. `orthogonal`: those of Stable-Baselines3's PPO, with gains of √2 for encoders "
+        "and hidden layers, 0.01 for actions and 1 for values; `torch`: torch's own, uniform within ±1/√inputs; "
+        "neither can be combined with SAC. `default`: ML-Agents' weights, or torch's with SAC. Not in ML-Agents.",
     )
     initial_log_std: Float = Field(
         0.0,
         ge=-20.0,
         le=2.0,
         description="Initial log standard deviation of continuous actions; with SAC, whose standard deviation depends "
-        "on the state, only that of `gsde`. Not in ML-Agents.",
+        "on the state, only for `gsde`. Not in ML-Agents.",
         json_schema_extra={"default_text": "`0.0`; `-3.0` with SAC's `gsde`"},
     )
     gsde: StateNoiseSettings | None = Field(
@@ -229,8 +233,8 @@ class NetworkSettings(Settings):
     def _mistakes(self) -> Iterator[Finding]:
         if isinstance(self.hidden_units, tuple) and self._is_set("num_layers") and self.num_layers is not None:
             message = (
-                f"{self.num_layers} stands beside a list of hidden_units, which says how many layers there are; leave "
-                "it out ('num_layers: null' if default_settings has it)"
+                f"{self.num_layers} can't be combined with a list of hidden_units, which already sets the number of "
+                "layers; leave num_layers out ('num_layers: null' if default_settings has it)"
             )
             yield Finding(("num_layers",), message, (("hidden_units",),))
 

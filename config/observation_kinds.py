@@ -60,8 +60,8 @@ OBSERVATION_KINDS: Table[ObservationKind] = Table(
     ),
     set=ObservationKind(
         ranks=(2,),
-        description="a set of things (rank 2)",
-        meaning="rows that are things of one sort, in no order",
+        description="a set of elements (rank 2)",
+        meaning="rows of elements of one kind, in no particular order",
         box_ranks=(2,),
         encoder="headrace.stages.policy.network.sets:SetEncoder",
         onnx="headrace.stages.policy.onnx.actor:write_sets",

@@ -45,8 +45,8 @@ def _sampler(value: object) -> object:
     if not isinstance(value, str) or value in OPPONENT_SAMPLERS or is_reference(value):
         return value
     raise ValueError(
-        f"'{value}' is no way of choosing opponents; expected {', '.join(map(repr, OPPONENT_SAMPLERS))} or your own "
-        f"'module:Class'{suggest(value, OPPONENT_SAMPLERS)}"
+        f"'{value}' is not a way to choose opponents; expected {', '.join(map(repr, OPPONENT_SAMPLERS))} or "
+        f"'module:Class' for your own{suggest(value, OPPONENT_SAMPLERS)}"
     )
 
 
@@ -67,8 +67,8 @@ class SelfPlaySettings(Settings):
 
     learning_teams: Literal["turns", "all"] = Field(
         "turns",
-        description="`turns`: one team learns, against the newest policies and snapshots of the others, until it is "
-        "the next one's turn. `all`: all teams learn at once, by their newest policies, in every game: "
+        description="`turns`: one team learns, against the newest policies and snapshots of the others, until the "
+        "next team's turn. `all`: all teams learn simultaneously, with their newest policies, in every game: "
         f"{', '.join(f'`{key}`' for key in _OF_TURNS)} are refused. Not in ML-Agents.",
     )
 
@@ -76,14 +76,15 @@ class SelfPlaySettings(Settings):
     team_change: Int = Field(
         100000,
         gt=0,
-        description="Trainer steps of the team that learns before the next team becomes the one that learns.",
+        description="Trainer steps of the learning team before the next team starts to learn.",
         json_schema_extra={"default_text": "5 × `save_steps`"},
     )
     swap_steps: Int = Field(
         2000,
         gt=0,
-        description="Ghost steps of this behaviour between swaps of the policies with which it plays as an opponent. "
-        "For x swaps in a turn of the other team: (its agents / their agents) × their `team_change` / x.",
+        description="Ghost steps of this behaviour between swaps of its policies as an opponent. For x swaps during "
+        "the other team's turn: (agents of this team / agents of the other team) × the other team's `team_change` / "
+        "x.",
     )
     window: Int = Field(10, gt=0, le=10_000, description="Number of snapshots from which opponents are drawn.")
     play_against_latest_model_ratio: Float = Field(
@@ -91,14 +92,15 @@ class SelfPlaySettings(Settings):
     )
     opponents: Annotated[Text, BeforeValidator(_sampler)] = Field(
         "latest_or_uniform",
-        description="Choice of a snapshot where the opponent is not the newest policy: `latest_or_uniform` (each is as "
-        "likely as the others, as in ML-Agents), `prioritised` (rather those that the learner loses to) or "
-        "`module:Class` of your own. Not in ML-Agents.",
+        description="How to choose a snapshot if the opponent is not the newest policy: `latest_or_uniform` (each is "
+        "as likely as the others, as in ML-Agents), `prioritised` (prefers those that the learner loses to) or your "
+        "own `module:Class`. Not in ML-Agents.",
     )
     opponents_with: PlainMap = Field(
         default_factory=dict,
         description="Keyword arguments for `opponents`. `prioritised` accepts `power` (at least 0, default 2): a "
-        "snapshot that is beaten with probability p is chosen in proportion to (1 - p) ^ power. Not in ML-Agents.",
+        "snapshot that the learner beats with probability p is chosen in proportion to (1 - p) ^ power. Not in "
+        "ML-Agents.",
     )
     brains: Annotated[tuple[BrainSettings, ...], BeforeValidator(as_brains)] = Field(
         (),
@@ -106,14 +108,17 @@ class SelfPlaySettings(Settings):
         "remaining games, the opponents play with the newest policy or a snapshot. Not in ML-Agents.",
         json_schema_extra={"default_text": "none"},
     )
-    initial_elo: Float = Field(1200.0, description="Rating at the start, in ELO points.")
+    initial_elo: Float = Field(1200.0, description="Initial rating, in ELO points.")
     elo_k: Float = Field(
-        16.0, gt=0, description="Maximum change of a rating by one match, in ELO points. Not in ML-Agents."
+        16.0, gt=0, description="Maximum change of a rating per match, in ELO points. Not in ML-Agents."
     )
 
     def _mistakes(self) -> list[Finding]:
         if self.learning_teams == "all":
-            message = "has no effect where all teams learn at once, each game by the newest policies; leave it out"
+            message = (
+                "has no effect if all teams learn simultaneously, because every game uses the newest policies; leave "
+                "it out"
+            )
             return [Finding((key,), message, (("learning_teams",),)) for key in changed(self) if key in _OF_TURNS]
         return [*self._about_opponents(), *check_brains(self.brains, "brains")]
 
@@ -133,7 +138,7 @@ class SelfPlaySettings(Settings):
         ]
         power = self.opponents_with.get("power", 0)
         if not findings and (isinstance(power, bool) or not isinstance(power, int | float) or not 0 <= power < inf):
-            message = f"{power!r} does not fit; expected a finite number of at least 0"
+            message = f"{power!r} is not valid; expected a finite number of at least 0"
             findings.append(Finding(("opponents_with", "power"), message))
         return findings
 
@@ -154,11 +159,11 @@ class EvaluationOpponentsKind:
 EVALUATION_OPPONENTS = {
     "self": EvaluationOpponentsKind(
         "headrace.stages.evaluation.opponents:NewestOpponents",
-        "all agents of all behaviours act by the newest policies",
+        "all agents of all behaviours act with the newest policies",
     ),
     "snapshot": EvaluationOpponentsKind(
         "headrace.stages.evaluation.opponents:SnapshotOpponents",
-        "by the policies as they were at the first evaluation, kept in `<behavior>-opponent.pt`",
+        "the policies at the time of the first evaluation, kept in `<behavior>-opponent.pt`",
     ),
 }
 """The kinds by `evaluation.opponents`; anything else is a brain (`headrace.config.brains`)."""
@@ -180,7 +185,7 @@ class EvaluationSettings(Settings):
         + f"; {meanings(LEARNING, PLAYER)}.",
     )
     opponents_with: PlainMap = Field(
-        default_factory=dict, description="Keyword arguments for `opponents`, if that is a brain."
+        default_factory=dict, description="Keyword arguments for `opponents`, if it is a brain."
     )
 
     def _mistakes(self) -> list[Finding]:

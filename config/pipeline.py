@@ -45,7 +45,7 @@ class QueuesSettings(Settings):
     """The queues between stages. Policy queues are not among them: they hold the newest policy only."""
 
     trajectories: QueueSettings = Field(
-        default_factory=QueueSettings, description="Queues of trajectories, up to the trainer."
+        default_factory=QueueSettings, description="Queues of trajectories to the trainer."
     )
     slab_bytes: Int | None = Field(
         None,
@@ -70,8 +70,8 @@ def _stage_reference(value: object) -> object:
     meant = f"{module}:{name}"
     hint = f"; did you mean '{meant}'?" if dot and is_reference(meant) else hint_at_module(value)
     raise ValueError(
-        f"'{value}' is neither of the form module:Class nor a name that an installed package offers "
-        f"(entry-point group {STAGE_GROUP}){hint}"
+        f"'{value}' is neither of the form module:Class nor a name that an installed package provides (entry-point "
+        f"group {STAGE_GROUP}){hint}"
     )
 
 
@@ -82,13 +82,15 @@ class StagePlacement(Settings):
     """One stage of your own, and its place."""
 
     use: StageReference = Field(
-        description="`module:Class` of the stage (modules next to the YAML and in the working directory are found), or "
-        f"the name under which an installed package offers one in the entry-point group `{STAGE_GROUP}`."
+        description="`module:Class` of the stage (modules next to the YAML and in the working directory are found), "
+        f"or the name of a stage that an installed package provides in the entry-point group `{STAGE_GROUP}`."
     )
     after: Literal["agent_processor", "ghost"] = Field(
-        "agent_processor", description="The stage whose output it receives. `ghost` exists with self-play only."
+        "agent_processor", description="The stage whose output it receives. `ghost` exists only with self-play."
     )
-    behaviors: Names | None = Field(None, min_length=1, description="Behaviour names that it handles; null: all.")
+    behaviors: Names | None = Field(
+        None, min_length=1, description="Behaviours that the stage handles, by name; null: all."
+    )
     with_: PlainMap = Field(default_factory=dict, alias="with", description="Keyword arguments for the class.")
     host: Literal["main"] | None = Field(
         None, description="`main`: in the main process; null: in the host of the stage that it follows."
@@ -140,8 +142,8 @@ def _writer(value: object) -> object:
     if isinstance(value, str) and not (value in STATISTICS_WRITERS or is_reference(value)):
         words = ", ".join(map(repr, STATISTICS_WRITERS))
         raise ValueError(
-            f"'{value}' is no statistics writer; expected {words} or, for one of your own, 'module:Class'"
-            f"{suggest(value, STATISTICS_WRITERS)}"
+            f"'{value}' is not a statistics writer; expected {words}, or 'module:Class' for your "
+            f"own{suggest(value, STATISTICS_WRITERS)}"
         )
     return value
 
@@ -150,14 +152,14 @@ class WriterSettings(Settings):
     """One statistics writer, which receives every summary that TensorBoard receives; its name is enough."""
 
     use: Annotated[Text, BeforeValidator(_writer)] = Field(
-        description=f"{'; '.join(f'`{name}`: {kind.meaning}' for name, kind in STATISTICS_WRITERS.items())}; or "
-        "`module:Class` of your own; modules next to the YAML and in the working directory are found."
+        description=f"{'; '.join(f'`{name}`: {kind.meaning}' for name, kind in STATISTICS_WRITERS.items())}; or your "
+        "own `module:Class`; modules next to the YAML and in the working directory are found."
     )
     with_: PlainMap = Field(
         default_factory=dict,
         alias="with",
-        description="Keyword arguments for the class; it also receives `run_folder` and `resume`, if it has parameters "
-        "of these names.",
+        description="Keyword arguments for the class; the class also receives `run_folder` and `resume`, if it has "
+        "parameters with these names.",
     )
 
     @model_validator(mode="before")
@@ -168,8 +170,8 @@ class WriterSettings(Settings):
 
 # Supervision: how long a part of the run may be silent before a warning and before its end.
 
-_WARN = "Seconds of silence before a warning says which of them is silent and in which code."
-_END = "Seconds of silence before it is ended"
+_WARN = "Seconds of silence before a warning names the silent part and the code that it runs."
+_END = "Seconds of silence before the part is terminated"
 _MOST_S = 1e6
 STARTING_FACTOR = 5
 """Factor on the limits of starting hosts and of code outside stages, most of whose time is imports."""
@@ -187,7 +189,10 @@ class _Silence(Settings):
 
     def _mistakes(self) -> Iterator[Finding]:
         if self.end_s is not None and self.end_s < self.warn_s and self._is_set("warn_s"):
-            message = f"{self.end_s:g} is less than warn_s, {self.warn_s:g}: the end would come before its warning"
+            message = (
+                f"{self.end_s:g} is less than warn_s, {self.warn_s:g}, so the part would be terminated before the "
+                "warning"
+            )
             yield Finding(("end_s",), message, (("warn_s",),))
 
     def _derive(self) -> None:
@@ -204,7 +209,7 @@ class ActorSilence(_Silence):
         gt=0,
         le=_MOST_S,
         description=f"{_END} and, within the restart limits, started again; null: `env_settings.timeout_wait`, and "
-        f"{START_S:g} or five times that, whichever is more, before its first word and while it prepares itself.",
+        f"{START_S:g} or five times that, whichever is longer, before its first message and while it starts up.",
     )
 
 
@@ -220,7 +225,9 @@ class LearnerSilence(_Silence):
 class MainSilence(_Silence):
     """Limits of main."""
 
-    warn_s: Float = Field(60.0, gt=0, le=_MOST_S, description=f"{_WARN} With inline hosts it learns and acts itself.")
+    warn_s: Float = Field(
+        60.0, gt=0, le=_MOST_S, description=f"{_WARN} With inline hosts, the main process also learns and acts."
+    )
     end_s: Float | None = Field(600.0, gt=0, le=_MOST_S, description=f"{_END}, and the run with it; null: never.")
 
 
@@ -233,7 +240,7 @@ class SupervisionSettings(Settings):
 
     actors: ActorSilence = Field(
         default_factory=ActorSilence,
-        description="Hosts of environments, of evaluation, of a replay and of central inference.",
+        description="Hosts of environments, evaluation, replay and central inference.",
     )
     learners: LearnerSilence = Field(default_factory=LearnerSilence, description="Hosts of trainers.")
     main: MainSilence = Field(default_factory=MainSilence, description="The main process.")
@@ -241,8 +248,8 @@ class SupervisionSettings(Settings):
         60.0,
         gt=0,
         le=_MOST_S,
-        description="Seconds that a host may take to end without a sign of progress, once the run ends; then it is "
-        "left behind, and killed.",
+        description="Seconds without progress that a host may take to end once the run ends; after that, the run stops "
+        "waiting and kills it.",
     )
 
 
@@ -259,7 +266,7 @@ def _lag(value: object) -> object:
             return int(number)
     elif value == "auto":
         return value
-    raise ValueError(f"{value!r} does not fit; expected 'auto' or a whole number from 0 to {MOST_UPDATES_OF_LAG}")
+    raise ValueError(f"{value!r} is not valid; expected 'auto' or a whole number from 0 to {MOST_UPDATES_OF_LAG}")
 
 
 class PipelineSettings(Settings):
@@ -268,18 +275,19 @@ class PipelineSettings(Settings):
     max_wall_time_s: Float | None = Field(
         None,
         gt=0,
-        description="Seconds after which the run ends in order, with a checkpoint, as by Ctrl-C; null: no limit. Those "
-        "before a resume do not count.",
+        description="Seconds after which the run ends cleanly, with a checkpoint, as after Ctrl-C; null: no limit. "
+        "Time before a resume does not count.",
     )
 
     deterministic: Flag = Field(
-        False, description="The same seed gives the same weights, bit for bit: inline hosts and `max_policy_lag` 0."
+        False,
+        description="The same seed gives the same weights, bit for bit. Needs inline hosts and `max_policy_lag` 0.",
     )
     max_policy_lag: Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_lag)] = Field(
         "auto",
-        description="Updates by which actors may run ahead of the trainer: with 0 they wait for it, with 1 they "
-        "collect while it learns. `auto`: 0 if collecting takes more than three times as long as learning in the first "
-        "updates, otherwise 1.",
+        description="Number of updates by which actors may run ahead of the trainer: with 0, actors wait for the "
+        "trainer; with 1, they collect while it learns. `auto`: 0 if collecting takes more than three times as long "
+        "as learning in the first updates, otherwise 1.",
         json_schema_extra={"default_text": "`auto`; 0 if `deterministic`"},
     )
     inference: Annotated[Text, one_of(("actor", "central"))] = Field(
@@ -288,21 +296,21 @@ class PipelineSettings(Settings):
         "in batches, which is faster for large networks.",
     )
     hosts: HostsSettings = Field(default_factory=HostsSettings, description="Hosts of stages.")
-    ray: RaySettings = Field(default_factory=RaySettings, description="The cluster of hosts on Ray.")
+    ray: RaySettings = Field(default_factory=RaySettings, description="The Ray cluster, for hosts on Ray.")
     queues: QueuesSettings = Field(default_factory=QueuesSettings, description="Queues between stages.")
     stages: Annotated[tuple[StagePlacement, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="Stages of your own, in their order on the edge where they stand."
+        (), description="Custom stages, in their order on each edge."
     )
     statistics_writers: Annotated[tuple[WriterSettings, ...], BeforeValidator(as_tuple)] = Field(
-        (), description="Receivers of statistics in addition to the console and TensorBoard."
+        (), description="Writers of statistics, in addition to the console and TensorBoard."
     )
     monitor_csv: Flag = Field(
         False,
-        description="A row for each training episode in `results/<run-id>/<behavior>/monitor.csv`, as the Monitor of "
-        "Stable-Baselines3 writes it: return `r`, length `l`, seconds `t`; and the episode's number.",
+        description="Write a row for each training episode to `results/<run-id>/<behavior>/monitor.csv`, in the "
+        "format of Stable-Baselines3's Monitor: return `r`, length `l`, seconds `t`; and the episode's number.",
     )
     supervision: SupervisionSettings = Field(
-        default_factory=SupervisionSettings, description="How long a part of the run may be silent."
+        default_factory=SupervisionSettings, description="How long each part of the run may be silent."
     )
 
     def _mistakes(self) -> list[Finding]:
@@ -318,12 +326,12 @@ class PipelineSettings(Settings):
         against, involves = "contradicts 'deterministic: true'", (("deterministic",),)
         findings = []
         if self._is_set("max_policy_lag") and self.max_policy_lag not in (0, "auto"):
-            message = f"{self.max_policy_lag} {against}, which needs 0; drop one of the two"
+            message = f"{self.max_policy_lag} {against}, which needs 0; leave one of the two out"
             findings.append(Finding(("max_policy_lag",), message, involves))
         for which in ("actors", "learners", "evaluation", "replay"):
             hosts = getattr(self.hosts, which)
             if "kind" in hosts.model_fields_set and hosts.kind and not HOST_KINDS[hosts.kind].in_main:
-                message = f"'{hosts.kind}' {against}, which needs 'inline'; drop one of the two"
+                message = f"'{hosts.kind}' {against}, which needs 'inline'; leave one of the two out"
                 findings.append(Finding(("hosts", which, "kind"), message, involves))
         return findings
 
@@ -335,8 +343,8 @@ class PipelineSettings(Settings):
                 findings.append(Finding(("hosts", "inference"), message, (("inference",),)))
         elif self.deterministic:
             message = (
-                "'central' contradicts 'deterministic: true': who asks together draws random numbers together, and "
-                "that is a matter of time; drop one of the two"
+                "'central' contradicts 'deterministic: true': the actors in one batch draw random numbers together, "
+                "and the batches depend on timing; leave one of the two out"
             )
             findings.append(Finding(("inference",), message, (("deterministic",),)))
         return findings
@@ -346,7 +354,7 @@ class PipelineSettings(Settings):
         findings = []
         for index, stage in enumerate(self.stages):
             if stage.name in seen:
-                message = f"is another stage called '{stage.name}'; give one of them a 'name' of its own"
+                message = f"is a second stage called '{stage.name}'; give one of the two another 'name'"
                 findings.append(Finding(("stages", index), message))
             seen.add(stage.name)
         return findings

@@ -14,7 +14,7 @@ from typing import Any
 from headrace.config.errors import ConfigError, KeyPath, nowhere
 from headrace.config.tables import main_module
 
-_GIVEN = "or give it to run(…, environment=…)"
+_GIVEN = "or pass it to run(…, environment=…)"
 
 
 def plain(value: object, path: KeyPath = ()) -> Any:
@@ -36,9 +36,12 @@ def plain(value: object, path: KeyPath = ()) -> Any:
     is_environment = hasattr(value, "reset") and hasattr(value, "step") and not isinstance(value, type)
     if callable(value) and not is_environment:
         return named(value, path)
-    expected = "what YAML can hold: maps, lists, texts, numbers, true, false or null"
+    expected = "a value that YAML can hold: map, list, string, number, true, false or null"
     if is_environment:
-        expected = f"the class or a function that makes it, as the run makes its environments itself; {_GIVEN}"
+        expected = (
+            "the class, or a function that makes the environment, because the run makes its environments itself; "
+            f"{_GIVEN}"
+        )
     raise _refused(path, f"holds {value!r}; expected {expected}")
 
 
@@ -83,7 +86,10 @@ def _not_importable(value: Any, name: str, bound: object, where: str = "") -> st
     meant, more = name.rpartition(".")[2], ""
     if isinstance(value, partial):
         meant = getattr(value.func, "__name__", "")
-        what, more = f"a functools.partial of {meant}", "; arguments of an environment's factory stand in 'options'"
+        what, more = (
+            f"a functools.partial of {meant}",
+            ("; put the arguments of an environment's factory under 'options'"),
+        )
     elif not name:
         what = f"an object of class {type(value).__qualname__}"
     elif meant == "<lambda>":
@@ -95,8 +101,8 @@ def _not_importable(value: Any, name: str, bound: object, where: str = "") -> st
     else:
         what = name if bound is None else f"{name}, bound to an object"
     return (
-        f"is {what}, which other processes can't import; expected a class or function at the top of a module, such as "
-        f"my_env.py (in a notebook: %%writefile my_env.py), and its name, "
+        f"is {what}, which other processes can't import; expected a class or function at the top level of a module, "
+        "such as my_env.py (in a notebook: %%writefile my_env.py), and its name, "
         f"'my_env:{meant if meant.isidentifier() else 'make_env'}'{more}"
     )
 

@@ -21,7 +21,8 @@ from headrace.config.network_settings import NetworkSettings
 
 DEMONSTRATIONS = (
     "Demonstrations: a recording of Unity (`.demo`), of Godot's addon (`.json`) or of Headrace (`.stream`), a folder "
-    "of them, or a pattern, relative to the YAML's folder or else to the working directory; or `minari:<data set id>`."
+    "of them, or a pattern, relative to the YAML's folder, or else to the working directory; or `minari:<data set "
+    "id>`."
 )
 """Description of each `demo_path`."""
 
@@ -31,8 +32,10 @@ class BehavioralCloningSettings(Settings):
 
     demo_path: PathText = Field(min_length=1, description=DEMONSTRATIONS)
     steps: Int = Field(0, ge=0, description="Agent steps over which imitation fades out; 0: never.")
-    strength: Float = Field(1.0, ge=0, description="Its learning rate, as a factor on the trainer's.")
-    samples_per_update: Int = Field(0, ge=0, description="Most demonstrated steps to use per update; 0: all there are.")
+    strength: Float = Field(
+        1.0, ge=0, description="Learning rate of the imitation, as a factor on the trainer's learning rate."
+    )
+    samples_per_update: Int = Field(0, ge=0, description="Maximum number of demonstrated steps per update; 0: all.")
     num_epoch: Int | None = Field(None, gt=0, description="Passes over the demonstrations per update; null: 3.")
     batch_size: Int | None = Field(
         None, gt=0, le=10**9, description="Steps per gradient step; null: the trainer's `batch_size`."
@@ -50,7 +53,9 @@ class ExtrinsicSettings(RewardSignalSettings):
     """`extrinsic`: the environment's own reward."""
 
     network_settings: NetworkSettings | None = Field(
-        None, description="Accepted for ML-Agents' sake: the extrinsic reward has no network. A warning is logged."
+        None,
+        description="Accepted for compatibility with ML-Agents, but has no effect and logs a warning: the extrinsic "
+        "reward has no network.",
     )
 
 
@@ -59,7 +64,7 @@ class LearnedSignalSettings(RewardSignalSettings):
 
     learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size.")
     encoding_size: Int | None = Field(
-        None, gt=0, le=16384, description="Deprecated: `hidden_units` of `network_settings`, if that is not given."
+        None, gt=0, le=16384, description="Deprecated: sets `hidden_units` of `network_settings`, if those are missing."
     )
     network_settings: NetworkSettings = Field(
         default_factory=NetworkSettings,
@@ -127,7 +132,7 @@ class RewardSignals(Settings):
         "headrace.stages.trainer.rewards.signal:Extrinsic", "The environment's own reward."
     )
     curiosity: CuriositySettings | None = _signal(
-        "headrace.stages.trainer.rewards.curiosity:Curiosity", "Reward for observations that could not be predicted."
+        "headrace.stages.trainer.rewards.curiosity:Curiosity", "Reward for observations that are hard to predict."
     )
     gail: GAILSettings | None = _signal(
         "headrace.stages.trainer.rewards.gail:GAIL", "Reward for acting like the demonstrations."
@@ -155,7 +160,7 @@ class RewardSignals(Settings):
     @classmethod
     def _bodies(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            message = "nothing (null) does not fit; expected a map of keys and values; '{}' gives it its defaults"
+            message = "nothing (null) is not valid; expected a map of keys and values; '{}' uses the defaults"
             empty = [name for name in cls.model_fields if name in data and data[name] is None]
             report([Finding((name,), message) for name in empty])
         return data

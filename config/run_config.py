@@ -65,8 +65,8 @@ class RunConfig(Sections):
             return settings
         origin = "environment" if self.replay is None else "recording"
         message = (
-            f"the {origin} has a behaviour '{name}', which is not listed here (listed: "
-            f"{', '.join(self.behaviors)}); add it, or give default_settings{suggest(name, self.behaviors)}"
+            f"the {origin} has a behaviour '{name}', which is not listed here (listed: {', '.join(self.behaviors)}); "
+            f"add it, or set default_settings{suggest(name, self.behaviors)}"
         )
         raise ConfigError([Mistake(str(self._path or ""), None, "behaviors", message)])
 
@@ -265,8 +265,8 @@ def _inherit(name: str, default: Mapping[str, Any], own: Mapping[str, Any], warn
             del inherited["hyperparameters"]
         if dropped:
             message = (
-                f"its trainer_type '{trainer}' does not take over these hyperparameters of default_settings "
-                f"(trainer_type '{default_trainer}'): {', '.join(dropped)}"
+                f"its trainer_type '{trainer}' does not use these hyperparameters of default_settings (trainer_type "
+                f"'{default_trainer}'): {', '.join(dropped)}"
             )
             warnings.append(Finding(("behaviors", name), message))
     merged = _merge(inherited, own)

@@ -31,7 +31,7 @@ class HindsightSettings(Settings):
         4,
         gt=0,
         le=10**6,
-        description="Relabelled steps for each step with its own goal in a minibatch: of n + 1 steps n are relabelled.",
+        description="Number of relabelled steps for each step with its original goal: n of n + 1 steps are relabelled.",
     )
 
 
@@ -39,19 +39,21 @@ class SACHyperparameters(Hyperparameters):
     """`hyperparameters` of a behaviour whose `trainer_type` is `sac`."""
 
     batch_size: Int = Field(128, gt=0, le=10**9, description="Agent steps per gradient step.")
-    buffer_size: Int = Field(50000, gt=0, le=10**9, description="Newest agent steps that are kept to learn from.")
-    learning_rate: Float = Field(3e-4, gt=0, description="Adam's step size at the start of the run.")
+    buffer_size: Int = Field(
+        50000, gt=0, le=10**9, description="Size of the replay buffer, in agent steps; it keeps the newest."
+    )
+    learning_rate: Float = Field(3e-4, gt=0, description="Adam's initial step size.")
     learning_rate_schedule: Schedule = schedule_field("constant")
     buffer_init_steps: Int = Field(0, ge=0, description="Agent steps to collect before the first update.")
     random_steps: Int = Field(
         0,
         ge=0,
-        description="Agent steps at the start of the run whose actions are drawn uniformly, within their bounds and "
-        "among the allowed choices, instead of from the untrained policy. Not in ML-Agents.",
+        description="Agent steps at the start of the run with uniformly random actions, within their bounds and among "
+        "the allowed choices, instead of from the untrained policy. Not in ML-Agents.",
     )
     update_at: Literal["step", "episode_end"] = Field(
         "step",
-        description="When updates are made: as steps come, or those of all steps since when an episode ends. "
+        description="When to update: as steps arrive, or at the end of an episode for all steps since the last one. "
         "Not in ML-Agents.",
     )
     train_freq: Int | None = Field(
@@ -59,14 +61,14 @@ class SACHyperparameters(Hyperparameters):
         gt=0,
         le=10**9,
         description="Agent steps (with `update_at: episode_end`: episodes) between two rounds of updates; the policy "
-        "does not change in between. null: as few as actors send at a time, or 1 episode. Not in ML-Agents.",
+        "does not change in between. null: as often as actors send steps, or 1 episode. Not in ML-Agents.",
     )
     gradient_steps: Int | None = Field(
         None,
         gt=0,
         le=10**9,
-        description="Updates of each round, whatever its length; null: one for each `steps_per_update` of its steps. "
-        "Not in ML-Agents.",
+        description="Updates in each round, whatever the round's length; null: one for every `steps_per_update` of "
+        "its steps. Not in ML-Agents.",
     )
     tau: Float = Field(
         0.005,
@@ -80,7 +82,7 @@ class SACHyperparameters(Hyperparameters):
         description="Number of updates between two changes of the target networks. Not in ML-Agents (which has 1).",
     )
     steps_per_update: Float = Field(
-        1.0, gt=0, description="Agent steps per update; below 1 for several updates a step."
+        1.0, gt=0, description="Agent steps per update; below 1 for several updates per step."
     )
     reward_signal_steps_per_update: Float = Field(
         1.0,
@@ -89,16 +91,16 @@ class SACHyperparameters(Hyperparameters):
         json_schema_extra={"default_text": "`steps_per_update`"},
     )
     save_replay_buffer: Flag = Field(False, description="Save the replay buffer in checkpoints.")
-    init_entcoef: Float = Field(1.0, gt=0, description="Entropy coefficient at the start.")
+    init_entcoef: Float = Field(1.0, gt=0, description="Initial entropy coefficient.")
     entropy_coefficient: Literal["auto", "fixed"] = Field(
         "auto",
-        description="`auto`: learned so that the entropy reaches its target; `fixed`: stays `init_entcoef`. "
-        "Not in ML-Agents.",
+        description="`auto`: learned, so that the entropy reaches its target; `fixed`: always `init_entcoef`. Not in "
+        "ML-Agents.",
     )
     target_entropy: Float | None = Field(
         None,
-        description="Target entropy of all continuous actions together, in nats, for which their coefficient is "
-        "learned; null: minus their number. Not in ML-Agents (which has this default).",
+        description="Target entropy of all continuous actions together, in nats, to which the learned coefficient "
+        "leads; null: minus the number of continuous actions. Not in ML-Agents (which has this default).",
     )
     reward_normalization: Flag = reward_normalization_field()
     adam_epsilon: Float = Field(1e-8, gt=0, description="Adam's ε. Not in ML-Agents (which has this default).")
@@ -130,7 +132,7 @@ class SACHyperparameters(Hyperparameters):
     def _mistakes(self) -> list[Finding]:
         found = about_sizes(self.buffer_size, self.batch_size)
         if self.gradient_steps is not None and self.train_freq is None and self.update_at == "step":
-            message = "needs rounds; add 'train_freq', the steps between two of them, or 'update_at: episode_end'"
+            message = "needs rounds; add 'train_freq', the steps between two rounds, or 'update_at: episode_end'"
             found.append(Finding(("gradient_steps",), message))
         return found
 
@@ -142,18 +144,19 @@ class SACHyperparameters(Hyperparameters):
         """Find a replay buffer too small for a whole sequence, and conflicts with hindsight."""
         memory = block.network_settings.memory
         if self.hindsight is not None and memory is not None:
-            message = "relabels single steps, and a network with a memory learns from sequences; leave one of them out"
+            message = (
+                "relabels single steps, but a network with a memory learns from sequences; leave one of the two out"
+            )
             yield Finding(("hyperparameters", "hindsight"), message, (("network_settings", "memory"),))
         if self.hindsight is not None and "extrinsic" not in block.signals:
             message = (
-                "computes the environment's reward anew, which is not among reward_signals; add extrinsic, or leave it "
-                "out"
+                "recomputes the environment's reward, which is not among reward_signals; add extrinsic, or leave it out"
             )
             yield Finding(("hyperparameters", "hindsight"), message, (("reward_signals",),))
         if memory is not None and self.buffer_size < memory.sequence_length:
             message = (
                 f"{self.buffer_size} is smaller than network_settings.memory.sequence_length "
-                f"({memory.sequence_length}): it could hold no whole sequence; raise buffer_size or lower "
+                f"({memory.sequence_length}): it can't hold a whole sequence; raise buffer_size or lower "
                 "sequence_length"
             )
             yield Finding(
@@ -163,25 +166,28 @@ class SACHyperparameters(Hyperparameters):
     def warnings(self, block: Block) -> Iterator[Finding]:
         """Find sizes with which little or nothing would be learned."""
         if self.reward_signal_steps_per_update != self.steps_per_update and not block.learned_signals:
-            message = "has no effect, because none of the reward signals learns"
+            message = "has no effect, because no reward signal learns"
             yield Finding(("hyperparameters", "reward_signal_steps_per_update"), message)
         if self.gradient_steps is not None and self.steps_per_update != 1 and not block.learned_signals:
-            message = "has no effect, because gradient_steps says how many updates a round has"
+            message = "has no effect, because gradient_steps sets the number of updates in a round"
             yield Finding(("hyperparameters", "steps_per_update"), message)
         if self.buffer_init_steps > self.buffer_size:
             message = (
-                f"{self.buffer_init_steps} are more than buffer_size ({self.buffer_size}): the oldest of them are "
-                "forgotten before anything was learned from them"
+                f"{self.buffer_init_steps} are more than buffer_size ({self.buffer_size}): the oldest steps are "
+                "overwritten before the first update"
             )
             yield Finding(("hyperparameters", "buffer_init_steps"), message)
         if self.random_steps and block.network_settings.deterministic:
-            message = "has no effect, because network_settings.deterministic lets actors act by the mean from the start"
+            message = (
+                "has no effect, because with network_settings.deterministic the actors use the mean action from the "
+                "start"
+            )
             yield Finding(("hyperparameters", "random_steps"), message)
         elif self.random_steps >= block.max_steps:
-            message = f"{self.random_steps} steps are all of max_steps ({block.max_steps}): no policy ever acts"
+            message = f"{self.random_steps} steps cover all of max_steps ({block.max_steps}), so no policy ever acts"
             yield Finding(("hyperparameters", "random_steps"), message)
         if self.target_entropy is not None and self.entropy_coefficient == "fixed":
-            message = "has no effect, because entropy_coefficient: fixed learns none"
+            message = "has no effect, because with entropy_coefficient: fixed the coefficient is not learned"
             yield Finding(("hyperparameters", "target_entropy"), message)
         first = max(1 if block.network_settings.memory else self.batch_size, self.buffer_init_steps + 1)
         if first > block.max_steps:

@@ -66,8 +66,8 @@ def _about_nodes(config: Sections) -> Iterator[Finding]:
         for resource in () if resources is None else resources.custom:
             if resource.startswith(NODE):
                 message = (
-                    "is a node of a cluster, and without pipeline.ray.address the run starts its own Ray, on this "
-                    "machine alone; name the cluster there, or leave it out"
+                    "is a node of a cluster, but without pipeline.ray.address the run starts its own Ray, only on this "
+                    "machine; set that address, or leave this out"
                 )
                 yield Finding((*path, "custom", resource), message, (("pipeline", "ray", "address"),))
 
@@ -79,12 +79,12 @@ def _about_replay(config: Sections) -> Iterator[Finding]:
         return
     learned = [(key, settings) for key, settings in _blocks(config) if settings.trainer_type == "sac"]
     if not learned:
-        yield Finding(path, "has nothing to hold: only trainer_type 'sac' has a replay buffer; leave it out", (path,))
+        yield Finding(path, "has no effect: only trainer_type 'sac' has a replay buffer; leave it out", (path,))
     for key, settings in learned:
         if settings.network_settings.memory is not None:
             message = (
-                "a network with a memory learns from sequences, which are drawn inside the learner alone; leave "
-                "pipeline.hosts.replay out, or the memory"
+                "a network with a memory learns from sequences, which can only be drawn inside the learner; leave out "
+                "pipeline.hosts.replay or the memory"
             )
             yield Finding((*key, "network_settings", "memory"), message, (path,))
 
@@ -105,27 +105,27 @@ def _about_hindsight(config: Sections) -> Iterator[Finding]:
     for path in with_hindsight(config):
         if environment is None and config.replay is not None:
             message = (
-                "needs the compute_reward of the environment that was recorded; add its section 'environment', as the "
-                "recorded run had it"
+                "needs the compute_reward of the recorded environment; add the 'environment' section of the recorded "
+                "run"
             )
             yield Finding(path, message, (("environment",),))
         elif kind.goal_rewards is None:
             fitting = " or ".join(name for name, each in ENVIRONMENT_KINDS.items() if each.goal_rewards is not None)
             name = UNITY if environment is None else environment.kind
             message = (
-                f"needs an environment with compute_reward, as goal environments of kind {fitting} have; kind {name} "
-                "has none; leave hindsight out"
+                f"needs an environment with compute_reward, such as a goal environment of kind {fitting}; environments "
+                f"of kind {name} have none; leave hindsight out"
             )
             yield Finding(path, message, (("environment", "kind"),))
         if environment is not None and environment.action_repeat is not None:
             message = (
-                "adds up the rewards of several steps, and hindsight computes that of the last one alone; leave one of "
-                "them out"
+                "adds up the rewards of several steps, while hindsight recomputes only the reward of the last step; "
+                "leave one of the two out"
             )
             yield Finding(("environment", "action_repeat"), message, (path,))
         if config.pipeline.hosts.replay.kind is not None:
             message = (
-                "relabels steps by their episodes, which are known inside the learner alone; leave it out, or "
+                "relabels steps by their episodes, which only the learner knows; leave it out, or leave out "
                 "pipeline.hosts.replay"
             )
             yield Finding(path, message, (("pipeline", "hosts", "replay", "kind"),))
@@ -136,26 +136,29 @@ def _about_ratings_that_stop(config: Sections) -> Iterator[Finding]:
     pipeline = config.pipeline
     why: dict[KeyPath, str] = {}
     if pipeline.deterministic:
-        why[("pipeline", "deterministic")] = "a deterministic run can't stop by it"
+        why[("pipeline", "deterministic")] = "a deterministic run can't use it to stop"
     if pipeline.hosts.learners.replicas > 1:
-        why[("pipeline", "hosts", "learners", "replicas")] = "the replicas of a trainer can't stop by it"
+        why[("pipeline", "hosts", "learners", "replicas")] = "replicas of a trainer can't use it to stop"
     for name, settings in config.behaviors.items():
         if settings.stop_when is not None and settings.stop_when.elo is not None:
             for key, words in why.items():
-                message = f"is known in main, at no certain step, so {words}; use mean_reward or plateau"
+                message = f"is computed in the main process, at no fixed step, so {words}; use mean_reward or plateau"
                 yield Finding((*_BEHAVIORS, name, "stop_when", "elo"), message, (key,))
 
 
 def _about_behaviors(config: Sections) -> Iterator[Finding]:
     if not config.behaviors and config.default_settings is None:
-        message = "lists nothing to train; add a behaviour, or give default_settings"
+        message = "is empty, so the run has nothing to train; add a behaviour, or set default_settings"
         yield Finding(_BEHAVIORS, message, (_BEHAVIORS, _DEFAULT))
     for name in config.behaviors:
         if name in ("", ".", "..") or any(sign in name for sign in "?/\\"):
-            message = "can't be a behaviour's name, which is a folder's as well: no '?', '/' or '\\', and not empty"
+            message = (
+                "can't be a behaviour's name, which is also the name of a folder: it can't be empty or contain '?', "
+                "'/' or '\\'"
+            )
             yield Finding((*_BEHAVIORS, name), message)
         elif any("\ud800" <= sign <= "\udfff" for sign in name):
-            message = "can't be a behaviour's name: half of a pair of surrogates is no character"
+            message = "can't be a behaviour's name: it contains half of a surrogate pair, which is not a character"
             yield Finding((*_BEHAVIORS, name), message)
 
 
@@ -167,16 +170,19 @@ def _about_teachers(config: Sections) -> Iterator[Finding]:
             continue
         if teacher == name:
             others = ", ".join(other for other in config.behaviors if other != name) or "none so far"
-            message = f"'{teacher}' is this behaviour itself; expected another one of this run ({others})"
+            message = f"'{teacher}' is this behaviour itself; expected another behaviour of this run ({others})"
             yield Finding(where, message, (where,))
         elif (other := config.behaviors.get(teacher)) is not None and not other.learns and not other.broadcast:
             message = (
-                f"'{teacher}' has a 'brain' that does not learn, whose steps go to nobody; give it broadcast: true"
+                f"'{teacher}' has a 'brain' that does not learn, whose steps are discarded; set broadcast: true for it"
             )
             yield Finding(where, message, ((*_BEHAVIORS, teacher, "brain"), (*_BEHAVIORS, teacher, "broadcast")))
         else:
-            mend = "a teacher acts in this run; of a person's play in Unity, record a .demo and name it as demo_path"
-            yield from _listed(config, where, teacher, mend)
+            fix = (
+                "the teacher must be a behaviour of this run; to imitate a person who plays in Unity, record a .demo "
+                "file and give it as demo_path"
+            )
+            yield from _listed(config, where, teacher, fix)
 
 
 def _about_environment(config: Sections) -> Iterator[Finding]:
@@ -197,7 +203,7 @@ def without_behavior(config: Sections, likely: str = "Agent") -> str:
     """Report that an environment's agents have no behaviour, and propose `likely` first among the listed ones."""
     listed = config.met_behaviors
     return (
-        f"needs 'behavior', the name of its agents, since {len(listed)} behaviours are listed; such as "
+        f"needs 'behavior', the name of its agents, because {len(listed)} behaviours are listed; for example "
         f"environment.behavior: {likely if likely in listed else next(iter(listed), likely)}"
     )
 
@@ -211,8 +217,8 @@ def check_roles(config: Sections) -> Iterator[Finding]:
         of_players = environment.kind == "open_spiel"
         such = "player_0: First, player_*: Others" if of_players else "adversary_*: Predator, agent_*: Prey"
         message = (
-            f"needs 'behaviors', the roles of its agents, since {len(config.met_behaviors)} behaviours are listed; "
-            f"such as {{{such}}}"
+            f"needs 'behaviors', the roles of its agents, because {len(config.met_behaviors)} behaviours are listed; "
+            f"for example {{{such}}}"
         )
         involved = (("environment", "behaviors"), _BEHAVIORS, _DEFAULT)
         yield Finding(("environment",), message, involved)
@@ -224,14 +230,14 @@ def lacking_programs(config: Sections) -> Iterator[Finding]:
         return
     if _evaluated(config):
         message = (
-            f"needs programs of its own, and {config.environment_kind.editor} is one, in which training takes place; "
-            "build the game and give env_path (--env), or leave evaluation out"
+            f"needs separate environments, but {config.environment_kind.editor} is a single environment, which "
+            "training uses; build the game and give env_path (--env), or leave evaluation out"
         )
         yield Finding(("evaluation",), message)
-    add = "env_path (--env); without it it is"
+    add = "env_path (--env); without it, the run waits for"
     if config.environment_kind is ENVIRONMENT_KINDS[UNITY]:
-        add = "'environment', or env_path (--env); without them it is"
-    only = f"of what? Add {add} {config.environment_kind.editor}, which is one"
+        add = "'environment', or env_path (--env); without them, the run waits for"
+    only = f"of which program? Add {add} {config.environment_kind.editor}, which is a single environment"
     count, replicas = _number_of_programs(config), config.pipeline.hosts.actors.replicas
     if count > 1:
         yield Finding(("env_settings", "num_envs"), f"{count} environments {only}")
@@ -253,12 +259,12 @@ def check_programs(config: Sections) -> Iterator[Finding]:
     programs = count * (config.pipeline.hosts.actors.replicas + _evaluated(config))
     if settings.env_path is not None and settings.base_port and settings.base_port + programs - 1 > LAST_PORT:
         message = (
-            f"{settings.base_port} leaves no ports for {programs} environments, since each uses "
-            "the next one; choose a lower one, or 0 for any that are free"
+            f"{settings.base_port} leaves too few ports for {programs} environments, because each environment uses the "
+            "next port; choose a lower port, or 0 for any free ports"
         )
         yield Finding(("env_settings", "base_port"), message, (("env_settings", "num_envs"),))
     if count > _MOST_PROGRAMS:
-        message = f"{count} are more than the {_MOST_PROGRAMS} of one actor; raise pipeline.hosts"
+        message = f"{count} are more than the limit of {_MOST_PROGRAMS} in one actor; raise pipeline.hosts"
         yield Finding(("env_settings", "num_envs"), f"{message}.actors.replicas instead", ())
 
 
@@ -289,16 +295,16 @@ def _about_lessons(config: Sections) -> Iterator[Finding]:
         yield from _listed(config, (*path, "behavior"), criteria.behavior)
         settings = config.behaviors.get(criteria.behavior, config.default_settings)
         if criteria.measure == "Elo" and settings is not None and settings.self_play is None:
-            message = f"'Elo' needs self_play, which {criteria.behavior} has not; add it, or measure 'reward'"
+            message = f"'Elo' needs self_play, which {criteria.behavior} does not have; add it, or measure 'reward'"
             yield Finding((*path, "measure"), message, ((*path, "measure"), _BEHAVIORS, _DEFAULT))
 
 
-def _listed(config: Sections, path: KeyPath, name: str, mend: str = "") -> Iterator[Finding]:
+def _listed(config: Sections, path: KeyPath, name: str, fix: str = "") -> Iterator[Finding]:
     """Find behaviours that are not listed, unless there are defaults."""
     if name in (*config.behaviors, *config.met_behaviors) or config.default_settings is not None:
         return
     hint = suggest(name, config.behaviors) or f"; listed: {', '.join(config.behaviors) or 'none'}"
-    message = f"'{name}' is not listed under behaviors{hint}{f' ({mend})' if mend else ''}"
+    message = f"'{name}' is not listed under behaviors{hint}{f' ({fix})' if fix else ''}"
     yield Finding(path, message, (path, _BEHAVIORS, _DEFAULT))
 
 
@@ -307,7 +313,7 @@ def _about_ghosts(config: Sections) -> Iterator[Finding]:
         names = stage.behaviors or tuple(config.behaviors)
         known = [config.behaviors.get(name, config.default_settings) for name in names] or [config.default_settings]
         if stage.after == "ghost" and all(settings is None or settings.self_play is None for settings in known):
-            message = "there is no ghost stage without self_play; use 'agent_processor'"
+            message = "the ghost stage exists only with self_play; use 'agent_processor'"
             yield Finding(("pipeline", "stages", index, "after"), message, (_BEHAVIORS, _DEFAULT))
 
 
@@ -318,7 +324,10 @@ def _about_learning_teams(config: Sections) -> Iterator[Finding]:
     for path, rule in rules.items():
         if rule == "all" and by_turns:
             at, other = "self_play", dotted((*by_turns[0], "self_play"))
-            message = f"'all' beside {other}, which learns by turns; expected the same for all behaviours"
+            message = (
+                f"'all' is not valid next to {other}, whose teams learn in turns; expected the same value for all "
+                "behaviours"
+            )
             yield Finding((*path, at, "learning_teams"), message, ((*by_turns[0], at),))
 
 
@@ -339,24 +348,25 @@ def _about_persons(config: Sections) -> Iterator[Finding]:
         return
     for path, brain in found:
         if brain.weight < 1:
-            message = (
-                f"a person plays all games, so that {brain.weight:g} of them can't be a person's; leave weight out"
-            )
+            message = f"a person plays all games, not a share of {brain.weight:g}; leave weight out"
             yield Finding((*path, "brain"), message)
     first: KeyPath = (*found[0][0], "brain")
     if config.environment is not None and config.environment.num_envs != 1:
-        message = f"{config.environment.num_envs} instances, and with brain 'player' a person plays in one; set it to 1"
+        message = (
+            f"{config.environment.num_envs} instances, but with brain 'player' a person plays in a single instance; "
+            "set it to 1"
+        )
         yield Finding(("environment", "num_envs"), message, (first,))
     replicas = config.pipeline.hosts.actors.replicas
     if replicas != 1:
-        message = f"{replicas} actors, and with brain 'player' a person plays in one alone; set it to 1"
+        message = f"{replicas} actors, but with brain 'player' a person plays in a single actor; set it to 1"
         yield Finding(("pipeline", "hosts", "actors", "replicas"), message, (first,))
     if config.pipeline.deterministic:
-        message = "does not go with brain 'player': what a person does can't be repeated; leave it out"
+        message = "can't be combined with brain 'player': what a person does can't be repeated; leave it out"
         yield Finding(("pipeline", "deterministic"), message, (first,))
     if config.evaluation is not None and not config.checkpoint_settings.inference:
         message = (
-            "does not go with brain 'player': its games are played fast and apart, where nobody presses a key; leave "
-            "it out, and evaluate the policy in a run against another brain"
+            "can't be combined with brain 'player': evaluation games run at full speed, in separate instances without "
+            "a player; leave it out, and evaluate the policy in a run against another brain"
         )
         yield Finding(("evaluation",), message, (first,))

@@ -47,7 +47,9 @@ def section_warnings(config: Sections) -> list[Finding]:
         below = (*_behavior_warnings(settings), *_about_start(config, settings))
         found += [Finding((*path, *each.path), each.message) for each in below]
         if settings.network_settings.deterministic and not _plays_only(config, settings):
-            message = "nothing new is tried while learning, which seldom goes well; it is meant for --inference"
+            message = (
+                "the policy does not explore while it learns, which seldom works; this setting is meant for --inference"
+            )
             found.append(Finding((*path, "network_settings", "deterministic"), message))
     return found
 
@@ -61,12 +63,12 @@ def _about_other_systems(config: Sections) -> Iterator[Finding]:
     for section, path in (("checkpoint_settings", "results_dir"), ("env_settings", "env_path")):
         given = getattr(getattr(config, section), path) or ""
         if sys.platform != "win32" and is_of_windows(given):
-            yield Finding((section, path), f"'{given}' is a path of Windows, which leads nowhere here")
+            yield Finding((section, path), f"'{given}' is a Windows path, which does not exist on this system")
     by_lower: dict[str, str] = {}
     for name in config.behaviors:
         other = by_lower.setdefault(name.lower(), name)
         if other != name:
-            message = f"differs from {other} by its letters' case alone: Windows and macOS have one folder for both"
+            message = f"differs from {other} only by upper and lower case: Windows and macOS use one folder for both"
             yield Finding(("behaviors", name), message)
 
 
@@ -78,9 +80,9 @@ def _about_demonstrations_alone(config: Sections) -> Iterator[Finding]:
     others = [name for name in config.behaviors if name not in alone]
     for name in alone if others else ():
         message = (
-            f"learns from demonstrations alone, and {others[0]} does not: they can't be trained in one run. This one "
-            f"leaves {name} out, and is refused if its environment has such agents. Give {name} a run of its own, or "
-            "let it imitate a 'teacher' of this run"
+            f"learns only from demonstrations, and {others[0]} does not, so one run can't train both. This run leaves "
+            f"{name} out, and fails if its environment has agents of that behaviour. Train {name} in a separate run, "
+            "or let it imitate a 'teacher' of this run"
         )
         yield Finding(("behaviors", name), message)
 
@@ -106,16 +108,16 @@ def _about_start(config: Sections, settings: BehaviorSettings) -> Iterator[Findi
     if config.checkpoint_settings.resume:
         yield Finding(("init_path",), "has no effect, because 'resume: true' takes precedence")
     elif source is not None and any(sign in settings.init_path for sign in "/\\"):
-        message = f"takes precedence over initialize_from, so this behaviour starts from nothing of run '{source}'"
+        message = f"takes precedence over initialize_from, so this behaviour takes nothing from run '{source}'"
         yield Finding(("init_path",), message)
 
 
 def _about_checkpoints(config: Sections) -> Iterator[Finding]:
     settings = config.checkpoint_settings
     if settings.load_model:
-        yield Finding(("checkpoint_settings", "load_model"), "is deprecated; it is read as 'resume: true'")
+        yield Finding(("checkpoint_settings", "load_model"), "is deprecated; it is treated as 'resume: true'")
     if settings.train_model:
-        yield Finding(("checkpoint_settings", "train_model"), "is deprecated and has no meaning")
+        yield Finding(("checkpoint_settings", "train_model"), "is deprecated and has no effect")
     if settings.resume and settings.initialize_from is not None:
         message = "has no effect, because 'resume: true' takes precedence"
         yield Finding(("checkpoint_settings", "initialize_from"), message)
@@ -125,8 +127,8 @@ def _about_unity(config: Sections) -> Iterator[Finding]:
     if config.environment is None or config.environment.kind == UNITY:
         if reaches_others(config.env_settings.listen) and config.replay is None:
             message = (
-                "lets every machine that reaches this one call in Unity's place, see the actions and end the run; "
-                "'localhost' is enough for a Unity on this machine"
+                "lets any machine that can reach this one connect in place of Unity, see the actions and end the run; "
+                "'localhost' is enough for a Unity process on this machine"
             )
             yield Finding(("env_settings", "listen"), message)
         if config.env_settings.env_path is None and config.replay is None:
@@ -137,10 +139,10 @@ def _about_unity(config: Sections) -> Iterator[Finding]:
         yield from _about_editor(config)
     for name in changed(config.env_settings):
         if name in _PROGRAMS_ALONE and name not in kind.env_settings:
-            yield Finding(("env_settings", name), "has no effect, because 'environment' says what to run")
+            yield Finding(("env_settings", name), "has no effect, because 'environment' defines what to run")
     ignored = [name for name in changed(config.engine_settings) if name not in kind.engine_settings]
     if ignored and not kind.engine_settings:
-        yield Finding(("engine_settings",), "has no effect, because only Unity takes it")
+        yield Finding(("engine_settings",), "has no effect, because only Unity uses it")
     elif config.environment.kind != UNITY:
         for name in ignored:
             yield Finding(
@@ -160,8 +162,8 @@ def _about_editor(config: Sections) -> Iterator[Finding]:
             elif kind.editor_port is None:  # it calls the first one
                 continue
             else:
-                port = f", which always calls port {kind.editor_port}"
-            message = f"has no effect, because without env_path it is {kind.editor} that is waited for{port}"
+                port = f", which always uses port {kind.editor_port}"
+            message = f"has no effect, because without env_path the run waits for {kind.editor}{port}"
             yield Finding((section, name), message)
 
 
@@ -176,19 +178,19 @@ def _about_roles(config: Sections) -> Iterator[Finding]:
 
 def _about_curricula(config: Sections) -> Iterator[Finding]:
     if config.environment_parameters and config.replay is not None:
-        message = "has no effect, because 'replay' stands in place of the environment"
+        message = "has no effect, because 'replay' replaces the environment"
         yield Finding(("environment_parameters",), message)
     for path, criteria, last in config.completion_criteria():
         if last:
             yield Finding(path, "has no effect on the last lesson")
         elif criteria.measure == "reward" and not criteria.min_lesson_length:
-            message = "is 0, so the lesson may end after one lucky episode; 100 is usual"
+            message = "is 0, so the lesson can end after a single lucky episode; 100 is usual"
             yield Finding((*path, "min_lesson_length"), message)
         elif criteria.measure == "Elo" and _never_rated_up_to(config, criteria.behavior, criteria.threshold):
             message = (
                 f"'Elo' stays constant, because {criteria.behavior} plays only against its newest policy "
-                "(play_against_latest_model_ratio: 1, or learning_teams: all), and games against itself are not rated; "
-                "the lesson never ends"
+                "(play_against_latest_model_ratio: 1, or learning_teams: all), and games against itself are not "
+                "rated; so the lesson never ends"
             )
             yield Finding((*path, "measure"), message)
 
@@ -234,9 +236,9 @@ def _about(keys: str, message: str) -> Finding:
 
 def _about_relics(settings: BehaviorSettings) -> Iterator[Finding]:
     if settings.threaded:
-        yield _about("threaded", "has no meaning here, because the learner always runs apart")
+        yield _about("threaded", "has no effect here, because the learner always runs separately")
     if settings.framework is not None:
-        yield _about("framework", "has no meaning; training is by torch")
+        yield _about("framework", "has no effect; training always uses torch")
 
 
 def _about_self_play(settings: BehaviorSettings) -> Iterator[Finding]:
@@ -245,13 +247,13 @@ def _about_self_play(settings: BehaviorSettings) -> Iterator[Finding]:
     if settings.self_play.learning_teams == "turns" and settings.self_play.team_change > settings.max_steps:
         yield _about(
             "self_play.team_change",
-            f"{settings.self_play.team_change} steps are more than max_steps "
-            f"({settings.max_steps}), so one team learns all the time, to the end",
+            f"{settings.self_play.team_change} steps are more than max_steps ({settings.max_steps}), so one team "
+            "learns for the whole run",
         )
     if declared_kind(settings.trainer_type).off_policy:
         yield _about(
             "self_play",
-            f"opponents change, while {settings.trainer_type} goes on learning from steps against former ones, which "
+            f"opponents change, but {settings.trainer_type} keeps learning from steps against earlier opponents, which "
             "may mislead it; ppo suits self-play better",
         )
 
@@ -261,7 +263,7 @@ def _about_signals(settings: BehaviorSettings) -> Iterator[Finding]:
         return
     extrinsic = settings.reward_signals.extrinsic
     if extrinsic is not None and extrinsic.network_settings is not None:
-        yield _about("reward_signals.extrinsic.network_settings", "has no meaning; this reward has no network")
+        yield _about("reward_signals.extrinsic.network_settings", "has no effect; this reward has no network")
     for name, signal in settings.learned_signals.items():
         if signal.encoding_size is not None:
             taken = signal.encoding_size == signal.network_settings.hidden_units
@@ -270,10 +272,12 @@ def _about_signals(settings: BehaviorSettings) -> Iterator[Finding]:
         if signal.network_settings.memory is not None:
             yield _about(
                 f"reward_signals.{name}.network_settings.memory",
-                "has no effect; the signal's network looks at single steps, without a memory",
+                "has no effect; the signal's network sees single steps and has no memory",
             )
         if signal.network_settings.gsde is not None:
-            yield _about(f"reward_signals.{name}.network_settings.gsde", "has no effect; the signal's network acts not")
+            yield _about(
+                f"reward_signals.{name}.network_settings.gsde", "has no effect; the signal's network chooses no actions"
+            )
 
 
 def _about_network(settings: BehaviorSettings) -> Iterator[Finding]:
@@ -303,8 +307,8 @@ def _about_sequences(settings: BehaviorSettings) -> Iterator[Finding]:
     if length > settings.time_horizon and "time_horizon" not in declared_kind(settings.trainer_type).without_effect:
         yield _about(
             path,
-            f"{length} is longer than time_horizon ({settings.time_horizon}), at which trajectories are cut: "
-            f"sequences have {settings.time_horizon} steps at most, and the rest of each is padding",
+            f"{length} is longer than time_horizon ({settings.time_horizon}), at which trajectories are cut, so "
+            f"sequences have at most {settings.time_horizon} steps, and the rest of each is padding",
         )
     sizes: dict[str, int] = {}
     if unroll is not None:
@@ -349,6 +353,6 @@ def _about_horizon(settings: BehaviorSettings) -> Iterator[Finding]:
         length, unit = ("sequence_length", "sequences") if memory else ("a few", "single steps")
         yield _about(
             "time_horizon",
-            f"has no effect, because {settings.trainer_type} learns from {unit}: trajectories go to it in pieces of "
+            f"has no effect, because {settings.trainer_type} learns from {unit}; it receives trajectories in pieces of "
             f"{length} steps",
         )

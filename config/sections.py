@@ -44,7 +44,7 @@ class EnvSettings(ChoosingSettings):
     choosable: ClassVar[Mapping[str, bool]] = {"num_envs": False}
 
     env_path: PathText | None = Field(
-        None, min_length=1, description="The game's executable, of Unity or Godot; null: wait for the engine's editor."
+        None, min_length=1, description="The game's executable, of Unity or Godot; null: wait for the editor."
     )
     env_args: Names | None = Field(None, description="Arguments for the executable.")
     base_port: Int = Field(
@@ -52,22 +52,22 @@ class EnvSettings(ChoosingSettings):
         ge=0,
         le=65535,
         description="Port of the first executable; the others use the ports that follow. 0: any free ports. The Unity "
-        "Editor always uses port 5004; Godot's uses this one, by default 11008, as its builds do.",
+        "Editor always uses port 5004. Godot's editor and builds use this port, by default 11008.",
     )
     num_envs: Int = Field(
         1,
         gt=0,
         le=100_000,
-        description="Environments to run; `environment.num_envs` takes precedence, and says what `auto` means; of "
-        "Unity executables it is as many as there are cores left by the learners.",
+        description="Number of environments; `environment.num_envs` takes precedence, and describes `auto`. For Unity "
+        "executables, `auto` is the number of cores that the learners leave free.",
     )
     num_areas: Int = Field(1, gt=0, le=100_000, description="Number of training areas in each Unity environment.")
     timeout_wait: Int = Field(
         60, gt=0, le=1_000_000, description="Seconds that an environment may take to start, and to answer each request."
     )
-    seed: Int = Field(-1, ge=-1, description="Seed of the run; -1: a random one.")
+    seed: Int = Field(-1, ge=-1, description="Seed of the run; -1: a random seed.")
     max_lifetime_restarts: Int = Field(
-        10, ge=-1, description="Restarts of each crashed environment, actor or learner in total; -1: without limit."
+        10, ge=-1, description="Restarts of each crashed environment, actor or learner in total; -1: no limit."
     )
     restarts_rate_limit_n: Int = Field(
         1, ge=-1, description="Restarts within `restarts_rate_limit_period_s`; -1: no limit."
@@ -75,21 +75,22 @@ class EnvSettings(ChoosingSettings):
     restarts_rate_limit_period_s: Int = Field(60, gt=0, description="Period of that limit, in seconds.")
     on_close: Literal["end", "restart"] = Field(
         "end",
-        description="What follows when a game closes in order (a build that quits, the Unity Editor's Stop): `end`: "
-        "the others continue, and the run ends with the last; `restart`: a build is started again, within the limits "
-        "above, and the run waits for the Editor. Not in ML-Agents.",
+        description="What to do when a game closes normally (a build quits, or Stop in the Unity Editor). `end`: the "
+        "others continue, and the run ends with the last game; `restart`: restart a build, within the limits above, "
+        "or wait for the Editor. Not in ML-Agents.",
     )
     listen: Listen = Field(
         LOCALHOST,
-        description="Where to wait for Unity: `localhost` (only this machine), an address of this machine (in addition "
-        "to localhost) or `all` (every address), which lets others end the run. Not in ML-Agents, which waits at all.",
+        description="Where to wait for Unity: `localhost` (only this machine), an address of this machine (in "
+        "addition to localhost) or `all` (every address), with which other machines can end the run. Not in "
+        "ML-Agents, which listens on all addresses.",
     )
     max_message_mib: Int = Field(
-        512, gt=0, le=2047, description="Largest message from or to a game, in MiB. Not in ML-Agents."
+        512, gt=0, le=2047, description="Maximum size of a message from or to a game, in MiB. Not in ML-Agents."
     )
     side_channels: Annotated[tuple[Reference, ...], BeforeValidator(as_tuple)] = Field(
         (),
-        description="Side channels of your own towards Unity: `module:Class` each; modules next to the YAML and in the "
+        description="Your own side channels to Unity, each as `module:Class`; modules next to the YAML and in the "
         "working directory are found.",
     )
 
@@ -102,11 +103,11 @@ class EngineSettings(Settings):
     quality_level: Int = Field(5, ge=0, le=1000, description="Quality level of the Unity project.")
     time_scale: Float = Field(20.0, gt=0, description="Speed of the game: 1 is real time, and Godot's default.")
     target_frame_rate: Int = Field(
-        -1, ge=-1, le=1_000_000, description="Frames per second to aim at; -1: as many as can be."
+        -1, ge=-1, le=1_000_000, description="Target frame rate in frames per second; -1: no limit."
     )
     capture_frame_rate: Int = Field(60, ge=0, le=1_000_000, description="Frames per second of game time.")
     no_graphics: Flag = Field(False, description="Run without a window; true by default with Godot.")
-    no_graphics_monitor: Flag = Field(False, description="Run all but the first without a window.")
+    no_graphics_monitor: Flag = Field(False, description="Run all environments except the first without a window.")
 
 
 # The `monitor` section: the live page of a run.
@@ -117,8 +118,8 @@ class MonitorSettings(Settings):
 
     listen: Endpoint = Field(
         "localhost",
-        description="HOST:PORT, HOST or PORT; HOST is `localhost`, an address of this machine, or `all`. Without PORT: "
-        "the first free port, starting at 8470; 0: any.",
+        description="HOST:PORT, HOST or PORT; HOST is `localhost`, an address of this machine, or `all`. Without "
+        "PORT: the first free port, starting at 8470; 0: any free port.",
     )
     control: Flag = Field(
         False,
@@ -136,7 +137,7 @@ def _all_or_names(value: object) -> object:
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
         return tuple(value)
-    raise ValueError(f"{value!r} does not fit; expected 'all' or a list of behaviour names, such as [Tennis]")
+    raise ValueError(f"{value!r} is not valid; expected 'all' or a list of behaviour names, such as [Tennis]")
 
 
 def _speed(value: object) -> object:
@@ -145,7 +146,7 @@ def _speed(value: object) -> object:
     number = to_number(value) if isinstance(value, str) else value
     if isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < float("inf"):
         return float(number)
-    raise ValueError(f"{value!r} does not fit; expected 'max', 'realtime', or a factor greater than 0, such as 2.0")
+    raise ValueError(f"{value!r} is not valid; expected 'max', 'realtime', or a factor greater than 0, such as 2.0")
 
 
 class RecordSettings(Settings):
@@ -169,7 +170,9 @@ class ReplaySettings(Settings):
         min_length=1, description="Stream files, folders of them, or patterns such as `results/old/streams/*.stream`."
     )
     speed: Annotated[Literal["max", "realtime"] | Annotated[float, Strict()], BeforeValidator(_speed)] = Field(
-        "max", description="`max`: as fast as possible; `realtime`: as recorded; a number: times that."
+        "max",
+        description="`max`: as fast as possible; `realtime`: as recorded; a number: that many times as fast as "
+        "recorded.",
     )
 
 
@@ -185,13 +188,15 @@ class InferenceSettings(Settings):
     episodes: Int | None = Field(
         None,
         gt=0,
-        description="Episodes of each behaviour and team after which the run ends with their scores; null: Ctrl-C ends "
-        f"it (with `video`: {USUAL_FILMED}).",
+        description="Episodes of each behaviour and team after which the run ends with their scores; null: until "
+        f"Ctrl-C (with `video`: {USUAL_FILMED}).",
     )
     video: PathText | None = Field(
-        None, min_length=1, description="Folder for a film of each episode, of one instance; null: none is filmed."
+        None, min_length=1, description="Folder for a video of each episode of one instance; null: no videos."
     )
-    watch: Flag = Field(False, description="Open the environment's own window (`render_mode: human`), of one instance.")
+    watch: Flag = Field(
+        False, description="Open the environment's own window (`render_mode: human`), for one instance."
+    )
 
     @property
     def wanted(self) -> int | None:
@@ -204,9 +209,9 @@ class InferenceSettings(Settings):
 
 def _folder_name(value: object) -> object:
     if isinstance(value, str) and (value in ("", ".", "..") or any(sign in value for sign in '/\\:*?"<>|\0')):
-        raise ValueError(f"'{value}' is no name for a folder; use letters, digits, '-', '_' and '.'")
+        raise ValueError(f"'{value}' is not a valid folder name; use letters, digits, '-', '_' and '.'")
     if isinstance(value, str) and sys.platform == "win32" and (reason := why_not_on_windows(value)):
-        raise ValueError(f"'{value}' is no name for a folder here: {reason}; choose another one")
+        raise ValueError(f"'{value}' is not a valid folder name here: {reason}; choose another name")
     return value
 
 
@@ -217,7 +222,7 @@ class CheckpointSettings(Settings):
         "ppo", description="Name of the run, and of its folder under `results_dir`."
     )
     initialize_from: Annotated[Text | None, BeforeValidator(_folder_name)] = Field(
-        None, description="Run id whose weights to start from, at step 0."
+        None, description="Id of the run whose weights to start from, at step 0."
     )
     load_model: Flag = Field(False, description="Deprecated name of `resume`, with a warning.")
     resume: Flag = Field(False, description="Continue the run from its last checkpoint.")
@@ -246,20 +251,21 @@ class TorchSettings(Settings):
     gradients: Literal["auto", "autograd"] = Field(
         "auto",
         description="How trainers compute gradients: `autograd` uses torch's autograd; `auto` uses hand-written "
-        "gradients if they exist, which is for perceptrons on a CPU with PPO, IMPALA, POCA (its actor) and SAC (with "
-        "continuous actions only). They take a third to three quarters of the time, but with POCA hardly less.",
+        "gradients if they exist, which is the case for perceptrons on a CPU with PPO, IMPALA, POCA (its actor) and "
+        "SAC (with continuous actions only). They take a third to three quarters of the time of autograd, but with "
+        "POCA hardly less.",
     )
     cuda_graphs: Flag = Field(
         True,
-        description="On a GPU capture gradient steps as CUDA graphs, which repeats them without calls of Python, where "
-        "that is possible: for PPO and SAC without replicas, memory and networks of your own.",
+        description="On a GPU, capture gradient steps as CUDA graphs, which replay without Python calls, if possible: "
+        "for PPO and SAC without replicas, memory or custom networks.",
     )
     precision: Literal["float32", "bf16", "auto"] = Field(
         "auto",
-        description="Precision in which trainers compute hidden products: `bf16` rounds the factors of convolutions of "
+        description="Precision in which trainers compute hidden layers: `bf16` rounds the factors of convolutions of "
         "images and of layers of 128 units or more; `auto` rounds those of layers of 256 units or more with `ppo` and "
-        "`sac`, where that was shown to cost no returns (docs/performance.md), on devices that have it fast (AMX, "
-        "AVX512-bf16, a GPU from Ampere on). Weights, policies and files are float32 in any case.",
+        "`sac`, for which measurements show no loss of return (docs/performance.md), on devices with fast bf16 (AMX, "
+        "AVX512-bf16, a GPU of the Ampere generation or later). Weights, policies and files are float32 in any case.",
     )
     products: Literal["auto", "torch", "onednn", "numpy"] = Field(
         "auto",
@@ -276,26 +282,26 @@ class Sections(Settings):
     """The sections of the YAML. Attributes are called as its keys."""
 
     behaviors: dict[str, BehaviorSettings] = Field(
-        default_factory=dict, description="The learning of each behaviour, by name."
+        default_factory=dict, description="How each behaviour learns, by its name."
     )
     default_settings: BehaviorSettings | None = Field(
-        None, description="Merged under every behaviour, and used for behaviours that are not listed."
+        None, description="Defaults for every behaviour, and the settings of behaviours that are not listed."
     )
     environment: SerializeAsAny[EnvironmentSettings] | None = Field(
         None, description="The environment, if it is not Unity."
     )
     env_settings: EnvSettings = Field(default_factory=EnvSettings, description="How to start environments.")
     engine_settings: EngineSettings = Field(
-        default_factory=EngineSettings, description="The engine: Unity's, or Godot's."
+        default_factory=EngineSettings, description="Settings of the engine, Unity or Godot."
     )
     environment_parameters: dict[str, EnvironmentParameter] | None = Field(
         None, description="Parameters sent to the environment: each a number, a sampler or a curriculum."
     )
     checkpoint_settings: CheckpointSettings = Field(
-        default_factory=CheckpointSettings, description="The run's name, and the state that it starts from."
+        default_factory=CheckpointSettings, description="The run's name and the state from which it starts."
     )
-    torch_settings: TorchSettings = Field(default_factory=TorchSettings, description="Settings of torch.")
-    debug: Flag = Field(False, description="Log in detail.")
+    torch_settings: TorchSettings = Field(default_factory=TorchSettings, description="torch settings.")
+    debug: Flag = Field(False, description="Log details.")
     evaluation: EvaluationSettings | None = Field(None, description="Deterministic play during training; null: none.")
     inference: InferenceSettings = Field(
         default_factory=InferenceSettings, description="Play with trained policies: for how long, and how to watch."

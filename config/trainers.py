@@ -56,7 +56,7 @@ class TrainerKind:
 DEFAULT_TRAINER = "ppo"
 """Default `trainer_type`, as in ML-Agents."""
 
-_VECTORS = "observes vectors alone"
+_VECTORS = "observes only vectors"
 
 TRAINERS: Table[TrainerKind] = Table(
     ppo=TrainerKind("headrace.stages.trainer.ppo:PPOTrainer", PPOHyperparameters, without_autograd=_VECTORS),
@@ -78,12 +78,12 @@ TRAINERS: Table[TrainerKind] = Table(
         BCHyperparameters,
         imitates=True,
         excluded={
-            "self_play": "its opponents would be what it imitates",
-            "behavioral_cloning": "it does nothing else, and its demo_path stands under hyperparameters",
+            "self_play": "it would imitate its opponents",
+            "behavioral_cloning": "imitation is all that bc does; its demo_path goes under hyperparameters",
         },
         without_effect={
             "reward_signals": "bc imitates and learns from no reward",
-            "time_horizon": "bc learns from demonstrations, or from its teacher's trajectories, as they come",
+            "time_horizon": "bc learns from demonstrations, or from its teacher's trajectories, as they arrive",
         },
     ),
     impala=TrainerKind(

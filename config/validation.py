@@ -116,7 +116,7 @@ _MOVED = {
     "reward_signal_num_update)",
     "train_interval": "'hyperparameters.steps_per_update' (train_interval / num_update)",
     "trainer": "'trainer_type'",
-    "use_recurrent": "'network_settings.memory'; give it content, or leave it out for false",
+    "use_recurrent": "'network_settings.memory'; give it keys, or leave it out for false",
 }
 """Keys of ML-Agents' older formats, and their current places."""
 
@@ -234,9 +234,9 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
     key, models = str(path[-1]), models_at(top, path[:-1], data)
     known = sorted({name for model in models for name in fields_of(model)})
     if key.partition(":")[0] in known:
-        return "unknown key; write a blank after ':'"
+        return "unknown key; write a space after ':'"
     if key in _MOVED:
-        return f"unknown key, from an older format of ML-Agents; its place now is {_MOVED[key]}"
+        return f"unknown key, from an older format of ML-Agents; it is now {_MOVED[key]}"
     if key in _OF_PEERS and key not in known:
         return f"unknown key; Stable-Baselines3's '{key}' is {_OF_PEERS[key]} here"
     others = _other_trainers(top, path, data)
@@ -253,7 +253,7 @@ def _unknown(top: type[BaseModel], path: KeyPath, data: Any) -> str:
         return f"unknown key{hint}"
     if place:
         return f"unknown key here; it belongs {place}"
-    own = ", or a name of your own with 'use: module:Class'" if any(map(more_of, models)) else ""
+    own = ", or your own name with 'use: module:Class'" if any(map(more_of, models)) else ""
     return f"unknown key; expected one of {', '.join(known)}{own}"
 
 
@@ -289,7 +289,7 @@ def _place_above(top: type[BaseModel], path: KeyPath, data: Any) -> str | None:
     for length in range(len(path) - 2, -1, -1):
         around, models = path[:length], models_at(top, path[:length], data)
         if any(path[-1] in fields_of(model) for model in models):
-            return f"under '{dotted(around)}'" if around else "at the top, beside 'behaviors'"
+            return f"under '{dotted(around)}'" if around else "at the top level, next to 'behaviors'"
         place = _place_below(models, str(path[-1]), value_at(data, around))
         if place is not None:
             return f"under '{dotted((*around, place))}'"
@@ -313,7 +313,7 @@ def _quoted(text: str) -> list[str]:
 
 def _not_known(value: object, words: list[str]) -> str:
     """Describe an unknown word."""
-    return f"{show(value)} is not known; expected {_one_of(words)}{suggest(str(value), words)}"
+    return f"{show(value)} is not valid; expected {_one_of(words)}{suggest(str(value), words)}"
 
 
 def _value(kind: str, context: Mapping[str, Any], value: Any, message: str) -> str:
@@ -327,8 +327,8 @@ def _value(kind: str, context: Mapping[str, Any], value: Any, message: str) -> s
     if kind in ("too_short", "string_too_short"):
         return "is empty; expected at least one"
     if kind in _EXPECTED:
-        return f"{show(value)} does not fit; expected {_EXPECTED[kind]}{_mend(kind, value)}"
-    return f"{show(value)} does not fit: {message}"
+        return f"{show(value)} is not valid; expected {_EXPECTED[kind]}{_mend(kind, value)}"
+    return f"{show(value)} is not valid: {message}"
 
 
 def _mend(kind: str, value: Any) -> str:
@@ -338,9 +338,9 @@ def _mend(kind: str, value: Any) -> str:
     if kind == "string_type" and isinstance(value, int | float):
         return "; put it in quotes"
     if kind in ("model_type", "dict_type") and value is None:
-        return "; give it content, or leave the key out"
+        return "; give it keys, or leave it out"
     if kind in ("model_type", "dict_type") and isinstance(value, str) and ":" in value:
-        return "; write a blank after ':'"
+        return "; write a space after ':'"
     return ""
 
 

@@ -72,9 +72,9 @@ class _Composer(yaml.SafeLoader):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             if self._depth > MAX_DEPTH:
                 raise _LimitError(
-                    mark, f"is nested too deeply: at most {MAX_DEPTH} maps and lists may be in each other"
+                    mark, f"is nested too deeply: at most {MAX_DEPTH} levels of maps and lists are allowed"
                 )
-            raise _LimitError(mark, f"has too much in it: at most {MAX_VALUES:,} keys and values may be in a file")
+            raise _LimitError(mark, f"is too large: a file can have at most {MAX_VALUES:,} keys and values")
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -154,11 +154,11 @@ def read_file(path: Path) -> Document:
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise ConfigError([Mistake(name, None, "", f"there is no such file ({path.absolute()})")]) from error
+        raise ConfigError([Mistake(name, None, "", f"no such file ({path.absolute()})")]) from error
     except OSError as error:
         raise ConfigError([Mistake(name, None, "", f"can't be read: {error.strerror}")]) from error
     if len(raw) > MAX_BYTES:
-        message = f"is no configuration: it has more than {MAX_BYTES:,} bytes, which is the most that is read"
+        message = f"is not a configuration: it has more than {MAX_BYTES:,} bytes, which is the limit"
         raise ConfigError([Mistake(name, None, "", message)])
     try:
         by_powershell = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # PowerShell's `>` writes such files
@@ -205,12 +205,12 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, name: str) -> Mistake:
     if "'\\t'" in problem:
         hint = "indent with spaces"
     elif "cannot start any token" in problem or "undefined alias" in problem or "directive" in words:
-        hint = "put a text that begins with such a sign in quotes"
+        hint = "put text that begins with this character in quotes"
     elif "double-quoted" in (error.context or "") and "escape" in problem:
-        hint = "a backslash in double quotes begins an escape: write paths in single quotes, or with /"
+        hint = "a backslash in double quotes starts an escape sequence: write paths in single quotes, or with /"
     elif "could not find expected ':'" in problem and error.context_mark:
         line = error.context_mark.line + 1  # the key's line, as the parser notices it later
-        hint = "write a blank after ':'" if _joined(lines[line - 1]) else "write ': ' behind a key"
+        hint = "write a space after ':'" if _joined(lines[line - 1]) else "write ': ' after a key"
     elif ("mapping values" in problem or "<block mapping start>" in problem) and error.problem_mark:
         line, hint = _about_columns(lines, error.problem_mark.line + 1, error.problem_mark.column)
     return Mistake(name, line, "", f"is not YAML: {words}{hint and '; '}{hint}")
@@ -224,13 +224,13 @@ def _about_columns(lines: list[str], line: int, column: int) -> tuple[int, str]:
     before = next((n for n in range(line - 1, 0, -1) if lines[n - 1].partition("#")[0].strip()), line)
     here, there = _KEY.match(lines[line - 1]), _KEY.match(lines[before - 1])
     if _joined(lines[before - 1]):
-        return before, "write a blank after ':'"
+        return before, "write a space after ':'"
     if here is None or there is None or len(here["indent"]) == len(there["indent"]) or column > here.end("key"):
-        return line, "put a text with ': ' in it in quotes"
+        return line, "put text that contains ': ' in quotes"
     columns = [len(each["indent"]) + 1 for each in (here, there)]
     return line, (
-        f"'{here['key']}' begins in column {columns[0]}, and '{there['key']}' before it, in line {before}, in column "
-        f"{columns[1]}: begin keys of the same level in the same column"
+        f"'{here['key']}' starts in column {columns[0]}, but '{there['key']}' before it, in line {before}, starts in "
+        f"column {columns[1]}: start keys of the same level in the same column"
     )
 
 
@@ -257,14 +257,14 @@ class _Reader:
     def value(self, node: yaml.Node, path: KeyPath, line: int) -> _Value:
         self._values += 1
         if self._values > MAX_VALUES:
-            text = f"has aliases that stand for too much: more than {MAX_VALUES:,} values, when they are written out"
+            text = f"has aliases that expand to more than {MAX_VALUES:,} values"
             raise _LimitError(node.start_mark, text)
         if len(path) > MAX_DEPTH:
             raise _LimitError(
-                node.start_mark, f"is nested too deeply by its aliases: at most {MAX_DEPTH} levels are read"
+                node.start_mark, f"has aliases that nest too deeply: at most {MAX_DEPTH} levels are allowed"
             )
         if id(node) in self._open:
-            self._wrong(node, path, "contains itself by an alias")
+            self._wrong(node, path, "contains itself through an alias")
             return _Value(line, None)
         self._open.add(given := id(node))
         try:
@@ -296,7 +296,7 @@ class _Reader:
                 merged = self._merged(value, path) | merged
                 continue
             if key.value in own:
-                message = f"stands here twice (first in line {lines[key.value]})"
+                message = f"appears twice here (first in line {lines[key.value]})"
                 self.repeated.append(self._mistake(key, (*path, key.value), message))
                 if not self._last_counts:
                     continue
@@ -326,12 +326,12 @@ class _Reader:
             return text if path in _NAMES and type(read) in (int, float) else read
         if kind == "float" and type(read) is int:
             return float(read)
-        self._wrong(node, path, f"the tag '{node.tag}' does not fit '{text}'; leave it out")
+        self._wrong(node, path, f"the tag '{node.tag}' is not valid for '{text}'; leave it out")
         return text
 
     def _expect_tag(self, node: yaml.Node, path: KeyPath, kind: str) -> None:
         if node.tag != f"{_TAG}{kind}":
-            self._wrong(node, path, f"the tag '{node.tag}' has no meaning here; leave it out")
+            self._wrong(node, path, f"the tag '{node.tag}' is not supported here; leave it out")
 
     def _wrong(self, node: yaml.Node, path: KeyPath, message: str) -> None:
         self.mistakes.append(self._mistake(node, path, message))

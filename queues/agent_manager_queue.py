@@ -145,7 +145,7 @@ class AgentManagerQueue(Generic[T]):
         if not self._closed and self.overflow == "wait" and len(self._items) + self._putters.promised >= self.maxlen:
             await self._putters.wait(self._serve)
             if self._closed:
-                raise QueueClosed(f"queue {self.name!r} was closed while a put waited")
+                raise QueueClosed(f"queue {self.name!r} was closed while put() waited")
             self._append(item)
         else:
             self.put_nowait(item)
@@ -282,7 +282,7 @@ class Producer(Generic[T]):
 
     def _check(self) -> None:
         if self._closed:
-            raise QueueClosed(f"this producer of queue {self.name!r} is closed")
+            raise QueueClosed(f"this producer end of queue {self.name!r} is closed")
 
 
 class WaitingLine:

@@ -62,9 +62,9 @@ def once_released(
                 raise
             if not pauses:
                 error.strerror = (
-                    f"{error.strerror}. For {waited_s:.1f} s another program has had it open (a viewer, TensorBoard, a "
-                    "virus scanner, a folder that is synchronised), or it may not be changed: close that program, or "
-                    "let it leave out this folder"
+                    f"{error.strerror}. For {waited_s:.1f} s, another program has kept the file open (a viewer, "
+                    "TensorBoard, a virus scanner, a file synchroniser), or permissions prevent the change: close "
+                    "that program, or exclude this folder from it"
                 )
                 raise
         pause(pauses.pop(0))

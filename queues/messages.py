@@ -243,8 +243,8 @@ class PolicyUpdate:
         sizes = [math.prod(shape) for _, shape in self.layout]
         if sum(sizes) != self.weights.size:
             raise ShapeError(
-                f"policy version {self.version} of {self.behavior_id} has {self.weights.size} weights, "
-                f"expected {sum(sizes)}, as its layout says"
+                f"policy version {self.version} of {self.behavior_id} has {self.weights.size} weights, expected "
+                f"{sum(sizes)} from its layout"
             )
         views, at = {}, 0
         for (name, shape), size in zip(self.layout, sizes, strict=True):

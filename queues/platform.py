@@ -64,8 +64,8 @@ class Segment:
             try:
                 return mmap.mmap(-1, self.size, tagname=str(self.handle))
             except OSError as error:
-                cure = "make the paging file larger, or pipeline.queues.slab_bytes smaller"
-                raise _no_room(error, self.size, f"Windows counts all of them as used: {cure}") from error
+                cure = "enlarge the paging file, or lower pipeline.queues.slab_bytes"
+                raise _no_room(error, self.size, f"Windows counts all of these bytes as used: {cure}") from error
         return mmap.mmap(int(self.handle), self.size)
 
     def duplicate(self) -> Segment:
@@ -136,7 +136,7 @@ def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:
         try:
             return thing.share(child_pid)
         except OSError:
-            log.debug("no ticket for process %d", child_pid, exc_info=True)
+            log.debug("no ticket from process %d", child_pid, exc_info=True)
             return b""  # it has died, which its link reports
     return _descriptor(thing)
 
@@ -175,14 +175,14 @@ def _anonymous_memory(size: int) -> int | None:
     return descriptor
 
 
-_LIMITED = "A limit of the size of files (ulimit -f) counts for it too: raise the limit"
+_LIMITED = "The limit on file sizes (ulimit -f) applies to it as well: raise the limit"
 
 
 def _no_room(error: OSError, size: int, why: str) -> OSError:
     return OSError(
         error.errno,
-        f"{error.strerror}: no queue of {size:,} bytes in shared memory can be made. {why}, or let actors and learners "
-        "run in one process, by pipeline.hosts.actors.kind and pipeline.hosts.learners.kind: inline",
+        f"{error.strerror}: can't create a queue of {size:,} bytes in shared memory. {why}, or run actors and learners "
+        "in one process, with pipeline.hosts.actors.kind and pipeline.hosts.learners.kind: inline",
     )
 
 
@@ -205,7 +205,7 @@ def _file_in(folder: str, size: int) -> int:
     try:
         return _set_aside(folder, size)
     except OSError as error:
-        why = _LIMITED if error.errno == errno.EFBIG else f"It would be in {folder}: let TMPDIR name another folder"
+        why = _LIMITED if error.errno == errno.EFBIG else f"It would be in {folder}: set TMPDIR to another folder"
         raise _no_room(error, size, why) from error
 
 
@@ -226,7 +226,7 @@ def _warn_once() -> None:
     if not _warned:
         _warned = True
         log.warning(
-            "no shared memory with enough room (memfd, %s): using files in %s, which may be slower",
+            "not enough shared memory (memfd, %s): using files in %s, which may be slower",
             _FAST_FOLDER,
             tempfile.gettempdir(),
         )
@@ -285,26 +285,26 @@ def take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
     try:
         return _take_over(sock)
     except ConnectionError as error:
-        raise EOFError("the sender has died") from error
+        raise EOFError("the sender has exited") from error
 
 
 def _take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
     head = sock.recv(_HEAD.size, socket.MSG_WAITALL)
     if len(head) < _HEAD.size:
-        raise EOFError("nothing was handed over")
+        raise EOFError("no descriptors were passed")
     (left, size), own = _HEAD.unpack(head), dict[Ticket, Ticket]()
     while left:
         some = min(left, AT_ONCE)
         theirs, ours, _, _ = socket.recv_fds(sock, some * array.array("i").itemsize, some)
         if not theirs:
-            raise EOFError("not everything was handed over")
+            raise EOFError("some descriptors were not passed")
         if len(ours) != some:  # the system drops descriptors beyond the limit
-            raise OSError(errno.EMFILE, "too many open files: not everything that was handed over could be taken")
+            raise OSError(errno.EMFILE, "too many open files: some descriptors could not be received")
         own.update(zip(array.array("i", theirs), ours, strict=True))
         left -= some
     data = bytearray()
     while len(data) < size and (chunk := sock.recv(min(_CHUNK, size - len(data)))):
         data += chunk
     if len(data) < size:
-        raise EOFError("not everything was handed over")
+        raise EOFError("some descriptors were not passed")
     return bytes(data), own

@@ -149,7 +149,7 @@ class SharedSender(Generic[T]):
         self._pump()
         try:
             if not await job.done:
-                raise QueueClosed(f"queue {self.name!r} was closed, or its receiver is gone, while a put waited")
+                raise QueueClosed(f"queue {self.name!r} was closed, or its receiver disappeared, while put() waited")
         except asyncio.CancelledError:
             if not job.begun and job in self._jobs:
                 self._jobs.remove(job)
@@ -310,8 +310,8 @@ class SharedSender(Generic[T]):
     def _warn(self) -> None:
         self._warned = True
         log.warning(
-            "queue %r: a put has waited for %.0f s because the consumer still uses %d of %d slabs. "
-            "A consumer must copy what it keeps of a batch, or the link needs more spare slabs.",
+            "queue %r: a put has waited for %.0f s because the consumer still uses %d of %d slabs. A consumer must "
+            "copy the data that it keeps from a batch, or the link needs more spare slabs.",
             self.name,
             STARVING_AFTER_S,
             self.spec.slabs - self._untaken,

@@ -54,18 +54,20 @@ class LinkSpec:
             raise ValueError(f"maxlen must be at least 1, got {self.maxlen}")
         if self.spare < 1:
             raise ValueError(
-                f"spare must be at least 1, got {self.spare}: the consumer holds the slab of the batch it "
-                "works on, so with none to spare the link could never be full"
+                f"spare must be at least 1, got {self.spare}: the consumer holds the slab of its current batch, so "
+                "without a spare slab the link could never be full"
             )
         if self.slab_bytes < max(1, self.min_bytes):
             raise ValueError(
-                f"slab_bytes is {self.slab_bytes}, but one message needs {max(1, self.min_bytes)} bytes and "
-                "could never be sent: raise slab_bytes, or make trajectories shorter (time_horizon)"
+                f"slab_bytes is {self.slab_bytes}, but one message needs {max(1, self.min_bytes)} bytes, so that "
+                "message could never be sent: raise slab_bytes, or make trajectories shorter (time_horizon)"
             )
         if self.overflow not in ("wait", "replace_oldest"):
             raise ValueError(f"overflow must be 'wait' or 'replace_oldest', got {self.overflow!r}")
         if self.overflow == "replace_oldest" and self.maxlen != 1:
-            raise ValueError(f"maxlen must be 1 with replace_oldest, which keeps the newest only; got {self.maxlen}")
+            raise ValueError(
+                f"maxlen must be 1 with replace_oldest, which keeps only the newest item; got {self.maxlen}"
+            )
 
     @property
     def slabs(self) -> int:

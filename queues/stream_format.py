@@ -185,12 +185,12 @@ def pack_frame(kind: int, meta: Mapping[str, Any], table: Mapping[str, Any], arr
     starts, array_bytes = codec.offsets(table)
     packed = pack(meta, default=_numpy_scalar)
     if len(packed) > MAX_META_BYTES:
-        raise StreamError(f"{len(packed):,} bytes of meta data can't be recorded: at most {MAX_META_BYTES:,} are")
+        raise StreamError(f"{len(packed):,} bytes of metadata can't be recorded: the maximum is {MAX_META_BYTES:,}")
     data_start = codec.aligned(_META_LENGTH.size + len(packed))
     if data_start + array_bytes > MAX_FRAME_BYTES:
         raise StreamError(
-            f"a frame of {data_start + array_bytes:,} bytes can't be recorded: at most {MAX_FRAME_BYTES:,} "
-            "are; record smaller batches (lower buffer_size or time_horizon)"
+            f"a frame of {data_start + array_bytes:,} bytes can't be recorded: the maximum is {MAX_FRAME_BYTES:,}; "
+            "record smaller batches (lower buffer_size or time_horizon)"
         )
     body = bytearray(data_start + array_bytes)
     _META_LENGTH.pack_into(body, 0, len(packed))
@@ -221,15 +221,15 @@ def unpack_payload(payload: bytes, with_arrays: bool = True) -> tuple[dict[str, 
     (meta_bytes,) = _META_LENGTH.unpack_from(body)
     data_start = codec.aligned(_META_LENGTH.size + meta_bytes)
     if meta_bytes > MAX_META_BYTES:
-        raise StreamError(f"its meta data claims {meta_bytes:,} bytes, expected at most {MAX_META_BYTES:,}")
+        raise StreamError(f"its metadata claims {meta_bytes:,} bytes, expected at most {MAX_META_BYTES:,}")
     if data_start > len(body):
-        raise StreamError(f"its meta data claims {meta_bytes:,} bytes, its content has {len(body):,}")
+        raise StreamError(f"its metadata claims {meta_bytes:,} bytes, its content has {len(body):,}")
     try:
         meta = unpack(body[_META_LENGTH.size : _META_LENGTH.size + meta_bytes])
     except (ValueError, TypeError, RecursionError) as error:
-        raise StreamError(f"its meta data is not msgpack: {error}") from error
+        raise StreamError(f"its metadata is not msgpack: {error}") from error
     if not isinstance(meta, dict):
-        raise StreamError(f"its meta data is a {type(meta).__name__}, expected a map")
+        raise StreamError(f"its metadata is a {type(meta).__name__}, expected a map")
     return meta, memoryview(body)[data_start:]
 
 
@@ -248,10 +248,10 @@ def unpack_arrays(table: Mapping[str, Any], data: memoryview) -> list[Array]:
                 raise StreamError(f"array {name!r} has shape {shape!r}, expected whole numbers of at least 0")
         claimed = codec.offsets(table)[1]
         if claimed != data.nbytes:
-            raise StreamError(f"its arrays claim {claimed:,} bytes, {data.nbytes:,} are there")
+            raise StreamError(f"its arrays claim {claimed:,} bytes, but {data.nbytes:,} are present")
         return codec.read_arrays(table, data)
     except (KeyError, TypeError, ValueError, OverflowError, ShapeError) as error:
-        raise StreamError(f"its table of arrays is broken: {error!r}") from error
+        raise StreamError(f"its table of arrays is damaged: {error!r}") from error
 
 
 def _decompress(payload: bytes, most: int) -> bytes:
@@ -269,4 +269,4 @@ def _numpy_scalar(value: object) -> Any:
     """Convert a NumPy number in a message's field to a plain number."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"a stream holds plain data only, got {type(value).__name__}: {value!r}")
+    raise TypeError(f"a stream can hold only plain data, got {type(value).__name__}: {value!r}")

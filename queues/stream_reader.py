@@ -100,7 +100,7 @@ class StreamReader:
                         continue
                     frame = self._decode(at, kind, payload)
                     if frame.sequence != sequence:
-                        raise _DamageError(f"has sequence number {frame.sequence}: frames are missing or doubled")
+                        raise _DamageError(f"has sequence number {frame.sequence}: frames are missing or duplicated")
                 except _DamageError as error:
                     self._lose(at, size, f"the frame at byte {at:,} {error}")
                     return
@@ -127,7 +127,9 @@ class StreamReader:
                 "give a .stream file that a run with --record wrote"
             )
         if len(start) < PREAMBLE.size:
-            raise StreamError(f"{self.path}: cut after {len(start)} bytes, before its header: leave this file out")
+            raise StreamError(
+                f"{self.path}: truncated after {len(start)} bytes, before its header; leave this file out"
+            )
         version = PREAMBLE.unpack(start)[1]
         if version != VERSION:
             raise StreamError(
@@ -185,7 +187,7 @@ class StreamReader:
     def _check_end(self, at: int, end: int, size: int) -> None:
         """At an index frame: check that only its trailer follows."""
         if self._index_offset != at:
-            self._lose(end, size, f"the trailer at byte {end:,} is damaged, or bytes follow it")
+            self._lose(end, size, f"the trailer at byte {end:,} is damaged, or has bytes after it")
 
     def _lose(self, at: int, size: int, what: str) -> None:
         self.lost_bytes = size - at
@@ -193,8 +195,8 @@ class StreamReader:
 
     def _not_ours(self, at: int, error: Exception) -> StreamError:
         return StreamError(
-            f"{self.path}: the frame at byte {at:,} can't be a recorded message, though its checksum "
-            f"holds: {error}; it was not written by Headrace, or by a release with other messages"
+            f"{self.path}: the frame at byte {at:,} is not a recorded message, although its checksum is right: "
+            f"{error}; Headrace did not write it, or a release with other messages did"
         )
 
     def _decode(self, at: int, kind: int, payload: bytes) -> Frame:
@@ -219,13 +221,15 @@ def _read_frame(file: BinaryIO, left: int) -> tuple[int, bytes]:
     """Kind and payload of the frame at the file's position, with at most `left` bytes."""
     head = file.read(FRAME.size)
     if len(head) < FRAME.size:
-        raise _DamageError(f"is cut after {len(head)} bytes")
+        raise _DamageError(f"is truncated after {len(head)} bytes")
     length, kind, expected = FRAME.unpack(head)
     # Check before allocating: a length is only credible if the bytes can exist.
     if length > left - FRAME.size:
-        raise _DamageError(f"is cut or damaged: it claims {length:,} bytes, the file has {left - FRAME.size:,} left")
+        raise _DamageError(
+            f"is truncated or damaged: it claims {length:,} bytes, but the file has {left - FRAME.size:,} left"
+        )
     if length > MAX_FRAME_BYTES:
-        raise _DamageError(f"is damaged: it claims {length:,} bytes, frames have at most {MAX_FRAME_BYTES:,}")
+        raise _DamageError(f"is damaged: it claims {length:,} bytes, but frames have at most {MAX_FRAME_BYTES:,}")
     payload = file.read(length)
     if checksum(length, kind, payload) != expected:
         raise _DamageError("is damaged: its checksum does not match")

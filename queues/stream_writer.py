@@ -81,7 +81,7 @@ class StreamWriter:
             ValueError: if the header has no such edge, or the stream is closed.
         """
         if self._closed:
-            raise ValueError(f"{self.path}: written to after close()")
+            raise ValueError(f"{self.path}: write after close()")
         if edge not in self.header.edges:
             raise ValueError(f"{self.path}: edge {edge!r} is not in its header, which has {list(self.header.edges)}")
         described, arrays = codec.describe(message)
@@ -164,7 +164,7 @@ class StreamWriter:
 
 def _create(path: Path) -> FileIO:
     if path.exists():
-        raise StreamError(f"{path}: is there already, and streams are never overwritten; choose another name")
+        raise StreamError(f"{path}: the file already exists, and streams are never overwritten; choose another name")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return open(path, "xb", buffering=0)

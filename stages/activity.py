@@ -95,7 +95,7 @@ def _nobody(begins: bool) -> None:
     """Ignore the notice."""
 
 
-PREPARES: ContextVar[Callable[[bool], None]] = ContextVar("who is notified that a host prepares itself")
+PREPARES: ContextVar[Callable[[bool], None]] = ContextVar("the callback for a host's preparations")
 """Called with True before, with False after."""
 
 

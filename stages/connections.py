@@ -41,7 +41,7 @@ def _refusal(message: str, more: str = "") -> bytes:
 
 
 _NO_PLACE = _refusal("all connections are in use", "Connection: close\r\n")
-_NO_ROOM = _refusal("too many requests wait")
+_NO_ROOM = _refusal("too many requests are waiting")
 
 
 def allow_open_files(wanted: int) -> None:

@@ -97,13 +97,14 @@ def load_plugin(group: str, name: str) -> Any:
     if not found:
         names = {point.name for point in offered}
         raise LoadError(
-            f"{subject}: no installed package offers it; to name a class in a module, write module:Class"
-            f"{_suggestion(name, names, 'offered')}"
+            f"{subject}: no installed package provides it; to name a class in a module, write "
+            f"module:Class{_suggestion(name, names, 'offered')}"
         )
     if len(found) > 1:
         places = ", ".join(sorted(f"{module}:{attr}" for module, attr in found))
         raise LoadError(
-            f"{subject}: installed packages offer different things by this name ({places}); name one of them"
+            f"{subject}: several installed packages provide different objects with this name ({places}); name one of "
+            "them"
         )
     module_name, path = found.pop()
     return _follow(import_module(module_name, None, subject), path, None, subject)
@@ -217,7 +218,7 @@ def _hidden(module: ModuleType, folder: Path | None) -> str:
     top = sys.modules.get(module.__name__.partition(".")[0])
     if spec is None or spec.origin is None or spec.origin == getattr(top, "__file__", None):
         return ""
-    return f"; {spec.origin} was not used, because its name is taken: rename it"
+    return f"; {spec.origin} was not used, because another module has the same name: rename it"
 
 
 def _suggestion(name: str, names: Iterable[str], introduction: str) -> str:
@@ -234,8 +235,8 @@ def _not_found(name: str, folders: Sequence[Path]) -> str:
         return f"no module named {name!r} is installed"
     neighbours = [path for folder in folders for path in _entries(folder)]
     modules = {path.stem for path in neighbours if path.suffix == ".py" or (path / "__init__.py").exists()}
-    hint = _suggestion(name, modules, "modules there")
-    return f"no module named {name!r} is in {' or '.join(map(str, folders))}, or is installed{hint}"
+    hint = _suggestion(name, modules, "modules in that place")
+    return f"no module named {name!r} is in {' or '.join(map(str, folders))} or installed{hint}"
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -333,7 +334,7 @@ def construct(where: str, use: str, called: Callable[..., Any], arguments: Mappi
     except BaseException as error:
         if not is_failure(error):
             raise
-        raise LoadError(f"{where}: making {use} raised {describe_error(error)}") from error
+        raise LoadError(f"{where}: creating {use} raised {describe_error(error)}") from error
 
 
 def _parameters(signature: inspect.Signature) -> str:

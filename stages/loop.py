@@ -118,7 +118,7 @@ class StageRunner(Generic[In, Out]):
             with self.context.activity.running(self.context.name, self.stage.progress):
                 await self._run()
         except QueueClosed:
-            log.debug("stage %s ends early: its results have no consumer any more", self.context.name)
+            log.debug("stage %s ends early, because its results no longer have a consumer", self.context.name)
         finally:
             self._inlet.close()
             self._outlet.close()
@@ -189,8 +189,8 @@ class StageRunner(Generic[In, Out]):
         self._blocked += 1
         if self._blocked & (self._blocked - 1) == 0:  # the 1st, 2nd, 4th, 8th … time
             log.warning(
-                "stage %s blocked its event loop for %.2f s on item %d (%d times so far); "
-                "other stages of its host stood still. Make it faster, or await in an async process().",
+                "stage %s blocked its event loop for %.2f s on item %d (%d times so far); the host's other stages "
+                "could not run. Make process() faster, or make it async and await in it.",
                 self.context.name,
                 took,
                 self._items,
@@ -218,7 +218,7 @@ async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageC
         with context.activity.running(context.name, source.progress):
             await _produce(source, outlet, context)
     except QueueClosed:
-        log.debug("source %s ends early: its items have no consumer any more", context.name)
+        log.debug("source %s ends early, because its items no longer have a consumer", context.name)
     finally:
         outlet.close()
 
@@ -307,7 +307,7 @@ def _not_yielded(results: object) -> str:
     if inspect.iscoroutine(results):
         results.close()  # otherwise Python would also warn that it was never awaited
         return "process() is async but yields nothing: use `yield` for each result (or a plain `def` that returns None)"
-    return f"process() returned {type_of(results)}: use `yield` for each result, or return None for none at all"
+    return f"process() returned {type_of(results)}: use `yield` for each result, or return None for no results"
 
 
 class _Timed:

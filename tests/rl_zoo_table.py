@@ -67,7 +67,7 @@ def _row(key: keys.Key) -> str:
     if key.to is None:
         return f"{default} | no equivalent: {key.why}"
     if key.to == keys.IDLE:
-        return f"{default} | no effect on what is learned"
+        return f"{default} | no effect on learning"
     also = f", `{key.also[0]}`" if key.also else ""
     return f"{default} | `{key.to}`{also}{key.note and f' ({key.note})'}"
 

@@ -70,7 +70,7 @@ class Crowd:
         return self.seen_by(self.agents), {agent: dict(self._infos) for agent in self.agents}
 
     def step(self, actions: dict[str, Any]) -> Any:
-        assert sorted(actions) == sorted(self.agents), "actions of those who are there, and of nobody else"
+        assert sorted(actions) == sorted(self.agents), "actions of those who are present, and of nobody else"
         self.actions.append(actions)
         self._time += 1
         over = [agent for agent in self.agents if self.script[agent][1] == self._time]

@@ -36,12 +36,14 @@ Kind = Literal["today's", "flat", "curricula", "samplers", "rllib"]
 class ConvertedDocument:
     """A file in today's form."""
 
-    def __init__(self, document: Document, notes: Notes, data: Any) -> None:
+    def __init__(self, document: Document, notes: Notes, data: Any, *, old: bool = False) -> None:
         self.document = document
         """The file as read."""
         self.notes = notes
         self.data = data
         """Today's plain data; the document's own if nothing had to be converted."""
+        self.old = old
+        """True if the whole file has an old form, not only some of its keys."""
 
     @property
     def unchanged(self) -> bool:
@@ -90,7 +92,7 @@ def convert_document(
         document = document.last_of_repeated()
         for each in document.repeated:
             notes.warn(
-                Place(each.file, each.line), each.path, f"{each.message}; the last one counts, as in old versions"
+                Place(each.file, each.line), each.path, f"{each.message}; the last one applies, as in old versions"
             )
     conversion = _Conversion(OldValue(document.data, document), notes)
     conversion.convert(kind)
@@ -99,7 +101,7 @@ def convert_document(
     if sampler is not None:
         conversion.samplers.append(read_samplers(sampler))
     data = conversion.with_parameters()
-    modern = ConvertedDocument(document, notes, document.data if data == document.data else data)
+    modern = ConvertedDocument(document, notes, document.data if data == document.data else data, old=kind != "today's")
     lesson = max(lesson, conversion.lesson)
     if lesson and _PARAMETERS in data:
         begun = skip_lessons(lesson, data[_PARAMETERS], notes, modern.place)
@@ -176,14 +178,14 @@ class _Conversion:
         return self._top.data
 
     def _take_curricula(self) -> None:
-        message = "the file holds lessons only, so behaviours learn with the defaults; see --curriculum"
+        message = "the file contains only lessons, so behaviours learn with the defaults; see --curriculum"
         self._notes.warn(self._whole, "behaviors", message)
         for name, old in curricula_in(self._whole).items():
             self._top.put_at(("behaviors", name), {"trainer_type": "ppo"}, old)
             self.curricula.append((name, old, True))
 
     def _take_samplers(self) -> None:
-        message = "the file holds samplers only, so behaviours learn with the defaults; see --sampler"
+        message = "the file contains only samplers, so behaviours learn with the defaults; see --sampler"
         self._notes.warn(self._whole, "default_settings", message)
         self._top.put("default_settings", {"trainer_type": "ppo"}, self._whole)
         self.samplers.append(self._whole)
@@ -239,15 +241,15 @@ class _Conversion:
         for name, block in blocks.items():
             if isinstance(block.value, dict) and "curriculum" in block.value:
                 old = block.at("curriculum")
-                self._notes.warn(old, "curriculum", f"is '{_PARAMETERS}.<name>.curriculum' now")
+                self._notes.warn(old, "curriculum", f"is now '{_PARAMETERS}.<name>.curriculum'")
                 self.curricula.append((name, old, False))
 
     def _take_parameters(self, key: str, old: OldValue) -> None:
         below = ".<name>.curriculum" if key == "curriculum" else ""
-        self._notes.warn(old, key, f"is '{_PARAMETERS}{below}' now")
+        self._notes.warn(old, key, f"is now '{_PARAMETERS}{below}'")
         if key == "parameter_randomization":
             self.samplers.append(old)
         elif isinstance(old.value, dict):
             self.curricula += [(name, inner, False) for name, inner in old.items()]
         else:
-            self._notes.wrong(old, "does not fit; expected a map of behaviours and their curricula")
+            self._notes.wrong(old, "is not valid; expected a map of behaviours and their curricula")

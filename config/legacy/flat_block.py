@@ -128,7 +128,7 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
     shipped = SHIPPED[trainer]
     lacking = [key for key in shipped if key not in flat and key not in reported]
     if lacking:
-        message = f"lacks {', '.join(lacking)}, which old versions required; the values that they shipped are written"
+        message = f"lacks {', '.join(lacking)}, which old versions required; their default values are filled in"
         target.notes.warn(section, str(section.path[-1]), message)
     if trainer == "bc":
         convert_bc(flat, section, target)
@@ -138,7 +138,7 @@ def convert_block(flat: Flat, section: OldValue, target: Target, reported: Colle
         if key in flat:
             old, value = flat[key].value, _value(key, flat[key].value)
             word = f", and '{old}' is '{value}'" if isinstance(old, str) and value == _NEW_WORDS.get(old) else ""
-            target.notes.warn(flat[key], key, f"is '{place}' now{word}")
+            target.notes.warn(flat[key], key, f"is now '{place}'{word}")
             target.put(place, value, flat[key])
         elif key in shipped:
             target.put(place, shipped[key], section)
@@ -169,7 +169,7 @@ def _trainer(flat: Flat, section: OldValue, target: Target) -> str | None:
     if old is None:
         name = section.path[-1] if section.path else "it"
         message = (
-            f"names no trainer, nor does 'default'; add 'trainer: ppo' or the like to '{name}' (a file without "
+            f"names no trainer, and neither does 'default'; add 'trainer: ppo' or the like to '{name}' (a file without "
             "'behaviors' is read as one for ML-Agents before 0.16)"
         )
         target.notes.wrong(section, message)
@@ -177,10 +177,10 @@ def _trainer(flat: Flat, section: OldValue, target: Target) -> str | None:
     trainer = OLD_TRAINERS.get(str(old.value))
     if trainer is None:
         words = list(OLD_TRAINERS)
-        message = f"{old.value!r} is no trainer; expected one of {', '.join(words)}{suggest(str(old.value), words)}"
+        message = f"{old.value!r} is not a trainer; expected one of {', '.join(words)}{suggest(str(old.value), words)}"
         target.notes.wrong(old, message)
         return None
-    target.notes.warn(old, "trainer", "is 'trainer_type' now")
+    target.notes.warn(old, "trainer", "is now 'trainer_type'")
     target.put("trainer_type", trainer, old)
     return trainer
 
@@ -193,10 +193,10 @@ def _about_other_keys(flat: Flat, trainer: str, notes: Notes) -> None:
             notes.warn(old, key, GONE[key])
         elif key in ALL:
             trainers = " and ".join(sorted(each for each in MOVED if key in known(each)))
-            notes.warn(old, key, f"is a key of {trainers}, without meaning to {trainer}: left out", idle=True)
+            notes.warn(old, key, f"is a key of {trainers}, which {trainer} does not use: left out", idle=True)
         else:
             hint = suggest(key, sorted(ALL)) or "; leave it out"
-            notes.wrong(old, f"unknown key, also to old versions of ML-Agents{hint}")
+            notes.wrong(old, f"unknown key, also in old versions of ML-Agents{hint}")
 
 
 def _convert_paces(flat: Flat, trainer: str, section: OldValue, target: Target) -> None:
@@ -204,8 +204,8 @@ def _convert_paces(flat: Flat, trainer: str, section: OldValue, target: Target) 
     if "learning_rate_schedule" not in flat:
         comment = ""
         if trainer == "sac":
-            comment = "as the old sac had it; today's default is constant"
-            message = "is not given: old sac lowered its learning rate linearly, so 'linear' is written"
+            comment = "as in the old sac; the current default is constant"
+            message = "is missing: the old sac lowered its learning rate linearly, so 'linear' is filled in"
             target.notes.warn(flat["trainer"], "learning_rate_schedule", message)
         target.put("hyperparameters.learning_rate_schedule", "linear", section, comment)
     if trainer == "sac":
@@ -229,24 +229,24 @@ def _convert_updates(flat: Flat, section: OldValue, target: Target) -> None:
     pair = [flat[key] for key in ("train_interval", count) if key in flat]
     if "steps_per_update" in flat:
         for old in pair:  # many files still have them; since steps_per_update exists they have no effect
-            message = "has no effect beside 'steps_per_update', which has the same meaning: left out"
+            message = "has no effect together with 'steps_per_update', which has the same meaning: left out"
             notes.warn(old, str(old.path[-1]), message, idle=True)
         steps = flat["steps_per_update"].value
     else:
         steps = integral(interval / updates)
         for old in pair:
-            message = f"is '{hyper}.steps_per_update' now, which is train_interval / {count}"
+            message = f"is now '{hyper}.steps_per_update', which is train_interval / {count}"
             notes.warn(old, str(old.path[-1]), message)
         target.put(f"{hyper}.steps_per_update", steps, pair[0] if pair else section)
     signals = flat.get("reward_signals")
     own_updates, own_steps = (pace(signals, name) for name in PACES)
     if own_updates is not None:
         key, new = f"reward_signals.{PACES[0]}", f"{hyper}.reward_signal_steps_per_update"
-        notes.warn(own_updates, key, f"is '{new}' now, which is train_interval / {PACES[0]}")
+        notes.warn(own_updates, key, f"is now '{new}', which is train_interval / {PACES[0]}")
         target.put(new, integral(interval / above_zero(own_updates, 1, notes)), own_updates)
     elif own_steps is not None:
         new = f"{hyper}.reward_signal_steps_per_update"
-        notes.warn(own_steps, f"reward_signals.{PACES[1]}", f"is '{new}' now")
+        notes.warn(own_steps, f"reward_signals.{PACES[1]}", f"is now '{new}'")
         target.put(new, integral(own_steps.value), own_steps)
 
 
@@ -255,7 +255,7 @@ def _refuse_paces(flat: Flat, trainer: str, notes: Notes) -> None:
     for name in PACES:
         old = pace(signals, name)
         if old is not None:
-            notes.warn(old, f"reward_signals.{name}", f"is a key of sac, without meaning to {trainer}: left out")
+            notes.warn(old, f"reward_signals.{name}", f"is a key of sac, which {trainer} does not use: left out")
 
 
 def _convert_memory(flat: Flat, target: Target) -> None:
@@ -263,12 +263,12 @@ def _convert_memory(flat: Flat, target: Target) -> None:
     place, recurrent = "network_settings.memory", flat.get("use_recurrent")
     wanted = False if recurrent is None else truth(recurrent.value)
     if recurrent is not None:
-        target.notes.warn(recurrent, "use_recurrent", f"is '{place}' now, which is absent for false")
+        target.notes.warn(recurrent, "use_recurrent", f"is now '{place}', which is left out for false")
         if not isinstance(wanted, bool):
-            target.notes.wrong(recurrent, f"{recurrent.value!r} does not fit; expected true or false")
+            target.notes.wrong(recurrent, f"{recurrent.value!r} is not valid; expected true or false")
     for key, value in (("sequence_length", SEQUENCE_LENGTH), ("memory_size", MEMORY_SIZE)):
         if key in flat:
-            target.notes.warn(flat[key], key, f"is '{place}.{key}' now, where use_recurrent was true")
+            target.notes.warn(flat[key], key, f"is now '{place}.{key}', if use_recurrent was true")
         if wanted is True:
             target.put(f"{place}.{key}", integral(flat[key].value) if key in flat else value, flat.get(key, recurrent))
 
@@ -281,7 +281,7 @@ def _convert_rewards(flat: Flat, section: OldValue, target: Target) -> None:
         convert_signals(signals, target, epochs)
         for key in ("gamma", *_CURIOSITY):
             if key in flat:
-                message = "has had no effect since there are reward_signals, which say it themselves; it is left out"
+                message = "has no effect in files with reward_signals, which turn this signal on; it is left out"
                 target.notes.warn(flat[key], key, message)
         return
     _convert_before_signals(flat, section, target)
@@ -292,12 +292,12 @@ def _convert_before_signals(flat: Flat, section: OldValue, target: Target) -> No
     target.put("reward_signals.extrinsic.strength", 1.0, section)
     if "gamma" in flat:
         gamma = flat["gamma"].value
-        target.notes.warn(flat["gamma"], "gamma", "is 'reward_signals.extrinsic.gamma' now")
+        target.notes.warn(flat["gamma"], "gamma", "is now 'reward_signals.extrinsic.gamma'")
     target.put("reward_signals.extrinsic.gamma", gamma, flat.get("gamma", section))
     if "use_curiosity" not in flat or truth(flat["use_curiosity"].value) is not True:
         for key in _CURIOSITY:
             if key in flat:
-                target.notes.warn(flat[key], key, "is 'reward_signals.curiosity' now, which is not there for false")
+                target.notes.warn(flat[key], key, "is now 'reward_signals.curiosity', which is left out for false")
         return
     place = "reward_signals.curiosity"
     for key, below, value in (
@@ -306,7 +306,7 @@ def _convert_before_signals(flat: Flat, section: OldValue, target: Target) -> No
         ("curiosity_enc_size", ".network_settings.hidden_units", 128),
     ):
         if key in flat:
-            target.notes.warn(flat[key], key, f"is '{place}{below}' now")
+            target.notes.warn(flat[key], key, f"is now '{place}{below}'")
         if below:
             target.put(f"{place}{below}", flat[key].value if key in flat else value, flat.get(key, section))
     target.put(f"{place}.gamma", gamma, flat["use_curiosity"])
@@ -347,10 +347,10 @@ def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) 
     demo, teacher = flat.get("demo_path"), flat.get("brain_to_imitate")
     online = teacher is not None and flat["trainer"].value != "offline_bc"
     if online and teacher is not None:
-        target.notes.warn(teacher, "brain_to_imitate", f"is '{_HYPER}.teacher' now: another behaviour of the run")
+        target.notes.warn(teacher, "brain_to_imitate", f"is now '{_HYPER}.teacher': another behaviour of the run")
         target.put(f"{_HYPER}.teacher", teacher.value, teacher)
     elif demo is not None:
-        target.notes.warn(demo, "demo_path", f"is '{_HYPER}.demo_path' now")
+        target.notes.warn(demo, "demo_path", f"is now '{_HYPER}.demo_path'")
         target.put(f"{_HYPER}.demo_path", demo.value, demo)
     else:
         wanted = "demo_path" if flat["trainer"].value == "offline_bc" else "brain_to_imitate"
@@ -362,7 +362,7 @@ def convert_bc(flat: Mapping[str, OldValue], section: OldValue, target: Target) 
 def _warn_of_the_other(other: OldValue | None, online: bool, target: Target) -> None:
     if other is not None:
         whose = "offline_bc" if online else "online_bc"
-        target.notes.warn(other, str(other.path[-1]), f"is a key of {whose}, without meaning here: left out")
+        target.notes.warn(other, str(other.path[-1]), f"is a key of {whose}, which has no effect here: left out")
 
 
 def _convert_amounts(flat: Mapping[str, OldValue], section: OldValue, target: Target, *, online: bool) -> None:
@@ -373,7 +373,7 @@ def _convert_amounts(flat: Mapping[str, OldValue], section: OldValue, target: Ta
     if "batches_per_epoch" in flat:
         old, message = (
             flat["batches_per_epoch"],
-            f"is '{_HYPER}.buffer_size' now, which is batch_size × batches_per_epoch",
+            f"is now '{_HYPER}.buffer_size', which is batch_size × batches_per_epoch",
         )
         target.notes.warn(old, "batches_per_epoch", message)
     target.put(
@@ -381,15 +381,15 @@ def _convert_amounts(flat: Mapping[str, OldValue], section: OldValue, target: Ta
     )
     target.put(f"{_HYPER}.learning_rate_schedule", "constant", section)
     epochs = integral(batches) if online else 1
-    target.put(f"{_HYPER}.num_epoch", epochs, section, "as often as there were batches_per_epoch" if online else "")
-    target.put(f"{_HYPER}.held_out", 0.0, section, "the old trainer learned from all that there was")
+    target.put(f"{_HYPER}.num_epoch", epochs, section, "as many as batches_per_epoch" if online else "")
+    target.put(f"{_HYPER}.held_out", 0.0, section, "the old trainer learned from all its data")
     for key in ("max_steps", "summary_freq"):
         value = flat[key].value if key in flat else shipped[key]
         if online or not is_number(value):
             target.put(key, integral(value), flat.get(key, section))
             continue
-        message = f"counted the environment's steps, each of which had {each_time} learned from; now it counts these"
+        message = f"used to count environment steps, each with {each_time} learned steps; it now counts learned steps"
         if key in flat:
             target.notes.warn(flat[key], key, message)
-        comment = f"{integral(value)} * {each_time}: it counts the steps that are learned from"
+        comment = f"{integral(value)} * {each_time}: it counts learned steps"
         target.put(key, integral(value * each_time), flat.get(key, section), comment)

@@ -47,8 +47,8 @@ def convert_sections(sections: Mapping[str, OldValue], target: Target, *, rename
 def _warn_of_new_names(behaviors: Mapping[str, OldValue], notes: Notes) -> None:
     names = list(behaviors)
     listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-    message = "stand under 'behaviors' now" if len(names) > 1 else "stands under 'behaviors' now"
-    notes.warn(behaviors[names[0]], listed, message)
+    verb = "is" if len(names) == 1 else "are"
+    notes.warn(behaviors[names[0]], listed, f"{verb} now under 'behaviors'")
 
 
 def _convert_default(
@@ -63,11 +63,12 @@ def _convert_default(
     flat = dict(default.items())
     if behaviors and not _is_whole(flat):
         message = (
-            "names no trainer, or nothing to imitate, so it can't be 'default_settings': each behaviour has it now"
+            "names no trainer, or nothing to imitate, so it can't become 'default_settings': its keys are copied into "
+            "each behaviour"
         )
         target.notes.warn(default, DEFAULT, message)
         return None
-    target.notes.warn(default, DEFAULT, "is 'default_settings' now")
+    target.notes.warn(default, DEFAULT, "is now 'default_settings'")
     inner = Target(target.notes, ("default_settings",))
     target.notes.origins[inner.path] = default.place
     convert_block(flat, default, inner)
@@ -83,11 +84,11 @@ def _about_counting(flat: Mapping[str, OldValue], notes: Notes) -> None:
         return
     old, path = flat["max_steps"], ("default_settings", "max_steps")
     message = (
-        "the file seems to be of a version that counted the environment's steps; now each agent's step counts, so "
-        "multiply max_steps and summary_freq by the number of agents to train as long"
+        "the file seems to be from a version that counted environment steps; max_steps now counts every agent's "
+        "steps, so multiply max_steps and summary_freq by the number of agents to train as long"
     )
     notes.warn(old, "max_steps", message)
-    notes.comments[path] = "counts the steps of all agents now; if it once counted the environment's, multiply it"
+    notes.comments[path] = "now counts the steps of all agents; if it used to count environment steps, multiply it"
 
 
 def _is_whole(flat: Mapping[str, OldValue]) -> bool:
@@ -105,13 +106,13 @@ def _follow(name: str, sections: Mapping[str, OldValue], notes: Notes) -> OldVal
     while isinstance(here.value, str):
         other = here.value
         if other in seen:
-            notes.wrong(sections[name], f"names itself, by way of {', '.join(seen)}")
+            notes.wrong(sections[name], f"refers to itself, through {', '.join(seen)}")
             return None
         if other not in sections:
             hint = suggest(other, list(sections)) or f"; there are {', '.join(sections)}"
-            notes.wrong(here, f"names a section '{other}' that there is not{hint}")
+            notes.wrong(here, f"refers to a section '{other}', which does not exist{hint}")
             return None
-        notes.warn(here, str(here.path[-1]), f"has the keys of '{other}', which are written out now")
+        notes.warn(here, str(here.path[-1]), f"takes the keys of '{other}', which are now copied into it")
         seen.append(other)
         here = sections[other]
     if not isinstance(here.value, dict):

@@ -172,5 +172,5 @@ def above_zero(old: OldValue | None, otherwise: Any, notes: Notes) -> Any:
         return otherwise
     if is_number(old.value) and old.value > 0:
         return old.value
-    notes.wrong(old, f"{old.value!r} does not fit; expected a number greater than 0")
+    notes.wrong(old, f"{old.value!r} is not valid; expected a number greater than 0")
     return otherwise

@@ -14,11 +14,11 @@ from headrace.config.legacy.old_values import Notes, OldValue, Target, integral,
 _SIZED = ("curiosity", "gail", "rnd")
 HARDWARE = ("cpu", "multi_gpu")
 GONE = {
-    "summary_path": "is gone: everything goes to <results_dir>/<run_id>",
-    "model_path": "is gone: everything goes to <results_dir>/<run_id>",
-    "output_path": "is gone: everything goes to <results_dir>/<run_id>",
-    "graph_scope": "is gone: it was about TensorFlow",
-    "framework": "is gone: training is by torch",
+    "summary_path": "was removed: everything goes to <results_dir>/<run_id>",
+    "model_path": "was removed: everything goes to <results_dir>/<run_id>",
+    "output_path": "was removed: everything goes to <results_dir>/<run_id>",
+    "graph_scope": "was removed: it configured TensorFlow",
+    "framework": "was removed: training uses torch",
 }
 """Keys without a successor, and why they need none."""
 _GONE_FROM_BLOCKS = ("framework", "output_path", "summary_path", "model_path")
@@ -42,7 +42,7 @@ def convert_current(block: OldValue, target: Target) -> None:
         if key in _GONE_FROM_BLOCKS and old.value is not None:  # ML-Agents writes null for missing values
             target.notes.warn(old, key, GONE[key])
         elif key == "trainer" and "trainer_type" not in block.value:
-            target.notes.warn(old, key, "is 'trainer_type' now")
+            target.notes.warn(old, key, "is now 'trainer_type'")
             target.put("trainer_type", old.value, old)
         elif key == "pretraining" and "behavioral_cloning" not in block.value:
             convert_cloning(old, target, key)
@@ -65,10 +65,10 @@ def _convert_size(name: str, signal: OldValue, target: Target) -> None:
     target.put_at(place, {key: value for key, value in signal.value.items() if key != "encoding_size"}, signal)
     new = f"reward_signals.{name}.network_settings.hidden_units"
     if "network_settings" in signal.value:
-        message = "is deprecated, and has no effect, as network_settings take precedence; it is left out"
+        message = "is deprecated and has no effect, because network_settings take precedence; it is left out"
         target.notes.warn(old, f"reward_signals.{name}.encoding_size", message)
     else:
-        target.notes.warn(old, f"reward_signals.{name}.encoding_size", f"is deprecated; it is '{new}' now")
+        target.notes.warn(old, f"reward_signals.{name}.encoding_size", f"is deprecated; it is now '{new}'")
         target.put(new, old.value, old)
 
 
@@ -82,18 +82,18 @@ def convert_checkpoints(settings: OldValue, target: Target) -> tuple[dict[str, O
     for key, old in settings.items():
         if key == "load_model" and truth(old.value) is True:
             target.notes.warn(
-                old, "checkpoint_settings.load_model", "is deprecated; it is 'checkpoint_settings.resume' now"
+                old, "checkpoint_settings.load_model", "is deprecated; it is now 'checkpoint_settings.resume'"
             )
             target.put("resume", True, old)
         elif key == "train_model" and truth(old.value) is True:
             target.notes.warn(old, "checkpoint_settings.train_model", "is deprecated and has no effect; it is left out")
         elif key in ("save_freq", "keep_checkpoints"):
             new = "checkpoint_interval" if key == "save_freq" else key
-            target.notes.warn(old, f"checkpoint_settings.{key}", f"is 'behaviors.<name>.{new}' now")
+            target.notes.warn(old, f"checkpoint_settings.{key}", f"is now 'behaviors.<name>.{new}'")
             moved[new] = old
         elif key == "lesson" and isinstance(old.value, int) and not isinstance(old.value, bool):
             target.notes.warn(
-                old, "checkpoint_settings.lesson", "is gone: curricula begin with the lesson that is listed first"
+                old, "checkpoint_settings.lesson", "was removed: curricula begin with the lesson that is listed first"
             )
             lesson = max(0, old.value)
         elif key != "resume" or "resume" not in target.data:
@@ -132,7 +132,7 @@ def _lesson(lesson: OldValue, notes: Notes) -> tuple[Any, OldValue]:
     if isinstance(lesson.value, dict) and len(lesson.value) == 1:
         ((name, body),) = lesson.items()
         if name not in Lesson.model_fields and isinstance(body.value, dict):
-            notes.warn(body, "environment_parameters.<name>.curriculum", "its lessons are '- name: …' now")
+            notes.warn(body, "environment_parameters.<name>.curriculum", "its lessons are now written as '- name: …'")
             return {"name": name, **body.value}, body
     return lesson.value, lesson
 
@@ -147,11 +147,11 @@ def convert_hardware(name: str, old: OldValue, data: dict[str, Any], notes: Note
     """Convert `cpu` and `multi_gpu` at the top of a file to torch's device."""
     on = truth(old.value)
     if not isinstance(on, bool):
-        notes.wrong(old, f"{old.value!r} does not fit; expected true or false")
+        notes.wrong(old, f"{old.value!r} is not valid; expected true or false")
     elif name == "multi_gpu" and on:
-        notes.wrong(old, "one behaviour can't learn on several GPUs; leave it out")
+        notes.wrong(old, "one behaviour can't train on several GPUs; leave it out")
     else:
-        notes.warn(old, name, "is 'torch_settings.device' now" if name == "cpu" else "is gone; it was off")
+        notes.warn(old, name, "is now 'torch_settings.device'" if name == "cpu" else "was removed; it was off")
         if on:
             data["torch_settings"] = {**(data.get("torch_settings") or {}), "device": "cpu"}
             notes.origins["torch_settings", "device"] = old.place
@@ -195,7 +195,7 @@ def _convert_signal(name: str, body: OldValue, target: Target, trainer_epochs: A
     target.put(place, {}, body)
     lacking = [key for key in _REQUIRED if key not in body.value]
     if lacking:
-        message = f"lacks {' and '.join(lacking)}, which old versions asked for; the defaults are written"
+        message = f"lacks {' and '.join(lacking)}, which old versions required; the defaults are filled in"
         target.notes.warn(body, place, message)
     for key, value in _REQUIRED.items():
         target.put(f"{place}.{key}", value, body)
@@ -221,30 +221,33 @@ def _put_size(name: str, body: OldValue, target: Target) -> None:
     if "encoding_size" in body.value:
         old = body.at("encoding_size")
         new = "network_settings.hidden_units"
-        target.notes.warn(old, f"{place}.encoding_size", f"is '{place}.{new}' now")
+        target.notes.warn(old, f"{place}.encoding_size", f"is now '{place}.{new}'")
         target.put(f"{place}.{new}", integral(old.value), old)
     elif "network_settings" not in body.value:
         size = _GAIL_SIZE if name == "gail" else _CURIOSITY_SIZE
-        comment = f"the old default; today's is {_CURIOSITY_SIZE}" if size != _CURIOSITY_SIZE else ""
+        comment = f"the old default; the current one is {_CURIOSITY_SIZE}" if size != _CURIOSITY_SIZE else ""
         target.put(f"{place}.network_settings.hidden_units", size, body, comment)
 
 
 def _drop_epochs(place: str, old: OldValue, trainer_epochs: Any, notes: Notes) -> None:
     if old.value == trainer_epochs:
-        notes.warn(old, f"{place}.num_epoch", "goes by 'hyperparameters.num_epoch' now, which is the same here")
+        notes.warn(old, f"{place}.num_epoch", "now follows 'hyperparameters.num_epoch', which has the same value here")
     else:
         message = (
-            f"{old.value} differs from the trainer's num_epoch ({trainer_epochs}), by which signals learn now; "
-            "make the two equal, or leave it out"
+            f"{old.value} differs from the trainer's num_epoch ({trainer_epochs}), which now also applies to reward "
+            "signals; make the two equal, or leave it out"
         )
         notes.wrong(old, message)
 
 
 def _drop_samples(place: str, old: OldValue, notes: Notes) -> None:
     if old.value == 0:
-        notes.warn(old, f"{place}.samples_per_update", "has no successor; there is no limit now, as 0 meant")
+        notes.warn(old, f"{place}.samples_per_update", "was removed; there is now no limit, which is also what 0 meant")
     else:
-        message = f"{old.value} can't be kept: as many demonstrated steps are looked at as others; leave it out"
+        message = (
+            f"{old.value} can't be kept: the discriminator always sees as many demonstrated steps as other steps; "
+            "leave it out"
+        )
         notes.wrong(old, message)
 
 
@@ -263,22 +266,22 @@ def convert_cloning(cloning: OldValue, target: Target, name: str, passes: Any = 
             if they were fewer than a batch of the section's own; None for other trainers.
     """
     if name != "behavioral_cloning":
-        target.notes.warn(cloning, name, "is 'behavioral_cloning' now")
+        target.notes.warn(cloning, name, "is now 'behavioral_cloning'")
     target.put("behavioral_cloning", {} if isinstance(cloning.value, dict) else cloning.value, cloning)
     for key, old in cloning.items():
         if sac_batch is not None and key == _BOUND:
-            message = "was no valid setting for the old sac, which took a batch at each update: left out"
+            message = "was not a valid setting of the old sac, which used one batch per update: left out"
             target.notes.warn(old, f"{name}.{key}", message)
         else:
             target.put(f"behavioral_cloning.{key}", integral(old.value), old)
     if not isinstance(cloning.value, dict):
         return
     if passes != _PASSES and not cloning.value.get("num_epoch"):
-        comment = f"as the old trainer made; today's default is {_PASSES}"
+        comment = f"as in the old trainer; the current default is {_PASSES}"
         target.put("behavioral_cloning.num_epoch", passes, cloning, comment)
     batch = cloning.value.get("batch_size") or sac_batch
     if is_number(sac_batch) and is_number(batch) and batch <= sac_batch:
-        target.put(f"behavioral_cloning.{_BOUND}", sac_batch, cloning, "as many as the old sac took at each update")
+        target.put(f"behavioral_cloning.{_BOUND}", sac_batch, cloning, "as many as the old sac used per update")
 
 
 def convert_self_play(self_play: OldValue, target: Target, *, flat: bool) -> None:
@@ -295,15 +298,15 @@ def convert_self_play(self_play: OldValue, target: Target, *, flat: bool) -> Non
     target.put("self_play", {}, self_play)
     for key, old in self_play.items():
         if key == _OLD_RATIO and _RATIO in self_play.value:
-            target.notes.wrong(old, f"stands beside its new name '{_RATIO}'; keep that one")
+            target.notes.wrong(old, f"is given together with its new name '{_RATIO}'; keep that one")
             continue
         if key == _OLD_RATIO:
-            target.notes.warn(old, f"self_play.{key}", f"is 'self_play.{_RATIO}' now")
+            target.notes.warn(old, f"self_play.{key}", f"is now 'self_play.{_RATIO}'")
         target.put(f"self_play.{_RATIO if key == _OLD_RATIO else key}", integral(old.value), old)
     if (flat or _OLD_RATIO in self_play.value) and "swap_steps" not in self_play.value:
         steps = _OLD_SWAP_STEPS
-        target.put("self_play.swap_steps", steps, self_play, "the old default; today's is 2000")
-        message = f"says no 'swap_steps', which was {steps} then and is 2000 now; {steps} is written"
+        target.put("self_play.swap_steps", steps, self_play, "the old default; the current one is 2000")
+        message = f"sets no 'swap_steps', whose default was {steps} and is now 2000; {steps} is filled in"
         target.notes.warn(self_play, "self_play", message)
 
 

@@ -36,7 +36,9 @@ def read_curricula(path: Path) -> dict[str, OldValue]:
     if path.is_dir():
         files = sorted(each for each in path.iterdir() if each.suffix.lower() == ".json")
         if not files:
-            message = "holds no curricula; expected a file <behaviour>.json for each behaviour that learns in lessons"
+            message = (
+                "contains no curricula; expected a file <behaviour>.json for each behaviour that learns in lessons"
+            )
             raise ConfigError([Mistake(str(path), None, "", message)])
         return {name: old for each in files for name, old in _read(each).items()}
     return _read(path)
@@ -60,7 +62,7 @@ def curricula_in(file: OldValue) -> dict[str, OldValue]:
     if isinstance(file.value, dict) and set(file.value) == {"curriculum"}:
         file = file.at("curriculum")
     if not isinstance(file.value, dict) or not file.value or not all(map(is_curriculum, file.value.values())):
-        message = f"holds no curricula; expected behaviours, each with {', '.join(_KEYS)}"
+        message = f"contains no curricula; expected behaviours, each with {', '.join(_KEYS)}"
         raise ConfigError([Mistake(file.place.file, file.place.line, "", message)])
     return dict(file.items())
 
@@ -76,7 +78,7 @@ def convert_curriculum(behavior: str, old: OldValue, target: Target, *, strict: 
     """
     notes = target.notes
     if not isinstance(old.value, dict):
-        notes.wrong(old, f"does not fit; expected a map with {', '.join(_KEYS)}")
+        notes.wrong(old, f"is not valid; expected a map with {', '.join(_KEYS)}")
         return
     if not _is_whole(old, notes, strict=strict):
         return
@@ -85,11 +87,11 @@ def convert_curriculum(behavior: str, old: OldValue, target: Target, *, strict: 
         if key in _KEYS:
             new = "completion_criteria.threshold" if key == "thresholds" else f"completion_criteria.{key}"
             new = f"environment_parameters.<name>.curriculum.<n>.{'value' if key == 'parameters' else new}"
-            notes.warn(value, key, f"is '{new}' now")
+            notes.warn(value, key, f"is now '{new}'")
     for name, values in old.at("parameters").items():
         if name in target.data:
             earlier = notes.origins.get((*target.path, name), "under environment_parameters")
-            notes.wrong(values, f"has a curriculum already ({earlier}); a parameter can have only one")
+            notes.wrong(values, f"already has a curriculum ({earlier}); a parameter can have only one")
         elif not isinstance(values.value, list) or len(values.value) != len(thresholds.value) + 1:
             got = f"{len(values.value)} values" if isinstance(values.value, list) else repr(values.value)
             message = f"{got} for {len(thresholds.value)} thresholds; expected a list of {len(thresholds.value) + 1}"
@@ -110,7 +112,7 @@ def _is_whole(old: OldValue, notes: Notes, *, strict: bool) -> bool:
         if key in old.value and not isinstance(old.value[key], kind):
             lacking.append(key)
             expected = "a list" if kind is list else "a map of lists"
-            notes.wrong(old.at(key), f"does not fit; expected {expected}")
+            notes.wrong(old.at(key), f"is not valid; expected {expected}")
     return not lacking and not unknown
 
 
@@ -142,7 +144,7 @@ def _trace(name: str, old: OldValue, values: OldValue, target: Target) -> None:
         notes.origins[*criteria, "threshold"] = old.at("thresholds").place
     if len(values.value) > 1:
         first = (*where, 0, "completion_criteria", "require_reset")
-        notes.comments[first] = "environments began anew with each lesson"
+        notes.comments[first] = "environments were reset at each lesson"
 
 
 def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[KeyPath], Place]) -> Any:
@@ -169,7 +171,7 @@ def skip_lessons(count: int, parameters: Any, notes: Notes, place: Callable[[Key
         where = ("environment_parameters", name, "curriculum")
         _renumber(where, left_out, notes, {path: place(path) for path in _paths(where, lessons)})
         what = f"begins with lesson {left_out}"
-        notes.warn(place(where), ".".join(where), f"{what}, as --lesson {count} says; those before are left out")
+        notes.warn(place(where), ".".join(where), f"{what}, as --lesson {count} says; the earlier lessons are left out")
     return begun
 
 
@@ -229,7 +231,7 @@ def read_samplers(path: Path) -> OldValue:
     if isinstance(file.value, dict) and set(file.value) == {"parameter_randomization"}:
         file = file.at("parameter_randomization")
     if not is_samplers(file.value):
-        message = "holds no samplers; expected resampling-interval, and parameters with a sampler-type each"
+        message = "contains no samplers; expected resampling-interval, and parameters that each have a sampler-type"
         raise ConfigError([Mistake(file.place.file, file.place.line, "", message)])
     return file
 
@@ -242,15 +244,18 @@ def convert_samplers(samplers: OldValue, target: Target) -> None:
         target: the new `environment_parameters`.
     """
     if not isinstance(samplers.value, dict):
-        target.notes.wrong(samplers, "does not fit; expected a map of parameters")
+        target.notes.wrong(samplers, "is not valid; expected a map of parameters")
         return
     for name, old in samplers.items():
         if name in _INTERVALS:
-            message = f"is gone: values were drawn every {old.value} steps, with a reset; now they are for each episode"
+            message = (
+                f"was removed: values were drawn every {old.value} steps, with a reset; now they are drawn for each "
+                "episode"
+            )
             target.notes.warn(old, name, message)
         elif name in target.data:
             earlier = target.notes.origins.get((*target.path, name), "under environment_parameters")
-            target.notes.wrong(old, f"is given already ({earlier}); a parameter can have only one meaning")
+            target.notes.wrong(old, f"is already given ({earlier}); a parameter can have only one meaning")
         else:
             _convert_sampler(name, old, target)
 
@@ -268,9 +273,9 @@ def _convert_sampler(name: str, old: OldValue, target: Target) -> None:
     )
     where = "environment_parameters.<name>"
     if kinds[0] != "sampler_type":
-        target.notes.warn(sampler_type, kinds[0], f"is '{where}.sampler_type' now")
+        target.notes.warn(sampler_type, kinds[0], f"is now '{where}.sampler_type'")
     if kind != sampler_type.value:
-        target.notes.warn(sampler_type, f"{kinds[0]}: {sampler_type.value}", f"is '{where}.sampler_type: {kind}' now")
+        target.notes.warn(sampler_type, f"{kinds[0]}: {sampler_type.value}", f"is now '{where}.sampler_type: {kind}'")
     target.put_at((name,), {}, old)
     target.put_at((name, "sampler_type"), kind, sampler_type, "a new value in each episode")
     target.put_at((name, "sampler_parameters"), {}, old)
@@ -278,7 +283,7 @@ def _convert_sampler(name: str, old: OldValue, target: Target) -> None:
         if key in _TYPES:
             continue
         new = key.replace("-", "_")
-        target.notes.warn(value, key, f"is '{where}.sampler_parameters.{new}' now")
+        target.notes.warn(value, key, f"is now '{where}.sampler_parameters.{new}'")
         target.put_at((name, "sampler_parameters", new), value.value, value)
     _check_needed(kind, old, target)
 

@@ -77,11 +77,13 @@ def convert_rllib(whole: OldValue, target: Target) -> None:
         target: the top of the new file.
     """
     inner = whole.at("config")
-    target.notes.warn(whole.at("algorithm"), "algorithm", "RLlib's file is read as a run of environment.kind: godot")
+    target.notes.warn(
+        whole.at("algorithm"), "algorithm", "this RLlib file is read as a run with environment.kind: godot"
+    )
     trainer = _ALGORITHMS.get(str(whole.value["algorithm"]))
     if trainer is None:
         known = ", ".join(_ALGORITHMS)
-        target.notes.wrong(whole.at("algorithm"), f"is not one that is known here ({known})")
+        target.notes.wrong(whole.at("algorithm"), f"is not supported ({known})")
         trainer = "ppo"
     target.put("environment.kind", "godot", inner)
     target.put(f"{_BEHAVIOR}.trainer_type", trainer, whole.at("algorithm"))
@@ -99,7 +101,7 @@ def convert_rllib(whole: OldValue, target: Target) -> None:
         elif key not in ("num_workers", "num_envs_per_worker", "entropy_coeff_schedule"):
             _convert_key(key, old, own, _LEARNING, trainer)
     if isinstance(old := inner.value.get("entropy_coeff_schedule"), list) and old:
-        message = "is not followed; with 'beta_schedule: linear' the weight falls to almost 0 at max_steps"
+        message = "is not supported; with 'beta_schedule: linear' the weight falls to almost 0 at max_steps"
         target.notes.warn(inner.at("entropy_coeff_schedule"), "entropy_coeff_schedule", message)
     _convert_builds(whole, inner, target)
     _convert_ends(whole, own, target)
@@ -160,7 +162,7 @@ def _convert_ends(whole: OldValue, target: Target, top: Target) -> None:
     ]
     for key in ("timesteps_total", "training_iteration"):
         if key in ends and not _is_finite(ends[key].value):
-            target.notes.wrong(ends[key], f"{ends[key].value!r} does not fit; expected a finite number")
+            target.notes.wrong(ends[key], f"{ends[key].value!r} is not valid; expected a finite number")
     target.put("max_steps", min(steps, default=_ENDLESS), whole)
     if "episode_reward_mean" in ends:
         target.put("stop_when.mean_reward", ends["episode_reward_mean"].value, ends["episode_reward_mean"])

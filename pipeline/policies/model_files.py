@@ -33,6 +33,7 @@ from headrace.pipeline.policies.league_members import (
 )
 from headrace.pipeline.policies.ml_agents import MLAgentsCheckpoint
 from headrace.pipeline.policies.onnx_export import SUFFIX
+from headrace.pipeline.run_folder.carrying import described_archive
 from headrace.pipeline.run_folder.names import FOLDERS, behavior_folder, folder_names
 from headrace.queues.messages import PolicyUpdate
 from headrace.queues.specs import BehaviorSpec
@@ -307,8 +308,8 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
     path, choice = _split(reference, folder)
     if path.is_file():
         if path.suffix not in _NAMED:
-            saved = "; headrace.load extracts the folder of a saved run" if path.suffix == ".zip" else ""
-            raise RunError(f"{path} is not a model: expected a .pt or .onnx file, or the folder of a run{saved}")
+            what = f"; {archive}" if (archive := described_archive(path)) else ""
+            raise RunError(f"{path} is not a model: expected a .pt or .onnx file, or the folder of a run{what}")
         if choice:
             raise RunError(f"{reference}: @{choice} chooses from the folder of a run, but {path} is a file")
         return [(_behavior_of(path), lambda: path)]

@@ -25,6 +25,12 @@ from headrace.surroundings import absolute
 
 SUFFIX = ".zip"
 LISTING = "headrace.json"
+_POLICY = "policy.pth"
+"""The weights in a model of Stable-Baselines3."""
+_STABLE_BASELINES = (
+    "this is a model of Stable-Baselines3, whose weights Headrace does not read: train a new policy here "
+    "(docs/stable-baselines3.md)"
+)
 _FORMAT = 1
 _CHUNK = 1 << 20
 _DAMAGED = (
@@ -134,15 +140,26 @@ def _copied(file: IO[bytes], write: Callable[[bytes], Any]) -> dict[str, Any]:
     return {"size": size, "sha256": digest.hexdigest()}
 
 
+def described_archive(path: Path) -> str:
+    """Describe an archive that is not a model, and what reads it; "" for any other file."""
+    if not zipfile.is_zipfile(path):
+        return ""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    if LISTING in names:
+        return "this is a saved run, whose folder headrace.load extracts"
+    return _STABLE_BASELINES if _POLICY in names else ""
+
+
 def _listing(archive: zipfile.ZipFile, source: Path) -> dict[str, Any]:
     names = archive.namelist()
     if LISTING not in names:
-        what = "an archive that RunResult.save did not write"
-        if "policy.pth" in names:
-            what = "a model of Stable-Baselines3, whose weights Headrace does not read"
+        what = "this is an archive that RunResult.save did not write"
+        if _POLICY in names:
+            what = _STABLE_BASELINES
         elif any(name.endswith("/data.pkl") for name in names):
-            what = "a policy, which load_policy reads"
-        raise RunFolderError(f"{source}: expected a saved run; this is {what}")
+            what = "this is a policy, which load_policy reads"
+        raise RunFolderError(f"{source}: expected a saved run; {what}")
     content = json.loads(archive.read(LISTING))
     listing = {key: value for key, value in content.items() if key != "checksum"}
     if listing.get("format") != _FORMAT:

@@ -316,7 +316,7 @@ class Actor(Source[Item]):
             await self._resets.recover(error)
         self._context.timings.add(STEPPING, time.perf_counter() - began)
         if (lost := self._environment.lost) is not None and (dropped := self._processor.drop_environments(lost)):
-            self._context.log.warning("%d steps of incomplete trajectories are dropped with it.", dropped)
+            self._context.log.warning("%d steps of incomplete trajectories are lost.", dropped)
         if (closed := self._environment.closed) is not None:
             self._processor.close_environments(closed)
         if len(self._environment.specs) > len(self._known):

@@ -113,7 +113,7 @@ class Resets:
             self._restarts.spend(self._clock())
             dropped = self._processor.drop_environments(np.arange(self._environment.num_envs))
             self._context.log.warning(
-                "%s. Restarting it (restart %d); %d steps of incomplete trajectories are dropped.",
+                "%s. Restarting it (restart %d); %d steps of incomplete trajectories are lost.",
                 failure,
                 self._restarts.count,
                 dropped,

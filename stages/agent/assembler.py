@@ -75,7 +75,7 @@ class Assembler:
         if not count:
             return
         if (step.group_ids is None) != (self._mates is None):
-            raise ShapeError("a behaviour has group_ids either in all steps or in none")
+            raise ShapeError("a behaviour must have group_ids either in all steps or in no step")
         agents = self._agents
         slots, ending, strangers, tick = self._roll.call(step, agents)
         # The rows of the open decisions that this tick completes; `nowhere` for agents that have none.
@@ -309,8 +309,8 @@ class Assembler:
         if not self._warned:
             self._warned = True
             log.warning(
-                "%s: agent %d began episode %d, but its episode %d never ended; the last decision of such "
-                "episodes is dropped (logged once). Environments should report an ending row.",
+                "%s: agent %d began episode %d, but its episode %d has not ended; the last decision of an episode "
+                "like this is dropped (logged once). The environment should report the end of each episode.",
                 *(self._behavior_id, self._slots.ids[slots[0]], episode_id, self._agents.episode_ids[slots[0]]),
             )
 

@@ -106,7 +106,10 @@ class ScriptBrain(Memoryless):
             return
         got = decided
         if isinstance(decided, ActionBatch):
-            got = f"one of continuous {list(decided.continuous.shape)} and discrete {list(decided.discrete.shape)}"
+            got = (
+                f"an ActionBatch of continuous {list(decided.continuous.shape)} and discrete "
+                f"{list(decided.discrete.shape)}"
+            )
         raise StageError(
             f"{self._name} returned {got!s} for {shapes[0][0]} agents of {self._spec.behavior_id}; expected an "
             f"ActionBatch of continuous {list(shapes[0])} and discrete {list(shapes[1])}"
@@ -125,8 +128,8 @@ def make_script(request: BrainRequest) -> ScriptBrain | None:
         for use, script in found:
             if not any("__call__" in base.__dict__ for base in script.__mro__):
                 raise LoadError(
-                    f"{where}: {use} is not a player: it has no method "
-                    "__call__(self, observations), or __call__(self, observations, masks) where actions are masked"
+                    f"{where}: {use} is not a player: it has no method __call__(self, observations), or __call__(self, "
+                    "observations, masks) for masked actions"
                 )
     use, script = found[0 if spec is None else min(spec.team, len(found) - 1)]
     with blaming(*request.given_key):
@@ -144,7 +147,7 @@ def _references(request: BrainRequest) -> list[tuple[str, Path | None]]:
     if request.game is None or request.game not in SCRIPTED_PLAYERS:
         raise LoadError(
             f"{request.where}: 'scripted' is the scripted player of a built-in game ({', '.join(SCRIPTED_PLAYERS)}), "
-            "and another environment is played; name a class of your own, such as 'my_players:MyPlayer'"
+            "but this run has another environment; name your own class, such as 'my_players:MyPlayer'"
         )
     return [(use, None) for use in SCRIPTED_PLAYERS[request.game]]
 

@@ -102,13 +102,13 @@ def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec
     """
     actions = spec.actions
     if spec.action_repeat is not None:
-        raise StageError(f"environment.action_repeat: the environment of {spec.behavior_id} repeats actions by itself")
+        raise StageError(f"environment.action_repeat: the environment of {spec.behavior_id} already repeats actions")
     if settings.max is None:
         return replace(spec, action_repeat="fixed", spaces={**(spec.spaces or {}), "action_repeat": settings.steps})
     if STEP_MUL in (*actions.continuous_heads, *actions.branch_heads):
         raise StageError(
-            f"environment.action_repeat: the actions of {spec.behavior_id} have a part named {STEP_MUL} already, which "
-            "is the name of the learned repeat; expected another name, or {steps: …} for a fixed repeat"
+            f"environment.action_repeat: the actions of {spec.behavior_id} already have a part named {STEP_MUL}, which "
+            "is the name of the learned repeat; rename that part, or use {steps: …} for a fixed repeat"
         )
     branches, names = (*actions.discrete_branches, settings.max), (*actions.branch_heads, STEP_MUL)
     return replace(

@@ -45,8 +45,10 @@ def space_problem(space: Any, which: str) -> str | None:
     if isinstance(space, Space):
         return None
     if space is None:
-        return f"it has no {which}; set self.{which} in __init__ to one of gymnasium.spaces, such as Box or Discrete"
-    return f"its {which} is {short(space)} of {type(space).__module__}; expected one of gymnasium.spaces"
+        return (
+            f"it has no {which}; set self.{which} in __init__ to a space of gymnasium.spaces, such as Box or Discrete"
+        )
+    return f"its {which} is {short(space)} of {type(space).__module__}; expected a space of gymnasium.spaces"
 
 
 def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | None:
@@ -58,19 +60,19 @@ def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | 
     if hasattr(parts, "items") and isinstance(got, Mapping):
         if missing := [key for key in parts if key not in got]:
             there = ", ".join(map(repr, got)) or "none"
-            return f"{where} lacks the keys {', '.join(map(repr, missing))}, which its space has; it has: {there}"
+            return f"{where} lacks the keys {', '.join(map(repr, missing))} from its space; it has: {there}"
         return _first(
             observation_problem(part, got[key], call, f"{at}.{key}".lstrip(".")) for key, part in parts.items()
         )
     if type(space).__name__ == "Box":
         return _box_problem(space, got, where)
     if not space.contains(got):
-        return f"{where} is {short(got)}, which does not fit its space {space}; fix one of them"
+        return f"{where} is {short(got)}, which is not in its space {space}; fix either of them"
     return None
 
 
 def _box_problem(space: Any, got: Any, where: str) -> str | None:
-    expected = f"expected an array of shape {space.shape}, as its space says"
+    expected = f"expected an array of shape {space.shape}, from its space"
     try:
         values = np.asarray(got)
         numbers = values.dtype.kind in "biuf"
@@ -80,11 +82,13 @@ def _box_problem(space: Any, got: Any, where: str) -> str | None:
         return f"{where} is {short(got)}; {expected}"
     if values.shape != space.shape:
         return (
-            f"{where} has shape {values.shape}, but its space says {space.shape}; return the shape of the space, or "
-            "change the space"
+            f"{where} has shape {values.shape}, but its space has {space.shape}; return that shape, or change the space"
         )
     if not np.can_cast(values.dtype, space.dtype, "same_kind"):
-        return f"{where} is of dtype {values.dtype}, but its space says {space.dtype}; return that, or change the space"
+        return (
+            f"{where} is of dtype {values.dtype}, but its space has {space.dtype}; return that dtype, or change the "
+            "space"
+        )
     return None
 
 
@@ -97,7 +101,9 @@ def number_problem(reward: Any) -> str | None:
     except (TypeError, ValueError):
         pass
     parts = (
-        "; if it is a vector, a wrapper can weigh its parts" if isinstance(reward, np.ndarray | list | tuple) else ""
+        "; for a vector of rewards, add a wrapper that computes a weighted sum"
+        if isinstance(reward, np.ndarray | list | tuple)
+        else ""
     )
     return f"step() returned the reward {short(reward)}; expected a number, such as a float{parts}"
 
@@ -122,7 +128,7 @@ def info_problem(info: Any, call: str) -> str | None:
     """Return why a value is not an info."""
     if isinstance(info, Mapping):
         return None
-    return f"{call} returned {described(info)} as info; expected a dict, {{}} if there is none"
+    return f"{call} returned {described(info)} as info; expected a dict, {{}} if it is empty"
 
 
 def stack(space: Any, seen: Sequence[Any], call: str, who: Who) -> Any:
@@ -144,7 +150,7 @@ def stack(space: Any, seen: Sequence[Any], call: str, who: Who) -> Any:
             if problem := observation_problem(space, one, call):
                 raise BrokenEnvironmentError(f"{who(row)}: {problem}") from error
         raise BrokenEnvironmentError(
-            f"{who(None)}: observations from {call} do not fit their space {space}: {type(error).__name__}: {error}"
+            f"{who(None)}: observations from {call} are not in their space {space}: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -253,7 +259,7 @@ def _array(raw: Any, what: str, who: Who) -> NDArray[Any]:
         return np.array(raw)
     except (TypeError, ValueError) as error:
         raise BrokenEnvironmentError(
-            f"{who(None)}: step() gave {what} of which NumPy makes no array: {short(raw)} ({error})"
+            f"{who(None)}: step() gave {what} which NumPy can't convert to an array: {short(raw)} ({error})"
         ) from error
 
 

@@ -158,14 +158,14 @@ def find_factory(reference: str, folder: Path | None, first: int = 0) -> Callabl
     with blaming("environment", "factory"):
         if is_given(reference):
             return find_given(reference).maker(first)
-        expected = "something to call that makes an environment"
+        expected = "a callable that makes an environment"
         return load_callable(reference, folder, "environment factory", expected)
 
 
 def factory_name(reference: str) -> str:
     """Return the name of a factory's environment in messages."""
     return (
-        f"environment {reference.partition(':')[2]}, given to run(),"
+        f"environment {reference.partition(':')[2]}, passed to run(),"
         if is_given(reference)
         else (f"environment factory {reference!r}")
     )
@@ -200,7 +200,7 @@ def check_own_group(group: EnvironmentGroup, settings: EnvironmentSettings, name
         if getattr(settings, key):
             group.close()
             raise StageError(
-                f"environment.{key}: does not go with {name}, which returned its own EnvironmentGroup "
+                f"environment.{key}: can't be combined with {name}, which returned an EnvironmentGroup "
                 f"({type(group).__name__}); expected single environments, or leave it out"
             )
     return group
@@ -258,7 +258,8 @@ def check_arguments(make: Callable[..., Any], arguments: Mapping[str, Any], name
         signature.bind(**arguments)
     except TypeError as error:
         raise StageError(
-            f"environment.options do not fit {name}: {error}; it takes {signature}", key=("environment", "options")
+            f"environment.options are not valid for {name}: {error}; it takes {signature}",
+            key=("environment", "options"),
         ) from error
 
 
@@ -321,7 +322,9 @@ def chain_wrappers(
                     f"{name}: environment wrapper {each.use!r} with {dict(each.with_)} raised {describe_fault(error)}"
                 ) from error
             if not fits(env):
-                raise StageError(f"{name}: environment wrapper {each.use!r} gave {type_of(env)}; expected {expected}")
+                raise StageError(
+                    f"{name}: environment wrapper {each.use!r} returned {type_of(env)}; expected {expected}"
+                )
         return env
 
     return wrap
@@ -346,8 +349,8 @@ def check_window(options: Mapping[str, Any], num_envs: int) -> None:
         raise StageError(f"environment.options: render_mode human opens a window, but {no_screen()}")
     if num_envs > 1:
         log.warning(
-            "%d instances with render_mode human each open a window, or draw over each other in one window, at the "
-            "screen's refresh rate; to watch one game, set num_envs: 1.",
+            "%d instances with render_mode human each open a window, or share one window and draw over each other, at "
+            "the display's refresh rate; to watch one game, set num_envs: 1.",
             num_envs,
         )
 
@@ -356,13 +359,13 @@ def no_screen() -> str:
     """Return why no window can be opened, and an alternative; empty if one can."""
     if sys.platform != "linux" or os.environ.get("SDL_VIDEODRIVER"):
         return ""
-    instead = "Film the game with --inference --video DIR, or watch it in the browser with --monitor"
+    instead = "Record the game with --inference --video DIR, or watch it in the browser with --monitor"
     if os.environ.get("WAYLAND_DISPLAY"):
         return ""
     display = os.environ.get("DISPLAY", "")
     if not display:
-        return f"this machine has no screen (neither DISPLAY nor WAYLAND_DISPLAY is set). {instead}"
-    return "" if _answers(display) else f"no screen answers at DISPLAY={display}. {instead}"
+        return f"this machine has no display (neither DISPLAY nor WAYLAND_DISPLAY is set). {instead}"
+    return "" if _answers(display) else f"no display responds at DISPLAY={display}. {instead}"
 
 
 def _answers(display: str) -> bool:

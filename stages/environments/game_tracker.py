@@ -115,8 +115,9 @@ class GameTracker:
             highest = max(playing, default=0)
             if highest >= teams:
                 raise StageError(
-                    f"environment {environment}: its GameResults.outcomes are about {teams} team{'s' * (teams != 1)}, "
-                    f"but team {highest} plays; give a column for each team id from 0 to {highest}"
+                    f"environment {environment}: its GameResults.outcomes have columns for {teams} "
+                    f"team{'s' * (teams != 1)}, but team {highest} plays; add a column for each team id from 0 to "
+                    f"{highest}"
                 )
             if teams > 2:  # any numbers that rank the teams; wins and losses follow from them
                 yield _EndedGame(mapping, team, _beaten(outcomes, team, playing), outcomes.copy(), returns)
@@ -293,7 +294,7 @@ def check_game_results(games: GameResults, num_envs: int, environment: str, team
     if env_ids.ndim != 1 or outcomes.ndim != 2 or len(env_ids) != len(outcomes):
         raise StageError(
             f"{name}: env_ids have the shape {list(env_ids.shape)} and outcomes {list(outcomes.shape)}; expected "
-            "[games] and [games, teams], a row for each game that has ended"
+            "[games] and [games, teams], one row per finished game"
         )
     if _are_plain_duels(env_ids, outcomes, num_envs):
         return GameResults(env_ids, outcomes)
@@ -312,13 +313,13 @@ def _are_plain_duels(env_ids: NDArray[Any], outcomes: NDArray[Any], num_envs: in
 def _array(values: Any, what: str) -> NDArray[Any]:
     array = np.asarray(values)
     if array.dtype.kind not in "biuf":
-        raise StageError(f"{what} are of the type {array.dtype}; expected numbers in an array")
+        raise StageError(f"{what} have the dtype {array.dtype}; expected an array of numbers")
     return array
 
 
 def _instances(env_ids: NDArray[Any], num_envs: int, name: str) -> NDArray[np.int32]:
     if env_ids.dtype.kind not in "iu":
-        raise StageError(f"{name}.env_ids are of the type {env_ids.dtype}; expected whole numbers, such as int32")
+        raise StageError(f"{name}.env_ids have the dtype {env_ids.dtype}; expected whole numbers, such as int32")
     strange = env_ids[(env_ids < 0) | (env_ids >= num_envs)]
     if len(strange):
         raise StageError(
@@ -328,8 +329,8 @@ def _instances(env_ids: NDArray[Any], num_envs: int, name: str) -> NDArray[np.in
     numbers, times = np.unique(env_ids, return_counts=True)
     if len(numbers) < len(env_ids):
         raise StageError(
-            f"{name}.env_ids name {_listed(numbers[times > 1])} more than once; expected one row per game, as an "
-            "instance ends at most one at a tick"
+            f"{name}.env_ids name {_listed(numbers[times > 1])} more than once; expected one row per game, because an "
+            "instance ends at most one game per tick"
         )
     return env_ids.astype(np.int32, copy=False)
 
@@ -349,11 +350,11 @@ def _outcomes(
             right &= np.abs(values.sum(axis=1) - 1) <= _ROUNDING
     if not right.all():
         row = int(np.flatnonzero(~right)[0])
-        expected = "finite numbers by team id, more for who did better"
+        expected = "finite numbers by team id, higher for the team that did better"
         if playing() > max(teams, 2):
             expected = f"a column for each team id from 0 to {playing() - 1}: {expected}"
         elif teams <= 2:
-            expected = "numbers from 0 to 1 that add up to 1, by team id: 1 won, 0.5 drawn, 0 lost"
+            expected = "numbers from 0 to 1 that add up to 1, by team id: 1 for a win, 0.5 for a draw, 0 for a loss"
         raise StageError(
             f"{name}.outcomes of instance {env_ids[row]}'s game are {_listed(outcomes[row])}; expected {expected}"
         )

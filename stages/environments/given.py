@@ -20,8 +20,8 @@ from headrace.stages.errors import LoadError, StageError, error_summary
 MODULE = "headrace.given"
 """Prefix of a factory that is an object, in place of a module."""
 AGAIN = (
-    "it was an object that Python code gave to run(…, environment=…), and is in no file; give it again: "
-    "headrace.load('results/<run-id>').resume(environment=…); headrace.evaluate plays its policies"
+    "the environment was an object that Python code passed to run(…, environment=…), and is in no file; pass it "
+    "again: headrace.load('results/<run-id>').resume(environment=…); headrace.evaluate plays its policies"
 )
 
 MOST_BYTES = 2**31
@@ -59,8 +59,8 @@ class GivenObject:
         """
         if self._lent:
             raise StageError(
-                "the environment given to run() is one object, and this run needs a second one; give a "
-                "function that makes one"
+                "the environment passed to run() is a single object, but this run needs several; pass a function that "
+                "makes one"
             )
         self._lent = True
         return self._env
@@ -76,7 +76,7 @@ class GivenObject:
 
     def __reduce__(self) -> Any:
         """Refuse to be pickled: the object stays in its process."""
-        raise TypeError("an environment object can't go to another process")
+        raise TypeError("an environment object can't be sent to another process")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class GivenEnvironment:
         except Exception as error:
             raise StageError(error_summary(error)) from error
         if len(data) > MOST_BYTES:
-            raise StageError(f"what it holds takes {len(data) / 2**30:.1f} GiB, and {MOST_BYTES / 2**30:g} can be sent")
+            raise StageError(f"its contents take {len(data) / 2**30:.1f} GiB, and {MOST_BYTES / 2**30:g} can be sent")
         return data
 
 
@@ -151,8 +151,8 @@ def find_given(reference: str) -> GivenEnvironment:
             found = _given[reference] = cloudpickle.loads(found)
         except Exception as error:
             raise LoadError(
-                f"the environment given to run() can't be used in another process: {error_summary(error)}; give a "
-                "function at the top of a module, or let actors run in main (pipeline.hosts.actors.kind: inline)"
+                f"the environment passed to run() can't be used in another process: {error_summary(error)}; pass a "
+                "function at the top level of a module, or run actors in main (pipeline.hosts.actors.kind: inline)"
             ) from error
     assert isinstance(found, GivenEnvironment), "it was one where it comes from"
     return found

@@ -149,9 +149,9 @@ def connect_parameters(
         group.set_parameters(parameters)
     elif log is not None:
         log.warning(
-            "environment_parameters: %s can't take parameters, so they have no effect; add a method "
-            "set_parameters(self, parameters) to it, and call parameters.draw(env_ids) when episodes begin (see "
-            "docs/curricula.md)",
+            "environment_parameters: %s does not accept parameters, so they have no effect; add a method "
+            "set_parameters(self, parameters) to its class, and call parameters.draw(env_ids) at the start of "
+            "episodes (see docs/curricula.md)",
             type(group).__name__,
         )
 
@@ -173,7 +173,7 @@ def check_parameter_names(parameters: EpisodeParameters, known: Mapping[str, str
             meanings = "; ".join(f"{each}: {meaning}" for each, meaning in known.items())
             hint = f"{close} It" if close else "; it"
             raise StageError(
-                f"environment_parameters.{parameter}: {name} takes no such parameter{hint} takes {meanings}"
+                f"environment_parameters.{parameter}: {name} has no parameter of this name{hint} takes {meanings}"
             )
 
 

@@ -52,11 +52,12 @@ def _why_none(env: Any, name: str) -> str:
     stated = _stated(env)
     own = type(getattr(env, "unwrapped", env)).__qualname__
     cure = (
-        f"to get pictures, make it with options: {{render_mode: {PICTURES}}}, which a factory takes, or sets itself"
+        f"to get images, set environment.options: {{render_mode: {PICTURES}}}; a factory can also set render_mode "
+        "itself"
         if PICTURES in stated
-        else f"render_modes in its metadata are {stated}, without {PICTURES!r}"
+        else f"its metadata's render_modes are {stated}, without {PICTURES!r}"
     )
-    return f"{name} ({own}) draws no pictures: it was made with render_mode {mode!r}; {cure}"
+    return f"{name} ({own}) renders no images: it was made with render_mode {mode!r}; {cure}"
 
 
 def _stated(env: Any) -> list[str]:

@@ -28,7 +28,7 @@ def accept_any_reset(layers: Sequence[Any], name: str, seeded: Callable[..., Any
         missing = [argument for argument in _ARGUMENTS if argument not in taken_by(layer.reset)]
         if missing:
             text = (
-                f"reset{inspect.signature(layer.reset)} of {type(layer).__name__} takes no {' and no '.join(missing)}"
+                f"reset{inspect.signature(layer.reset)} of {type(layer).__name__} accepts no {' and no '.join(missing)}"
             )
             _warn_once(f"{name}: {text}", "seed" in missing)
             layer.reset = _Reset(layer, missing, inner, seeded, f"{name}: {text}")
@@ -47,7 +47,7 @@ class _Reset:
     def __call__(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Any:
         if options and "options" in self._missing:
             raise StageError(
-                f"{self._lack}, by which the parameters of an episode ({', '.join(options)}) come to it; write "
+                f"{self._lack}, through which it receives the parameters of an episode ({', '.join(options)}); write "
                 "`def reset(self, *, seed=None, options=None)`"
             )
         if seed is not None and "seed" in self._missing:
@@ -82,5 +82,5 @@ _warned: set[str] = set()
 def _warn_once(text: str, unseeded: bool) -> None:
     if text not in _warned:
         _warned.add(text)
-        why = "; a seed reaches it by its method seed and its np_random, if it has these" if unseeded else ""
+        why = "; its seed is set through its method seed and its np_random, if they exist" if unseeded else ""
         log.warning("%s%s. Expected: def reset(self, *, seed=None, options=None)", text, why)

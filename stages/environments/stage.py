@@ -371,8 +371,8 @@ class EnvironmentStage(Source[StepBatch]):
         """Return the environment steps [n] since the agents' previous decisions; None if each action lasts one."""
         if (self._specs[behavior_id].action_repeat is None) != (steps.env_frames is None):
             raise StageError(
-                f"{behavior_id}: the environment's AgentSteps must have env_frames if, and only if, its BehaviorSpec "
-                "has an action_repeat"
+                f"{behavior_id}: the environment's AgentSteps must have env_frames if and only if its BehaviorSpec has "
+                "an action_repeat"
             )
         return steps.env_frames
 

@@ -131,7 +131,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         returns = np.array([value for each in played for value in each.returns])
         lengths = [value for each in played for value in each.lengths]
         if not len(returns):
-            self._warn(name, f"no episode of {name} ends in the environments of its evaluation, so it has no score")
+            self._warn(name, f"no episode of {name} ends in the evaluation environments, so {name} has no score")
             return
         mean = float(returns.mean())
         best = name not in self._best or mean > self._best[name]
@@ -217,9 +217,9 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         if teams > 1:
             self._warn(
                 f"{name} on all sides",
-                f"{name} plays for all {teams} teams of its games, so its mean return says little about its strength: "
-                f"in a zero-sum game it is 0, and {name}-best.pt any policy. Compare policies by evaluation.opponents: "
-                "snapshot, random, or a scripted player",
+                f"{name} plays for all {teams} teams of its games, so its mean return does not measure its strength: "
+                f"in a zero-sum game, the mean return is 0 and {name}-best.pt is arbitrary. Compare policies with "
+                "evaluation.opponents: snapshot, random, or a scripted player",
             )
 
     def _warn(self, about: str, message: str) -> None:

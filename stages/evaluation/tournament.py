@@ -69,7 +69,7 @@ class Tournament:
         self._started = await self._reset()
         ids = sorted(self.group.behavior_specs)
         if len({behavior_team(behavior_id) for behavior_id in ids}) != 2:
-            raise StageError(f"a tournament is played by two teams, and the environment has {', '.join(ids) or 'none'}")
+            raise StageError(f"a tournament needs two teams, but the environment has {', '.join(ids) or 'none'}")
 
     async def play(self) -> None:
         """Play all pairs.
@@ -150,8 +150,8 @@ class CountedGames:
         gone = (ended > 0) & (ended == self._playing) & ~declared
         if (gone & (cut < ended)).any():
             raise StageError(
-                "the environment ends games without saying who has won: expected GameResults, as built-in games and "
-                "those of PettingZoo have them"
+                "the environment does not report who has won its games: expected GameResults, as built-in and "
+                "PettingZoo games provide"
             )
         for env_id in np.flatnonzero(gone):
             self._count(int(env_id), 1)

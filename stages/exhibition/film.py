@@ -203,7 +203,7 @@ class ObservationPictures(WatchedGroup):
             StageError: if no observation is an image.
         """
         if self._seen is None:
-            raise StageError("the environment draws nothing, and observes no image that could be shown instead")
+            raise StageError("the environment does not render, and has no image observation to show instead")
         return self._seen
 
     def _look(self, result: StepResult) -> None:

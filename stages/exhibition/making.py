@@ -66,7 +66,7 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
     except StageError as error:
         if not _may_act_vectorised(request.config):
             if renders(request.config) and "render_mode" in str(error):  # which the user did not configure
-                words = f"it can't be shown: pictures need render_mode: {PICTURES}, with which {error}"
+                words = f"it can't be shown: images need render_mode: {PICTURES}, but with that, {error}"
                 raise type(error)(words) from error
             raise
     # Vectorised implementations usually draw nothing, and policies of this one can't play single environments.
@@ -114,19 +114,19 @@ def for_one_window(config: RunConfig) -> RunConfig:
     """
     if config.builtin_game is not None:
         raise StageError(
-            "the built-in games have no window: watch them in the browser with --monitor, or film them with --video DIR"
+            "the built-in games have no window: watch them in the browser with --monitor, or record them with --video "
+            "DIR"
         )
     if refused := why_not_shown(config):
         raise StageError(refused)
     if not renders(config):
         raise StageError(
-            f"environment.factory {_factory(config)!r} takes no render_mode, with which it would open a window; give "
-            "it one"
+            f"environment.factory {_factory(config)!r} has no render_mode parameter, which would open a window; add one"
         )
     if _plays_stacked_frames(config):
         raise StageError(
-            "the vectorised environments of Atari, whose frames the policy knows, have no window, and single ones are "
-            "observed otherwise: film it with --video DIR"
+            "Atari's vectorised environments, for which the policy was trained, have no window, and single "
+            "environments have different observations: record it with --video DIR"
         )
     return _drawing(config, _with_one_actor(config), HUMAN)
 

@@ -153,7 +153,7 @@ def make_player(request: BrainRequest) -> ActingPolicy | None:
     if request.spec is None:
         return None
     if request.person is None:
-        raise StageError(f"{request.where}: a person plays in a run's own game alone", request.key)
+        raise StageError(f"{request.where}: a person can play only in the run's own game", request.key)
     return request.person(request.spec)
 
 

@@ -198,7 +198,9 @@ class GameRecorder:
             BrokenEnvironmentError: if an environment fails while it is made.
         """
         if not self._games and not makes_mp4():
-            log.info('Films are GIFs of the first %.0f s: for whole ones as mp4, pip install "headrace[video]".', GIF_S)
+            log.info(
+                'Videos are GIFs of the first %.0f s; for complete videos in mp4: pip install "headrace[video]".', GIF_S
+            )
         group, film = make_shown_group(self._request, raw=True)
         return RecordedGroup(group, film, self._open)
 
@@ -210,7 +212,7 @@ class GameRecorder:
         try:
             return open_video(self._folder / f"{self._name}-{self._games}", fps)
         except OSError as error:
-            raise StageError(f"no film can be written to {self._folder} (--video): {error}") from error
+            raise StageError(f"can't write videos to {self._folder} (--video): {error}") from error
 
 
 class RecordedGroup(WatchedGroup):
@@ -273,7 +275,7 @@ class RecordedGroup(WatchedGroup):
             try:
                 self._file.add(self._image(picture))
             except OSError as error:
-                raise StageError(f"{self._file.path} can't be written (--video): {error}") from error
+                raise StageError(f"can't write {self._file.path} (--video): {error}") from error
 
     def _finish(self) -> None:
         file, self._file = self._file, None
@@ -282,7 +284,7 @@ class RecordedGroup(WatchedGroup):
         try:
             file.close()
         except OSError as error:
-            raise StageError(f"{file.path} can't be written (--video): {error}") from error
+            raise StageError(f"can't write {file.path} (--video): {error}") from error
         if file.path.exists():
             log.info("Filmed: %s", file.path)
 

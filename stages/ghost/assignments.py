@@ -168,8 +168,9 @@ class ResumeWait:
         self._messages = {name: missing for name, missing in self._messages.items() if name in self._announced}
         if gone:
             log.warning(
-                "Self-play continues without %s: the checkpoint has them, but this run's environments do not. If that "
-                "is not meant, stop the run, and resume it with environments that have these behaviours and teams.",
+                "Self-play continues without %s, which the checkpoint contains but this run's environments do not. If "
+                "this is not intended, stop the run and resume it with environments that have these behaviours and "
+                "teams.",
                 ", ".join(sorted(gone)),
             )
         return gone

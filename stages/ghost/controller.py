@@ -110,7 +110,7 @@ class GhostController:
         if behavior_id in self._ids:
             return None
         if self._resumed:
-            log.warning("The checkpoint has no %s: it joins self-play as a newcomer.", behavior_id)
+            log.warning("The checkpoint has no %s, which therefore joins self-play as a newcomer.", behavior_id)
         self._ids = sorted([*self._ids, behavior_id], key=lambda known: (behavior_team(known), known))
         if self.learning_team < 0:
             self.learning_team = behavior_team(behavior_id)
@@ -349,13 +349,13 @@ class GhostController:
         known, others = ", ".join(self._ids), ", ".join(sorted(self._bystanders))
         if others:
             log.warning(
-                "behaviors.%s.self_play: all that have self_play are of one team (%s), so they have no "
-                "opponent; give %s a self_play block too, if these are the opponents.",
+                "behaviors.%s.self_play: all behaviours with self_play are in one team (%s), so they have no "
+                "opponent; add a self_play block to %s as well, if these are the opponents.",
                 *(update.behavior_id, known, others),
             )
             return
         log.warning(
-            "behaviors.%s.self_play: the environment has one team only (%s), so its agents have no opponent; "
-            "give the others' agents a behaviour id with another team, such as %s?team=%d.",
+            "behaviors.%s.self_play: the environment has only one team (%s), so its agents have no opponent; give the "
+            "opponents a behaviour id with another team, such as %s?team=%d.",
             *(update.behavior_id, known, update.behavior_id, self.learning_team + 1),
         )

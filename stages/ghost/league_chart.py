@@ -47,7 +47,7 @@ def chart_of(report: Mapping[str, Any], most: int) -> dict[str, Any]:
     parents += [(len(learners) + each["number"], each["parent"]) for each in members]
     descent = {(at[child], at[len(learners) + parent]) for child, parent in parents if parent >= 0}
     matrix = {"title": _title(report), "rows": columns, "cells": _payoffs(report, places, starts)}
-    draws = {"title": "Who is met now (%)", "rows": [each["learner"] for each in learners]}
+    draws = {"title": "Current opponents (%)", "rows": [each["learner"] for each in learners]}
     mixture = {"title": "Mixture (%)", "rows": ["mixture"], "cells": _shares(mixed, starts)}
     return {
         "behavior": report["behavior"],
@@ -67,7 +67,7 @@ def _count(things: Sequence[Any], name: str) -> str:
 
 def _title(report: Mapping[str, Any]) -> str:
     what = "wins (%)" if report["payoff"] == "win_rate" else "mean return"
-    return f"Rows against columns: {what}; blue won, orange lost"
+    return f"Rows against columns: {what}; blue: won, orange: lost"
 
 
 def _payoffs(report: Mapping[str, Any], places: Sequence[int], starts: NDArray[np.intp]) -> list[list[Cell | None]]:

@@ -47,7 +47,7 @@ def draw_league(report: Mapping[str, Any]) -> bytes:
     every = max(1, -(-rows // _MOST_CELLS), -(-len(columns) // _MOST_CELLS))
     heading = (
         f"{report['behavior']}: rating {report['rating']:.0f}, {len(report['snapshots'])} snapshots",
-        "rows: the learner since its snapshot; columns: whom it met; blue won, orange lost",
+        "rows: the learner since its snapshot; columns: its opponents; blue: won, orange: lost",
     )
     since = [f"since {row}" for row in range(0, rows, every)]
     return _png(_draw(heading, since, [_label(column) for column in columns[::every]], _pooled(counts, every)))
@@ -110,7 +110,7 @@ def _draw_parts(
     left = _MARGIN + 8 + max((int(font.getlength(name)) for name in named), default=0)
     below = 8 + max((int(font.getlength(label)) for label in labels), default=0)
     top = _MARGIN + _LINE * len(heading) + 6
-    titles = [title for title, _, _ in parts if title] + (["Who descends from whom"] if descent else [])
+    titles = [title for title, _, _ in parts if title] + (["Ancestry of the players"] if descent else [])
     wide = max(left + cell * width, *(_MARGIN + int(font.getlength(line)) for line in (*heading, *titles))) + _MARGIN
     arcs = min(_ARCS, cell * width // 3) if descent else 0
     image = Image.new("RGB", (wide, top + cell * rows + _TITLE * len(titles) + below + arcs + _MARGIN), _PAPER)

@@ -191,7 +191,7 @@ class PolicyHistory:
             raise StageError(f"{where} raised {describe_error(error)}") from error
         if chosen not in [candidate.number for candidate in candidates]:
             numbers = ", ".join(str(candidate.number) for candidate in candidates)
-            raise StageError(f"{where} returned {chosen!r}; expected the number of one of the candidates ({numbers})")
+            raise StageError(f"{where} returned {chosen!r}; expected the number of a candidate ({numbers})")
         return int(chosen)
 
     def policy(self, number: int) -> PolicyUpdate:

@@ -118,7 +118,7 @@ class SkillRating:
             except ImportError:
                 self._missing = True
                 log.warning(
-                    "More than two teams play each other, for which ELO is a makeshift; a better rating, "
+                    "More than two teams play each other, for which ELO is only an approximation; a better rating, "
                     'Self-play/Skill, needs openskill: pip install "headrace[league]".'
                 )
             else:

@@ -190,7 +190,9 @@ class KeptPolicies:
         kept = self._newest if question.snapshot < 0 else self._snapshots.get(question.snapshot)
         if kept is None:
             wanted = f"snapshot {question.snapshot}" if question.snapshot >= 0 else f"version {question.version}"
-            raise StageError(f"{question.behavior_id}: an actor asks {wanted} of its policy, which is not here")
+            raise StageError(
+                f"{question.behavior_id}: an actor requests {wanted} of its policy, which is not available"
+            )
         return kept
 
     def forget(self, actor: str, held: tuple[int, ...], actors: int) -> None:

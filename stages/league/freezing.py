@@ -51,7 +51,7 @@ def is_due(freeze: FreezeSettings, steps: int, chances: Sequence[float]) -> bool
     """
     after, at_most = freeze.after, freeze.at_most
     if after is None or at_most is None:
-        raise ValueError("freeze lacks steps; LeagueSettings.for_steps fills them in")
+        raise ValueError("freeze has no steps; LeagueSettings.for_steps fills them in")
     wins = freeze.win_rate is not None and bool(chances) and min(chances) > freeze.win_rate
     return steps >= at_most or (wins and steps >= after)
 

@@ -77,7 +77,7 @@ class GuardedRecorder:
         except StreamError as error:
             self._warn(error)
         if not recorder.writer.path.exists():
-            log.warning("%s was removed while it was written; the recording is lost.", recorder.writer.path)
+            log.warning("%s was deleted while the run was writing it; the recording is lost.", recorder.writer.path)
 
     def _write(self, write: Callable[[Recorder], None]) -> None:
         if self._recorder is None:

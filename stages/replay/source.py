@@ -156,8 +156,8 @@ class ReplaySource(Source[Message]):
             described = ", ".join(sorted(self.behavior_specs))
             raise StageError(
                 f"replay: {reader.path}: message {frame.sequence} is of behaviour {message.behavior_id!r}, which the "
-                f"file does not describe (described: {described}), so no trainer can learn from it; "
-                "earlier releases did not describe behaviours that appear late: record again with this one"
+                f"file does not describe (described: {described}), so no trainer can learn from it; earlier releases "
+                "did not describe behaviours that appear late: record again with this release"
             )
         if self._edge != TRAINER_EDGE or not mates:
             self._announce(spec)
@@ -172,7 +172,7 @@ class ReplaySource(Source[Message]):
         for behavior in sorted(self._behaviors or ()):
             if behavior not in known:
                 hint = suggest(behavior, known)
-                raise StageError(f"replay: no stream has a behaviour {behavior!r}, they have {known}{hint}")
+                raise StageError(f"replay: no stream has a behaviour {behavior!r}; they have {known}{hint}")
 
     def _check_agreement(self) -> None:
         """Check that all files agree on each behaviour's spec, within a team and between teams."""
@@ -186,8 +186,8 @@ class ReplaySource(Source[Message]):
                 difference = _difference(other, agreed, reader, spec)
                 if difference:
                     raise StageError(
-                        f"replay: {other.path} and {reader.path} can't be replayed together: of behaviour "
-                        f"{spec.name!r} {difference}; replay them one at a time, or choose other behaviours"
+                        f"replay: {other.path} and {reader.path} can't be replayed together: for behaviour "
+                        f"{spec.name!r}, {difference}; replay them one at a time, or choose other behaviours"
                     )
 
     def _report(self, reader: StreamReader) -> None:
@@ -195,7 +195,7 @@ class ReplaySource(Source[Message]):
             self._log.warning("replayed up to the last whole message: %s", reader.damage)
         elif not reader.closed_cleanly:
             self._log.warning(
-                "%s: 0 bytes are lost, but the stream was never closed: its run was killed, or still records",
+                "%s: 0 bytes are lost, but the stream was not closed: its run was killed, or is still recording",
                 reader.path,
             )
 
@@ -228,13 +228,13 @@ def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
             found = [str(place)] if place.exists() else sorted(glob.glob(str(place), recursive=True))
         if not found:
             raise StageError(
-                f"replay: there is no stream {str(stream)!r}; expected a file, a folder of some, or a pattern such as "
-                "'results/<run-id>/streams/*.stream'"
+                f"replay: there is no stream {str(stream)!r}; expected a stream file, a folder of stream files, or a "
+                "pattern such as 'results/<run-id>/streams/*.stream'"
             )
         for name in found:
             paths.setdefault(Path(name).resolve(), Path(name))
     if not paths:
-        raise StageError("replay: no streams were named; expected at least one file or pattern")
+        raise StageError("replay: no streams are listed; expected at least one file or pattern")
     return list(paths.values())
 
 
@@ -243,9 +243,9 @@ def _choose_edge(edge: str | None, readers: Sequence[StreamReader]) -> str:
     if edge is None and len(recorded) == 1:
         return recorded[0]
     if edge is None:
-        raise StageError(f"replay: the streams hold several edges, {recorded}; name the one to replay (edge: …)")
+        raise StageError(f"replay: the streams contain several edges, {recorded}; name the edge to replay (edge: …)")
     if edge not in recorded:
-        raise StageError(f"replay: no stream has an edge {edge!r}, they have {recorded}")
+        raise StageError(f"replay: no stream has an edge {edge!r}; they have {recorded}")
     return edge
 
 
@@ -257,7 +257,7 @@ def _difference(other: StreamReader, agreed: BehaviorSpec, reader: StreamReader,
     theirs, ours = _columns(other, agreed), _columns(reader, spec)
     if theirs != ours:
         only = sorted(theirs - ours), sorted(ours - theirs)
-        return f"the columns differ: only the one has {only[0]}, only the other has {only[1]}"
+        return f"the columns differ: only the first has {only[0]}, only the second has {only[1]}"
     return None
 
 

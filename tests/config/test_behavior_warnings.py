@@ -14,19 +14,19 @@ MEMORY = "network_settings: {memory: {sequence_length: %d}}"
 LENGTH = "network_settings.memory.sequence_length: "
 
 WARNINGS = [
-    ("threaded: true", "threaded: has no meaning here"),
+    ("threaded: true", "threaded: has no effect here"),
     (
         "self_play: {team_change: 500001}",
         "self_play.team_change: 500001 steps are more than max_steps (500000), so one team",
     ),
-    (f"{SAC}, self_play: {{}}", "self_play: opponents change, while sac goes on learning from steps against former"),
+    (f"{SAC}, self_play: {{}}", "self_play: opponents change, but sac keeps learning from steps against earlier"),
     (
         "reward_signals: {extrinsic: {network_settings: {}}}",
-        "reward_signals.extrinsic.network_settings: has no meaning",
+        "reward_signals.extrinsic.network_settings: has no effect",
     ),
     (
         "reward_signals: {gail: {demo_path: a, network_settings: {memory: {}}}}",
-        "reward_signals.gail.network_settings.memory: has no effect; the signal's network looks at single steps",
+        "reward_signals.gail.network_settings.memory: has no effect; the signal's network sees single steps",
     ),
     (
         "trainer_type: bc, hyperparameters: {demo_path: a}, reward_signals: {rnd: {}}",
@@ -49,7 +49,7 @@ WARNINGS = [
     ("network_settings: {gsde: {clip_mean: 1}}", "network_settings.gsde.clip_mean: has no effect without squash"),
     (
         "reward_signals: {rnd: {network_settings: {gsde: {}}}}",
-        "reward_signals.rnd.network_settings.gsde: has no effect; the signal's network acts not",
+        "reward_signals.rnd.network_settings.gsde: has no effect; the signal's network chooses no actions",
     ),
     (
         "trainer_type: ppo, hyperparameters: {shared_critic: true}, network_settings: {critic_hidden_units: 64}",
@@ -57,12 +57,16 @@ WARNINGS = [
     ),
     (
         "trainer_type: ppo, hyperparameters: {buffer_size: 1000}",
-        "hyperparameters.buffer_size: 1000 is smaller than batch_size (1024): a minibatch is the whole buffer",
+        "hyperparameters.buffer_size: 1000 is smaller than batch_size (1024), so each minibatch is the whole buffer",
     ),
-    ("network_settings: {deterministic: true}", "network_settings.deterministic: nothing new is tried while learning"),
+    (
+        "network_settings: {deterministic: true}",
+        "network_settings.deterministic: the policy does not explore while it learns",
+    ),
     (
         f"{MEMORY % 64}, time_horizon: 63",
-        f"{LENGTH}64 is longer than time_horizon (63), at which trajectories are cut: sequences have 63 steps at most",
+        f"{LENGTH}64 is longer than time_horizon (63), at which trajectories are cut, so sequences have at most 63 "
+        "steps",
     ),
     (
         "trainer_type: ppo, hyperparameters: {batch_size: 150}, " + MEMORY % 64,
@@ -78,27 +82,28 @@ WARNINGS = [
     ),
     (
         f"{SAC}, time_horizon: 1000",
-        "time_horizon: has no effect, because sac learns from single steps: trajectories go",
+        "time_horizon: has no effect, because sac learns from single steps; it receives trajectories",
     ),
     (
         f"{SAC}, time_horizon: 1000, {MEMORY % 64}",
-        "time_horizon: has no effect, because sac learns from sequences: tra",
+        "time_horizon: has no effect, because sac learns from sequences; it receives tra",
     ),
     (
         f"{SAC}, hyperparameters: {{reward_signal_steps_per_update: 4}}",
-        "hyperparameters.reward_signal_steps_per_update: has no effect, because none of the reward signals learns",
+        "hyperparameters.reward_signal_steps_per_update: has no effect, because no reward signal learns",
     ),
     (
         f"{SAC}, hyperparameters: {{buffer_init_steps: 9000, buffer_size: 8000}}",
-        "hyperparameters.buffer_init_steps: 9000 are more than buffer_size (8000): the oldest of them are forgotten",
+        "hyperparameters.buffer_init_steps: 9000 are more than buffer_size (8000): the oldest steps are overwritten",
     ),
     (
         f"{SAC}, hyperparameters: {{train_freq: 64, gradient_steps: 8, steps_per_update: 4}}",
-        "hyperparameters.steps_per_update: has no effect, because gradient_steps says how many updates a round has",
+        "hyperparameters.steps_per_update: has no effect, because gradient_steps sets the number of updates in a round",
     ),
     (
         f"{SAC}, hyperparameters: {{target_entropy: -2, entropy_coefficient: fixed}}",
-        "hyperparameters.target_entropy: has no effect, because entropy_coefficient: fixed learns none",
+        "hyperparameters.target_entropy: has no effect, because with entropy_coefficient: fixed the coefficient is "
+        "not learned",
     ),
     (
         f"{SAC}, hyperparameters: {{train_freq: 1000}}, max_steps: 999",
@@ -123,7 +128,7 @@ WARNINGS = [
     ),
     (
         "trainer_type: impala, max_steps: 2000, hyperparameters: {critic_pretrain_steps: 2000}",
-        "hyperparameters.critic_pretrain_steps: 2000 steps are all that the run has",
+        "hyperparameters.critic_pretrain_steps: 2000 steps cover the whole run",
     ),
     (
         "trainer_type: impala, max_steps: 79",
@@ -131,7 +136,8 @@ WARNINGS = [
     ),
     (
         "trainer_type: bc, hyperparameters: {demo_path: a}, time_horizon: 9",
-        "time_horizon: has no effect, because bc learns from demonstrations, or from its teacher's trajectories, as they come",
+        "time_horizon: has no effect, because bc learns from demonstrations, or from its teacher's trajectories, as "
+        "they arrive",
     ),
     (
         "trainer_type: poca, max_steps: 10239",
@@ -139,7 +145,7 @@ WARNINGS = [
     ),
     (
         "trainer_type: poca, reward_signals: {extrinsic: {}, curiosity: {}}",
-        "reward_signals.curiosity: rewards each agent for itself, while poca's critic judges its whole group",
+        "reward_signals.curiosity: rewards each agent separately, while poca's critic values the whole group",
     ),
     (
         "trainer_type: ppo, hyperparameters: {shared_grad_norm: true}",
@@ -163,7 +169,7 @@ def test_what_hardly_does_what_was_meant_gives_a_warning(load, body: str, expect
 
 
 OLD_IN_PLAIN_DATA: list[tuple[dict[str, Any], str]] = [  # in files these are converted, see legacy/
-    ({"framework": "tensorflow"}, "framework: has no meaning"),
+    ({"framework": "tensorflow"}, "framework: has no effect"),
     (
         {"reward_signals": {"curiosity": {"encoding_size": 64}}},
         "reward_signals.curiosity.encoding_size: is deprecated; it is read as network_settings.hidden_units",
@@ -226,7 +232,7 @@ def test_acting_deterministically_needs_no_warning_where_nothing_is_learned_from
         (
             "a/b.pt",
             "initialize_from: old",
-            "init_path: takes precedence over initialize_from, so this behaviour starts from nothing of run 'old'",
+            "init_path: takes precedence over initialize_from, so this behaviour takes nothing from run 'old'",
         ),
     ],
 )

@@ -138,7 +138,7 @@ def test_where_all_teams_learn_at_once_what_is_about_turns_is_refused():
     with pytest.raises(ConfigError) as caught:
         RunConfig.from_plain({"behaviors": {"A": {"self_play": {"learning_teams": "all", **about_turns}}}})
     for key in about_turns:
-        assert f"behaviors.A.self_play.{key}: has no effect where all teams learn at once" in str(caught.value)
+        assert f"behaviors.A.self_play.{key}: has no effect if all teams learn simultaneously" in str(caught.value)
 
 
 def test_all_teams_may_learn_at_once_also_as_a_run_s_folder_writes_it():
@@ -148,7 +148,10 @@ def test_all_teams_may_learn_at_once_also_as_a_run_s_folder_writes_it():
 
 def test_one_behaviour_can_t_learn_by_turns_beside_another_that_does_not():
     plain = {"behaviors": {"A": {"self_play": {}}, "B": {"self_play": {"learning_teams": "all"}}}}
-    with pytest.raises(ConfigError, match=r"B.self_play.learning_teams: 'all' beside behaviors.A.self_play, which"):
+    with pytest.raises(
+        ConfigError,
+        match=r"behaviors\.B\.self_play\.learning_teams: 'all' is not valid next to behaviors\.A\.self_play, whose",
+    ):
         RunConfig.from_plain(plain)
 
 
@@ -206,16 +209,16 @@ MISTAKES = [
     ("run_id: a", "run_id: unknown key here; it belongs under 'checkpoint_settings'"),
     (
         "brain_to_imitate: A",
-        "brain_to_imitate: unknown key, from an older format of ML-Agents; its place now is 'hyper",
+        "brain_to_imitate: unknown key, from an older format of ML-Agents; it is now 'hyper",
     ),
     (
         "num_update: 1",
-        "num_update: unknown key, from an older format of ML-Agents; its place now is 'hyperparameters.st",
+        "num_update: unknown key, from an older format of ML-Agents; it is now 'hyperparameters.st",
     ),
     ("pretraining: {}", "behavioral_cloning.demo_path: is required but missing: Demonstrations"),
-    ("max_steps: 1.7", "max_steps: 1.7 does not fit; expected a whole number"),
-    ("max_steps: true", "max_steps: true does not fit; expected a whole number"),
-    ("max_steps: many", "max_steps: 'many' does not fit; expected a whole number"),
+    ("max_steps: 1.7", "max_steps: 1.7 is not valid; expected a whole number"),
+    ("max_steps: true", "max_steps: true is not valid; expected a whole number"),
+    ("max_steps: many", "max_steps: 'many' is not valid; expected a whole number"),
     ("max_steps: 1e30", "max_steps: 1e+30 is out of range; expected a number at most 1e+15"),
     ("max_steps: -1e30", "max_steps: -1e+30 is out of range; expected a number at least -1e+15"),
     (f"max_steps: {'9' * 100_000}", "max_steps: inf is out of range; expected a number at most 1e+15"),
@@ -227,19 +230,19 @@ MISTAKES = [
     ("checkpoint_interval: 0", "checkpoint_interval: 0 is out of range"),
     (
         "threaded: 'false'",
-        "threaded: 'false' does not fit; expected true or false; write false, without quotes",
+        "threaded: 'false' is not valid; expected true or false; write false, without quotes",
     ),
-    ("threaded: on", "threaded: 'on' does not fit; expected true or false; write true"),
-    ("threaded: 1", "threaded: 1 does not fit; expected true or false"),
+    ("threaded: on", "threaded: 'on' is not valid; expected true or false; write true"),
+    ("threaded: 1", "threaded: 1 is not valid; expected true or false"),
     ("max_stps: 1", "max_stps: unknown key; did you mean 'max_steps'?"),
     ("batch_size: 1", "batch_size: unknown key here; it belongs under 'hyperparameters'"),
     (
         "use_recurrent: false",
-        "use_recurrent: unknown key, from an older format of ML-Agents; its place now is",
+        "use_recurrent: unknown key, from an older format of ML-Agents; it is now",
     ),
     (
         "trainer_type: ppo, trainer: ppo",
-        "trainer: unknown key, from an older format of ML-Agents; its place now is 'trainer_type'",
+        "trainer: unknown key, from an older format of ML-Agents; it is now 'trainer_type'",
     ),
     (
         "trainer_type: poca, hyperparameters: {shared_critic: true}",
@@ -247,31 +250,32 @@ MISTAKES = [
     ),
     (
         "trainer_type: pppo",
-        "trainer_type: 'pppo' is no trainer; expected 'ppo', 'poca', 'sac', 'bc', 'impala' or your own 'module:Class'; did you mean 'ppo'?",
+        "trainer_type: 'pppo' is not a trainer; expected 'ppo', 'poca', 'sac', 'bc', 'impala' or your own "
+        "'module:Class'; did you mean 'ppo'?",
     ),
-    ("trainer_type: null", "trainer_type: nothing (null) does not fit; expected text"),
+    ("trainer_type: null", "trainer_type: nothing (null) is not valid; expected text"),
     (
         "trainer_type: my.Trainer",
-        "trainer_type: 'my.Trainer' is no trainer; expected 'ppo', 'poca', 'sac', 'bc', 'impala' or your own",
+        "trainer_type: 'my.Trainer' is not a trainer; expected 'ppo', 'poca', 'sac', 'bc', 'impala' or your own",
     ),
     (
         "trainer_type: offline_bc",
         "trainer_type: 'offline_bc' is a trainer of older versions of ML-Agents; use 'bc', with hyper",
     ),
-    ("hyperparameters: {beta: 0}", "hyperparameters: needs trainer_type beside it; add 'trainer_type: ppo' (or your"),
-    ("hyperparameters: {tau: 0.1}", "hyperparameters: needs trainer_type beside it; add 'trainer_type: sac' (or your"),
-    ("hyperparameters: {depth: 1}", "hyperparameters: needs trainer_type beside it; add 'trainer_type: ppo' (or your"),
-    ("hyperparameters: null", "hyperparameters: nothing (null) does not fit; expected a map"),
-    ("network_settings: null", "network_settings: nothing (null) does not fit; expected a map"),
+    ("hyperparameters: {beta: 0}", "hyperparameters: needs trainer_type as well; add 'trainer_type: ppo' (or your"),
+    ("hyperparameters: {tau: 0.1}", "hyperparameters: needs trainer_type as well; add 'trainer_type: sac' (or your"),
+    ("hyperparameters: {depth: 1}", "hyperparameters: needs trainer_type as well; add 'trainer_type: ppo' (or your"),
+    ("hyperparameters: null", "hyperparameters: nothing (null) is not valid; expected a map"),
+    ("network_settings: null", "network_settings: nothing (null) is not valid; expected a map"),
     ("network_settings: {hidden_units: 0}", "network_settings.hidden_units: 0 is out of range"),
     ("network_settings: {num_layers: 0}", "network_settings.num_layers: 0 is out of range"),
     (
         "network_settings: {activation: sigmoid}",
-        "network_settings.activation: 'sigmoid' is not known; expected",
+        "network_settings.activation: 'sigmoid' is not valid; expected",
     ),
     (
         "network_settings: {vis_encode_type: resnt}",
-        "network_settings.vis_encode_type: 'resnt' is not known; expect",
+        "network_settings.vis_encode_type: 'resnt' is not valid; expect",
     ),
     (
         "network_settings: {vis_encoder_type: a}",
@@ -280,20 +284,21 @@ MISTAKES = [
     ("network_settings: {memory: {memory_size: 7}}", "network_settings.memory.memory_size: 7 is odd; expected an even"),
     (
         "network_settings: {gsde: {sample_freq: 0}}",
-        "network_settings.gsde.sample_freq: 0 does not fit; expected at least",
+        "network_settings.gsde.sample_freq: 0 is not valid; expected at least",
     ),
     (
         "trainer_type: bc, hyperparameters: {demo_path: a}, network_settings: {gsde: {}}",
-        "network_settings.gsde: does not go with trainer_type 'bc', which imitates and does not explore; leave it out",
+        "network_settings.gsde: can't be combined with trainer_type 'bc', which imitates and does not explore; leave "
+        "it out",
     ),
     ("network_settings: {memory: {memory_size: 0}}", "network_settings.memory.memory_size: 0 is out of range"),
     ("network_settings: {memory: {sequence_length: 0}}", "network_settings.memory.sequence_length: 0 is out of range"),
-    ("network_settings: {memory: 64}", "network_settings.memory: 64 does not fit; expected a map"),
+    ("network_settings: {memory: 64}", "network_settings.memory: 64 is not valid; expected a map"),
     (
         "network_settings: {memory_size: 64}",
         "network_settings.memory_size: unknown key here; it belongs under 'memory'",
     ),
-    ("network_settings: {network: MyNet}", "network_settings.network: 'MyNet' is not of the form module:Name"),
+    ("network_settings: {network: MyNet}", "network_settings.network: 'MyNet' is not valid; expected module:Name"),
     ("behavioral_cloning: {}", "behavioral_cloning.demo_path: is required but missing: Demonstrations"),
     ("behavioral_cloning: {demo_path: ''}", "behavioral_cloning.demo_path: is empty"),
     ("behavioral_cloning: {demo_path: a, steps: -1}", "behavioral_cloning.steps: -1 is out of range"),
@@ -315,11 +320,11 @@ MISTAKES = [
     ),
     ("self_play: {window: 0}", "self_play.window: 0 is out of range"),
     ("self_play: {save_steps: 0}", "self_play.save_steps: 0 is out of range"),
-    ("self_play: {opponents: uniform}", "self_play.opponents: 'uniform' is no way of choosing opponents; expected"),
+    ("self_play: {opponents: uniform}", "self_play.opponents: 'uniform' is not a way to choose opponents; expected"),
     (
         "self_play: {opponents: Prioritised}",
-        "self_play.opponents: 'Prioritised' is no way of choosing opponents; expected 'latest_or_uniform', 'prioritised' "
-        "or your own 'module:Class'; did you mean 'prioritised'?",
+        "self_play.opponents: 'Prioritised' is not a way to choose opponents; expected 'latest_or_uniform', "
+        "'prioritised' or 'module:Class' for your own; did you mean 'prioritised'?",
     ),
     (
         "self_play: {opponents_with: {power: 1}}",
@@ -327,21 +332,21 @@ MISTAKES = [
     ),
     (
         "self_play: {opponents: prioritised, opponents_with: {power: -1}}",
-        "self_play.opponents_with.power: -1 does not fit; expected a finite number of at least 0",
+        "self_play.opponents_with.power: -1 is not valid; expected a finite number of at least 0",
     ),
     (
         "self_play: {opponents: prioritised, opponents_with: {power: .inf}}",
-        "self_play.opponents_with.power: inf does not fit; expected a finite number of at least 0",
+        "self_play.opponents_with.power: inf is not valid; expected a finite number of at least 0",
     ),
     (
         "self_play: {opponents: prioritised, opponents_with: {powr: 1}}",
         "self_play.opponents_with.powr: 'prioritised' accepts 'power'; leave it out",
     ),
-    ("even_checkpoints: true, keep_checkpoints: 0", "keep_checkpoints: 0 does not go with even_checkpoints"),
-    ("even_checkpoints: true, max_steps: 3", "keep_checkpoints: 5 is more than max_steps (3) has steps"),
+    ("even_checkpoints: true, keep_checkpoints: 0", "keep_checkpoints: 0 can't be combined with even_checkpoints"),
+    ("even_checkpoints: true, max_steps: 3", "keep_checkpoints: 5 is more than max_steps (3) allows"),
     (
         "trainer_type: ppo, hyperparameters: {advantage_normalization: minibatch}, network_settings: {memory: {}}",
-        "hyperparameters.advantage_normalization: 'minibatch' does not go with network_settings.memory; expected",
+        "hyperparameters.advantage_normalization: 'minibatch' can't be combined with network_settings.memory; expected",
     ),
 ]
 
@@ -355,17 +360,17 @@ def test_a_mistake_in_a_behavior_says_what_was_expected(mistakes_of, body: str, 
 PPO_MISTAKES = [
     ("batch_size: 0", "batch_size: 0 is out of range"),
     ("learning_rate: 0", "learning_rate: 0 is out of range; expected a number greater than 0"),
-    ("learning_rate: fast", "learning_rate: 'fast' does not fit; expected a number"),
-    ("learning_rate: false", "learning_rate: false does not fit; expected a number"),
+    ("learning_rate: fast", "learning_rate: 'fast' is not valid; expected a number"),
+    ("learning_rate: false", "learning_rate: false is not valid; expected a number"),
     (
         "learning_rate_schedule: linar",
-        "learning_rate_schedule: 'linar' is not known; expected 'linear' or 'constant'",
+        "learning_rate_schedule: 'linar' is not valid; expected 'linear' or 'constant'",
     ),
     ("beta: -1", "beta: -1 is out of range; expected a number at least 0"),
     ("epsilon: 0", "epsilon: 0 is out of range"),
     ("lambd: 1.5", "lambd: 1.5 is out of range; expected a number at most 1"),
     ("num_epoch: 0", "num_epoch: 0 is out of range"),
-    ("shared_critic: 'true'", "shared_critic: 'true' does not fit; expected true or false"),
+    ("shared_critic: 'true'", "shared_critic: 'true' is not valid; expected true or false"),
     ("max_grad_norm: 0", "max_grad_norm: 0 is out of range"),
     ("adam_epsilon: 0", "adam_epsilon: 0 is out of range"),
     ("tau: 0.005", "tau: unknown key for this trainer_type; it is a key of 'sac'"),
@@ -392,12 +397,12 @@ def test_an_export_of_before_keeps_its_layers():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"hidden_units": [64, 64], "num_layers": 2}, "num_layers: 2 stands beside a list of hidden_units"),
+        ({"hidden_units": [64, 64], "num_layers": 2}, "num_layers: 2 can't be combined with a list of hidden_units"),
         ({"hidden_units": []}, "the list has 0 widths; expected 1 to 100"),
         ({"hidden_units": [64, 0]}, "0 is out of range; expected 1 to 16384"),
-        ({"hidden_units": [64, 1.5]}, "1.5 does not fit; expected a whole number"),
-        ({"hidden_units": "many"}, "'many' does not fit"),
-        ({"hidden_units": float("inf")}, "inf does not fit"),
+        ({"hidden_units": [64, 1.5]}, "1.5 is not valid; expected a whole number"),
+        ({"hidden_units": "many"}, "'many' is not"),
+        ({"hidden_units": float("inf")}, "inf is not"),
     ],
 )
 def test_widths_that_do_not_fit_are_refused_by_name(given, message):

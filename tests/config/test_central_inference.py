@@ -22,7 +22,8 @@ def test_policies_decide_in_actors_unless_they_are_asked_to_lie_together():
         ({"pipeline__inference": "centrally"}, "inference: 'centrally'"),
         (
             {"pipeline__inference": "central", "pipeline__deterministic": True},
-            "pipeline.inference: 'central' contradicts 'deterministic: true': who asks together draws random numbers",
+            "pipeline.inference: 'central' contradicts 'deterministic: true': the actors in one batch draw random "
+            "numbers",
         ),
         (
             {"pipeline__hosts__inference__kind": "inline"},
@@ -30,7 +31,7 @@ def test_policies_decide_in_actors_unless_they_are_asked_to_lie_together():
         ),
         (
             {"pipeline__inference": "central", "pipeline__hosts__inference__resources": {"gpus": 1}},
-            "hosts of kind 'process' can't ask for resources",
+            "hosts of kind 'process' can't request resources",
         ),
     ],
 )

@@ -63,14 +63,15 @@ def test_what_was_said_in_a_word_survives_being_written_down(load):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("observations: {a: gaol}", "environment.observations.a: 'gaol' is not known; expected one of 'vector', 'image',"),
-        ("observations: {a: {kind: sett}}", "environment.observations.a.kind: 'sett' is not known; expected 'vector'"),
-        ("observations: {a: {kind: 0}}", "environment.observations.a.kind: 0 is not known; expected 'vector'"),
+        ("observations: {a: "
+        "gaol}", "environment.observations.a: 'gaol' is not valid; expected one of 'vector', 'image',"),
+        ("observations: {a: {kind: sett}}", "environment.observations.a.kind: 'sett' is not valid; expected 'vector'"),
+        ("observations: {a: {kind: 0}}", "environment.observations.a.kind: 0 is not valid; expected 'vector'"),
         ("observations: {a: {gaol: true}}", "environment.observations.a.gaol: unknown key; did you mean 'goal'?"),
         ("observations: {a: {max_entities: 0}}", "environment.observations.a.max_entities: 0 is out of range"),
-        ("observations: {a: 5}", "environment.observations.a: 5 does not fit; expected a map"),
+        ("observations: {a: 5}", "environment.observations.a: 5 is not valid; expected a map"),
         ("wrappers: [{with: {}}]", "environment.wrappers.0.use: is required but missing"),
-        ("wrappers: [{use: a.b}]", "environment.wrappers.0.use: 'a.b' is not of the form module:Name"),
+        ("wrappers: [{use: a.b}]", "environment.wrappers.0.use: 'a.b' is not valid; expected module:Name"),
     ],
 )  # fmt: skip
 def test_mistakes_say_what_was_expected(load, text, message):
@@ -91,7 +92,9 @@ def test_a_method_that_tells_a_parameter_has_a_place_for_its_value(load, method)
 
 @pytest.mark.parametrize("key", ["wrappers: [{use: 'a:B'}]", "observations: {a: goal}"])
 def test_neither_goes_with_a_built_in_game(load, key):
-    with pytest.raises(ConfigError, match=rf"environment\.{key.partition(':')[0]}: does not go with kind 'builtin'"):
+    with pytest.raises(
+        ConfigError, match=rf"environment.{key.partition(':')[0]}: can't be combined with kind 'builtin'"
+    ):
         environment_of(load, key, kind="builtin")
 
 
@@ -106,7 +109,7 @@ def test_agents_of_pettingzoo_are_distinguished_by_patterns(load):
         "adversary_*": RoleSettings(behavior="Predator", team=1, group=True),
         "agent_*": RoleSettings(behavior="Prey"),
     }
-    assert list(environment.behaviors) == ["adversary_*", "agent_*"], "the first that fits counts"
+    assert list(environment.behaviors) == ["adversary_*", "agent_*"], "the first match counts"
     assert (environment.api, environment.outcome, environment.rotate_sides) == ("auto", "return", None)
 
 
@@ -133,17 +136,27 @@ def test_the_keys_of_pettingzoo_survive_being_written_down(load):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "environment: needs 'behaviors', the roles of its agents, since 2 behaviours are listed; such as {"),
-        ("behaviors: {'*': {team: 0}}", "environment: needs 'behaviors', the roles of its agents, since 2"),
-        ("behaviors: {'*': Pray}", "environment.behaviors.*.behavior: 'Pray' is not listed under behaviors; did you mean 'Prey'?"),
-        ("behaviors: {'*': {behavior: Prey, team: -1}}", "environment.behaviors.*.team: -1 does not fit; expected a whole number"),
-        ("behaviors: {'*': {behavior: Prey, team: 0.5}}", "environment.behaviors.*.team: 0.5 does not fit; expected"),
-        ("behaviors: {'*': {behavior: Prey, team: all}}", "team: 'all' does not fit; expected a whole number of at least 0, or 'each'"),
-        ("behaviors: {'*': {behaviour: Prey}}", "environment.behaviors.*.behaviour: unknown key; did you mean 'behavior'?"),
-        ("behaviors: {'*': 5}", "environment.behaviors.*: 5 does not fit; expected a map"),
-        ("behaviors: {'*': Prey}, api: both", "environment.api: 'both' is not known; expected 'auto', 'parallel' or 'aec'"),
-        ("behaviors: {'*': Prey}, outcome: sum", "environment.outcome: 'sum' is not known; expected 'return' or 'last_reward'"),
-        ("behaviors: {'*': Prey}, factory: 'a:b'", "environment.factory: stands beside 'id'; keep one of the two"),
+        ("", "environment: needs 'behaviors', the roles of its agents, because 2 behaviours are listed; for example {"),
+        ("behaviors: {'*': {team: 0}}", "environment: needs 'behaviors', the roles of its agents, because 2"),
+        ("behaviors: {'*': "
+        "Pray}", "environment.behaviors.*.behavior: 'Pray' is not listed under behaviors; did you "
+        "mean 'Prey'?"),
+        ("behaviors: {'*': {behavior: Prey, team: "
+        "-1}}", "environment.behaviors.*.team: -1 is not valid; expected a whole number"),
+        ("behaviors: {'*': {behavior: Prey, team: 0.5}}", "environment.behaviors.*.team: 0.5 is not valid; expected"),
+        ("behaviors: {'*': {behavior: Prey, team: "
+        "all}}", "team: 'all' is not valid; expected a whole number of at least 0, or 'each'"),
+        ("behaviors: {'*': {behaviour: "
+        "Prey}}", "environment.behaviors.*.behaviour: unknown key; did you mean "
+        "'behavior'?"),
+        ("behaviors: {'*': 5}", "environment.behaviors.*: 5 is not valid; expected a map"),
+        ("behaviors: {'*': Prey}, api: "
+        "both", "environment.api: 'both' is not valid; expected 'auto', 'parallel' or 'aec'"),
+        ("behaviors: {'*': Prey}, outcome: "
+        "sum", "environment.outcome: 'sum' is not valid; expected 'return' or 'last_reward'"),
+        ("behaviors: {'*': Prey}, factory: "
+        "'a:b'", "environment.factory: can't be combined with 'id'; keep one of the "
+        "two"),
     ],
 )  # fmt: skip
 def test_mistakes_about_pettingzoo_say_what_was_expected(load, text, message):
@@ -165,7 +178,8 @@ def test_a_role_that_is_misspelt_is_named_where_defaults_would_take_it(load):
 
 def test_pettingzoo_needs_something_to_make(load):
     with pytest.raises(
-        ConfigError, match="needs 'id' or 'factory', which names what to make; add 'id: mpe2.simple_tag"
+        ConfigError,
+        match="needs 'id' or 'factory', which names what to make; add a line such as 'id: mpe2.simple_tag_v3'",
     ):
         load("behaviors: {B: {}}\nenvironment: {kind: pettingzoo}\n")
 
@@ -175,7 +189,7 @@ def test_pettingzoo_needs_something_to_make(load):
 def test_the_keys_of_pettingzoo_go_with_nothing_else(load, kind, key):
     name = key.partition(":")[0]
     with pytest.raises(
-        ConfigError, match=rf"environment\.{name}: does not go with kind '{kind}', only with kinds? 'pett"
+        ConfigError, match=rf"environment.{name}: can't be combined with kind '{kind}', only with kinds? 'pett"
     ):
         environment_of(load, key, kind=kind)
 
@@ -202,12 +216,12 @@ def test_actions_are_held_for_a_number_of_steps_or_up_to_one(load, kind, text, m
     ("text", "message"),
     [
         ("0", "environment.action_repeat: 0 is out of range"),
-        ("often", "environment.action_repeat: 'often' does not fit; expected a whole number"),
-        ("true", "environment.action_repeat: true does not fit; expected a whole number"),
-        ("2.5", "environment.action_repeat: 2.5 does not fit; expected a whole number"),
+        ("often", "environment.action_repeat: 'often' is not valid; expected a whole number"),
+        ("true", "environment.action_repeat: true is not valid; expected a whole number"),
+        ("2.5", "environment.action_repeat: 2.5 is not valid; expected a whole number"),
         ("{max: 1}", "environment.action_repeat.max: 1 is out of range"),
         ("{}", "environment.action_repeat: 'steps' and 'max' are both missing; expected 'steps' for a fixed repeat"),
-        ("{steps: 2, max: 8}", "environment.action_repeat.max: 'steps' and 'max' stand beside each other"),
+        ("{steps: 2, max: 8}", "environment.action_repeat.max: 'steps' and 'max' are both"),
         ("{max: 8, discount: 0}", "environment.action_repeat.discount: 0 is out of range"),
         ("{max: 8, learned: true}", "environment.action_repeat.learned: unknown key"),
     ],
@@ -244,9 +258,9 @@ def test_keys_are_said_by_behaviour_and_survive_being_written_down(load):
             "{value: 1}",
             "keys.B.press.a: 'branch' and 'index' are both missing; expected 'branch' for a discrete action",
         ),
-        ("{branch: 0, index: 0, value: 1}", "keys.B.press.a.index: 'branch' and 'index' stand beside each other"),
-        ("{branch: 0, value: 1.5}", "keys.B.press.a.value: 1.5 is no choice of a branch"),
-        ("{branch: 0, value: -1}", "keys.B.press.a.value: -1 is no choice of a branch"),
+        ("{branch: 0, index: 0, value: 1}", "environment.keys.B.press.a.index: 'branch' and 'index' are both"),
+        ("{branch: 0, value: 1.5}", "environment.keys.B.press.a.value: 1.5 is not a choice of a"),
+        ("{branch: 0, value: -1}", "environment.keys.B.press.a.value: -1 is not a choice of a"),
         ("{branch: 0}", "keys.B.press.a.value: is required but missing"),
         ("{brunch: 0, value: 1}", "keys.B.press.a.brunch: unknown key; did you mean 'branch'?"),
     ],
@@ -267,5 +281,5 @@ def test_keys_of_a_behaviour_that_is_not_listed_are_a_mistake_with_its_place(loa
 
 
 def test_unity_has_keys_of_its_own(load):
-    with pytest.raises(ConfigError, match="environment.keys: does not go with kind 'unity'"):
+    with pytest.raises(ConfigError, match="environment.keys: can't be combined with kind 'unity'"):
         load("behaviors: {B: {}}\nenvironment: {kind: unity, keys: {B: {press: {a: {branch: 0, value: 1}}}}}\n")

@@ -25,19 +25,22 @@ def test_it_is_off_unless_it_is_there():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"behaviors__Reach__network_settings": {"memory": {}}}, f"{HERE}: relabels single steps, and a network with"),
-        ({"behaviors__Reach__reward_signals": {"rnd": {}}}, f"{HERE}: computes the environment's reward anew, which"),
+        ({"behaviors__Reach__network_settings": {"memory": {}}}, f"{HERE}: relabels single steps, but a network with"),
+        ({"behaviors__Reach__reward_signals": {"rnd": {}}}, f"{HERE}: recomputes the environment's reward, which"),
         (
             {"environment": {"kind": "builtin", "id": "Volley"}},
-            f"{HERE}: needs an environment with compute_reward, as ",
+            f"{HERE}: needs an environment with compute_reward, such as ",
         ),
-        ({"environment": None}, "kind unity has none; leave hindsight out"),
+        ({"environment": None}, "kind unity have none; leave hindsight out"),
         (
             {"environment": None, "replay": {"streams": ["a.stream"]}},
-            "of the environment that was recorded; add its sec",
+            "of the recorded environment; add the 'environment' sec",
         ),
-        ({"environment__action_repeat": 2}, "environment.action_repeat: adds up the rewards of several steps, and"),
-        ({"pipeline__hosts__replay__kind": "process"}, f"{HERE}: relabels steps by their episodes, which are known"),
+        ({"environment__action_repeat": 2}, "environment.action_repeat: adds up the rewards of several steps, while"),
+        (
+            {"pipeline__hosts__replay__kind": "process"},
+            f"{HERE}: relabels steps by their episodes, which only the learner knows",
+        ),
         ({"behaviors__Reach__hyperparameters__hindsight": {"goals": "past"}}, f"{HERE}.goals: "),
         ({"behaviors__Reach__trainer_type": "ppo"}, "hindsight: "),
     ],

@@ -121,7 +121,7 @@ def test_with_memory_impalas_critic_shares_the_actors_body(load, mistakes_of):
     assert load(text.format(more="")).behaviors["B"].hyperparameters.shared_critic
     assert not load("behaviors: {B: {trainer_type: impala}}").behaviors["B"].hyperparameters.shared_critic
     (mistake,) = mistakes_of(text.format(more=", hyperparameters: {shared_critic: false}"))
-    assert "behaviors.B.hyperparameters.shared_critic: false does not go with network_settings.memory" in mistake
+    assert "behaviors.B.hyperparameters.shared_critic: false can't be combined with network_settings.memory" in mistake
 
 
 def test_an_update_of_impala_takes_its_fresh_unrolls_from_actors():
@@ -189,7 +189,7 @@ def test_sac_without_hyperparameters_has_its_defaults(load):
 
 
 def test_hyperparameters_of_one_trainer_are_refused_for_another_in_python_too():
-    with pytest.raises(ValidationError, match="PPOHyperparameters does not fit trainer_type 'sac'"):
+    with pytest.raises(ValidationError, match="PPOHyperparameters is not valid for trainer_type 'sac'"):
         BehaviorSettings(trainer_type="sac", hyperparameters=PPOHyperparameters())
 
 
@@ -210,9 +210,9 @@ MISTAKES = [
     (
         "sac",
         "save_replay_buffer: 'true'",
-        "save_replay_buffer: 'true' does not fit; expected true or false; write true",
+        "save_replay_buffer: 'true' is not valid; expected true or false; write true",
     ),
-    ("sac", "entropy_coefficient: fix", "entropy_coefficient: 'fix' is not known; expected 'auto' or 'fixed'; did you"),
+    ("sac", "entropy_coefficient: fix", "entropy_coefficient: 'fix' is not valid; expected 'auto' or 'fixed'; did you"),
     ("sac", "taw: 0.1", "taw: unknown key; did you mean 'tau'?"),
     ("sac", "jumps: 1", "jumps: unknown key; expected one of adam_epsilon, batch_size,"),
     (
@@ -231,20 +231,20 @@ MISTAKES = [
     ("sac", "max_steps: 9", "max_steps: unknown key here; it belongs under 'behaviors.B'"),
     ("sac", "hidden_units: 9", "hidden_units: unknown key here; it belongs under 'behaviors.B.network_settings'"),
     ("sac", "num_envs: 9", "num_envs: unknown key here; it belongs under 'environment'"),
-    ("sac", "debug: true", "debug: unknown key here; it belongs at the top, beside 'behaviors'"),
+    ("sac", "debug: true", "debug: unknown key here; it belongs at the top level, next to 'behaviors'"),
     ("impala", "batch_size_from_replay: 12", "batch_size_from_replay: 12 of batch_size (12) leaves no fresh unroll"),
     (
         "impala",
         "batch_size_from_replay: 8, replay_capacity: 7",
-        "replay_capacity: 7 is less than batch_size_from_replay (8): an update could never draw so many",
+        "replay_capacity: 7 is less than batch_size_from_replay (8), so no update can draw that many",
     ),
     ("impala", "unroll_length: 0", "unroll_length: 0 is out of range"),
     ("impala", "rho_bar: 0", "rho_bar: 0 is out of range"),
-    ("impala", "reward_clipping: hard", "reward_clipping: 'hard' is not known; expected 'none', 'abs_one' or 'soft_as"),
+    ("impala", "reward_clipping: hard", "reward_clipping: 'hard' is not valid; expected 'none', 'abs_one' or 'soft_as"),
     ("impala", "num_epoch: 3", "num_epoch: unknown key for this trainer_type; it is a key of 'ppo', 'poca' and 'bc'"),
-    ("bc", "demo_path: a, teacher: T", "teacher: stands beside 'demo_path'; keep one of the two"),
+    ("bc", "demo_path: a, teacher: T", "teacher: can't be combined with 'demo_path'; keep one of the two"),
     ("bc", "demo_path: ''", "demo_path: is empty"),
-    ("bc", "teacher: B", "teacher: 'B' is this behaviour itself; expected another one of this run (T)"),
+    ("bc", "teacher: B", "teacher: 'B' is this behaviour itself; expected another behaviour of this run (T)"),
     ("bc", "teacher: U", "teacher: 'U' is not listed under behaviors; listed: T, B"),
     ("bc", "teacher: T, held_out: 1", "held_out: 1 is out of range; expected a number less than 1"),
     ("bc", "teacher: T, batch_size: 9, buffer_size: 8", "buffer_size: 8 is smaller than batch_size (9)"),
@@ -267,7 +267,7 @@ def test_bc_with_nothing_to_imitate_is_a_mistake(mistakes_of, hyperparameters: s
 def test_what_contradicts_bc_is_a_mistake(mistakes_of, key: str, body: str):
     text = f"behaviors: {{B: {{trainer_type: bc, hyperparameters: {{demo_path: a}}, {key}: {body}}}}}"
     (mistake,) = mistakes_of(text)
-    assert mistake.startswith(f"config.yaml:1: behaviors.B.{key}: does not go with trainer_type 'bc'")
+    assert mistake.startswith(f"config.yaml:1: behaviors.B.{key}: can't be combined with trainer_type 'bc'")
     assert mistake.endswith(f"leave it out ('{key}: null' if default_settings has it)")
 
 
@@ -347,8 +347,8 @@ def test_a_trainer_inherits_the_keys_that_it_has_and_a_warning_names_the_others(
     assert hyperparameters == {**hyperparameters, **inherited, **own}
     (warning,) = without_places(config.warnings)
     assert warning == (
-        f"behaviors.B: its trainer_type '{ours}' does not take over these hyperparameters of default_settings "
-        f"(trainer_type '{theirs}'): {', '.join(dropped)}"
+        f"behaviors.B: its trainer_type '{ours}' does not use these hyperparameters of default_settings (trainer_type "
+        f"'{theirs}'): {', '.join(dropped)}"
     )
 
 
@@ -358,4 +358,4 @@ def test_a_trainer_type_that_is_no_text_is_a_mistake_below_default_settings_too(
         behaviors: {B: {trainer_type: [sac]}}
     """
     (mistake,) = mistakes_of(text)
-    assert mistake.startswith("config.yaml:2: behaviors.B.trainer_type: a list does not fit; expected text")
+    assert mistake.startswith("config.yaml:2: behaviors.B.trainer_type: a list is not valid; expected text")

@@ -99,32 +99,41 @@ def test_the_league_of_a_learner_names_the_behaviour_of_the_environment():
     [
         (
             "alfastar",
-            "league: 'alfastar' is no preset; expected 'alphastar', 'five', 'psro'; did you mean 'alphastar'?",
+            "league: 'alfastar' is not a preset; expected 'alphastar', 'five', 'psro'; did you mean 'alphastar'?",
         ),
-        ({"preset": 3}, "league.preset: '3' is no preset; expected 'alphastar', 'five', 'psro'"),
-        ({"learners": {"a b": {}}}, "league.learners.a b: a learner's name has letters, digits, '_' and '-' alone; "),
-        ({"learners": {"start": {}}}, "league.learners.start: 'start' means the first weights in `reset`; "),
+        ({"preset": 3}, "league.preset: '3' is not a preset; expected 'alphastar', 'five', 'psro'"),
+        (
+            {"learners": {"a b": {}}},
+            "league.learners.a b: a learner's name can contain only letters, digits, '_' and '-'; ",
+        ),
+        ({"learners": {"start": {}}}, "league.learners.start: in `reset`, 'start' means the initial weights; "),
         ({"members": "random", "learners": {"random": {}}}, "league.learners.random: a member has this name; "),
         (
             {"members": [{"use": "random"}, {"use": "random"}]},
-            "league.members.1.use: 'random' is another one's, too; give each a `name` of its own",
+            "league.members.1.use: 'random' is the name of several members; give each one a unique `name`",
         ),
-        ({"learners": {"main": {"reset": {"to": "mian"}}}}, "league.learners.main.reset.to: 'mian' is none of 'start'"),
+        (
+            {"learners": {"main": {"reset": {"to": "mian"}}}},
+            "league.learners.main.reset.to: 'mian' is not valid; expected one of 'start'",
+        ),
         (
             {"learners": {"main": {"matches": [{"match": "pfsp", "against": "mian"}]}}},
-            "league.learners.main.matches.0.against.0: 'mian' is nobody to meet here; expected 'main'; did you mean",
+            "league.learners.main.matches.0.against.0: 'mian' is not a possible opponent here; expected 'main'; did "
+            "you mean",
         ),
         (
             {"learners": {"main": {"matches": [{"match": "newest"}, {"match": "self"}]}}},
-            "league.learners.main.matches.0.match: needs another learner, and there is none; use 'self'",
+            "league.learners.main.matches.0.match: needs another learner, and the league has only this one; use 'self'",
         ),
         (
             {"learners": {"main": {"matches": [{"match": "meta"}]}}},
-            "league.learners.main.matches.0.match: needs meta_solver, which says how often each member is met: ",
+            "league.learners.main.matches.0.match: needs meta_solver, which sets how often each member is an "
+            "opponent: ",
         ),
         (
             {"learners": {"main": {"matches": [{"match": "self", "weighting": "linear", "above": 0.2}]}}},
-            "league.learners.main.matches.0.weighting: does not go with match 'self', only with pfsp; leave it out",
+            "league.learners.main.matches.0.weighting: can't be combined with match 'self', only with pfsp; leave it "
+            "out",
         ),
         (
             {"learners": {"main": {"freeze": {"after": 9, "at_most": 8}}}},
@@ -132,7 +141,8 @@ def test_the_league_of_a_learner_names_the_behaviour_of_the_environment():
         ),
         (
             {"learners": {"main": {"freeze": {"first": False}}}},
-            "league.learners.main.matches: nobody is there to begin with: no member is frozen before learners have ",
+            "league.learners.main.matches: no opponent exists at the start, because no member is frozen before the "
+            "learners have ",
         ),
         ({"learners": {}}, "league.learners: "),
         ({"rating": 1.0}, "league.rating: "),

@@ -72,15 +72,23 @@ def test_the_league_of_one_behaviour_alone_keeps_its_names(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("against: second", "against: spoiler", "0.against.0: 'spoiler' is nobody to meet here; expected 'main', 'second'"),
-        ("[spoiler, random]", "second", "1.against.0: 'second' is nobody to meet here; expected 'main', 'spoiler', 'random'"),
-        ("iterations: 4", "payoff: mean_return", "behaviors.Defence.main.league.payoff: 'win_rate', and 'mean_return' in"),
-        ("iterations: 4", "iterations: 4\n      learning: turns", "league.learning: 'all', and 'turns' in the league of Att"),
-        ("Third", "", "behaviors.Third: is beside the league of Attack, and where there are leagues each behaviour has one"),
+        ("against: second", "against: spoiler",
+            "0.against.0: 'spoiler' is not a possible opponent here; expected 'main', 'second'"),
+        ("[spoiler, random]", "second",
+            "1.against.0: 'second' is not a possible opponent here; expected 'main', 'spoiler', 'random'"),
+        ("iterations: "
+        "4", "payoff: "
+        "mean_return", "behaviors.Defence.main.league.payoff: 'win_rate', but 'mean_return' "
+        "in"),
+        ("iterations: "
+        "4", "iterations: 4\n      learning: "
+        "turns", "league.learning: 'all', but 'turns' in the league "
+        "of Att"),
+        ("Third", "", "behaviors.Third: has no league, but Attack"),
         (
             "max_steps: 4500",
             "max_steps: 4500\n  Third: {trainer_type: ppo, league: psro}",
-            "league.meta_solver: 'nash' is for games of one behaviour or two, and 3 have leagues",
+            "league.meta_solver: 'nash' supports games of one or two behaviours, but 3 have leagues",
         ),
     ],
 )  # fmt: skip

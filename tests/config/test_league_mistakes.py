@@ -48,22 +48,30 @@ def refused(tmp_path, text):
         (
             "beta: 0.1",
             "beta: 0.1\n  Two: {trainer_type: ppo, league: {decay: 0.5}}",
-            ["league.yaml:15: behaviors.Two.main.league.decay: 0.5, and 0.99 in the league of RPS; the leagues of"],
+            ["league.yaml:15: behaviors.Two.main.league.decay: 0.5, but 0.99 in the league of RPS; the leagues of"],
         ),
-        ("  RPS:", "  Two: {trainer_type: ppo}\n  RPS:", ["league.yaml:3: behaviors.Two: is beside the league of RPS"]),
-        ("    league:", "    self_play: {}\n    league:", ["league.yaml:6: behaviors.RPS.main.self_play: does not go"]),
-        ("beha", "default_settings: {league: psro}\nbeha", ["league.yaml:2: default_settings.league: belongs to"]),
+        (
+            "  RPS:",
+            "  Two: {trainer_type: ppo}\n  RPS:",
+            ["league.yaml:3: behaviors.Two: has no league, but RPS has one"],
+        ),
+        (
+            "    league:",
+            "    self_play: {}\n    league:",
+            ["league.yaml:6: behaviors.RPS.main.self_play: can't be combined"],
+        ),
+        ("beha", "default_settings: {league: psro}\nbeha", ["league.yaml:2: default_settings.league: is valid only"]),
         (
             "beha",
             "pipeline: {hosts: {actors: {replicas: 2}}}\nbeha",
-            ["league.yaml:2: pipeline.hosts.actors.replicas: 2, and the learners of RPS have 3 actors"],
+            ["league.yaml:2: pipeline.hosts.actors.replicas: 2, but the learners of RPS have 3 actors"],
         ),
         (
             "actors: 2",
             "placement: {learners: {gpus: 1}}",
             [
-                "league.yaml:11: behaviors.RPS.league.learners.other.placement.learners: hosts of kind 'process' can't "
-                "ask for resources; drop them, or use kind: ray"
+                "league.yaml:11: behaviors.RPS.league.learners.other.placement.learners: hosts of kind 'process' "
+                "can't request resources; leave the resources out, or use kind: ray"
             ],
         ),
         (
@@ -74,7 +82,7 @@ def refused(tmp_path, text):
         (
             "actors: 2",
             "placement: {device: gpu}",
-            ["league.yaml:11: behaviors.RPS.league.learners.other.placement.device: 'gpu' is no torch device"],
+            ["league.yaml:11: behaviors.RPS.league.learners.other.placement.device: 'gpu' is not a torch device"],
         ),
         (
             "learners:",
@@ -84,7 +92,7 @@ def refused(tmp_path, text):
         (
             FILE[FILE.index("    league:") :],
             "    league: {preset: five, learning: turns}\n",
-            ["league.yaml:6: behaviors.RPS.main.league.learning: 'turns' is for several learners, and RPS.main is the"],
+            ["league.yaml:6: behaviors.RPS.main.league.learning: 'turns' needs several learners, but RPS.main is the"],
         ),
         (
             FILE[FILE.index("    league:") :],
@@ -108,8 +116,8 @@ ON_RAY = "pipeline: {hosts: {actors: {kind: ray}, learners: {kind: ray, resource
     ("resources", "wanted"),
     [
         ("{gpu: 1}", "gpu: unknown key; did you mean 'gpus'"),
-        ("{custom: {fast: many}}", "custom: 'many' of 'fast' does not fit; expected a number of at least 0"),
-        ("{custom: {'node:10.0.0.7': 0.1}}", "custom.node:10.0.0.7: is a node of a cluster, and without pipeline.ray."),
+        ("{custom: {fast: many}}", "custom: 'many' of 'fast' is not valid; expected a number of at least 0"),
+        ("{custom: {'node:10.0.0.7': 0.1}}", "custom.node:10.0.0.7: is a node of a cluster, but without pipeline.ray."),
     ],
 )
 def test_resources_of_a_learner_that_nobody_can_offer_are_refused_with_their_line(tmp_path, resources, wanted):

@@ -60,14 +60,14 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_
     start = [line.split(" is ")[0].split("; ")[0] for line in mistakes_of(text, "debug=1", "nonsense")]
     assert start == [
         "config.yaml:4: behaviors.Tennis.max_stps: unknown key",
-        "config.yaml:5: behaviors.Tennis.max_stps: stands here twice (first in line 4)",
+        "config.yaml:5: behaviors.Tennis.max_stps: appears twice here (first in line 4)",
         "config.yaml:8: behaviors.Tennis.hyperparameters.buffer_size: 0",
-        "config.yaml:9: behaviors.Tennis.hyperparameters.beta: 'much' does not fit",
+        "config.yaml:9: behaviors.Tennis.hyperparameters.beta: 'much'",
         "config.yaml:10: behaviors.Tennis.self_play.windw: unknown key",
         "config.yaml:12: behaviors.Other.trainer_type: 'pocka'",
         "config.yaml:16: behaviors.Third.hyperparameters.tau: 0",
         "config.yaml:16: behaviors.Third.hyperparameters.beta: unknown key for this trainer_type",
-        "config.yaml:17: behaviors.Third.reward_signals.extrinsic: nothing (null) does not fit",
+        "config.yaml:17: behaviors.Third.reward_signals.extrinsic: nothing (null)",
         "config.yaml:17: behaviors.Third.reward_signals.gail.demo_path:",
         "config.yaml:17: behaviors.Third.reward_signals.gail.strenght: unknown key",
         "config.yaml:18: environment.kind: 'gymnasum'",
@@ -75,7 +75,7 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines(mistakes_
         "config.yaml:22: pipeline.hosts.actors.kind: 'ray' contradicts 'deterministic: true', which needs 'inline'",
         "config.yaml:24: evaluation.every: 0",
         "--set nonsense: expected path.to.key=value",
-        "--set debug=1: debug: 1 does not fit",
+        "--set debug=1: debug: 1",
     ]
 
 
@@ -164,13 +164,13 @@ def test_the_later_set_wins(load):
         ),
         (
             "pipeline.stages.1.host=main",
-            "pipeline.stages.1.host: the list has 1 items; expected an index below that",
+            "pipeline.stages.1.host: the list has 1 items; expected a smaller index",
         ),
         ("pipeline.stages.first.host=main", "pipeline.stages.first.host: the list has 1 items"),
-        ("debug=yes", "debug: 'yes' does not fit; expected true or false"),
-        ("torch_settings.device.kind=cpu", "torch_settings.device: a map does not fit; expected text"),
+        ("debug=yes", "debug: 'yes' is not valid; expected true or false"),
+        ("torch_settings.device.kind=cpu", "torch_settings.device: a map is not valid; expected text"),
         ("checkpoint_settings.run_id=[", "checkpoint_settings.run_id: is not YAML"),
-        ("environment.options={a: 1, a: 2}", "environment.options: stands here twice"),
+        ("environment.options={a: 1, a: 2}", "environment.options: appears twice here"),
         ("debug", "expected path.to.key=value"),
         (".debug=true", "expected path.to.key=value"),
         ("=true", "expected path.to.key=value"),
@@ -250,7 +250,7 @@ def test_hyperparameters_of_another_trainer_are_not_inherited_and_a_warning_says
     assert config.behaviors["A"].hyperparameters == {"depth": 3}
     assert config.behaviors["A"].max_steps == 7
     (warning,) = without_places(config.warnings)
-    assert warning.startswith("behaviors.A: its trainer_type 'mine:Trainer' does not take over")
+    assert warning.startswith("behaviors.A: its trainer_type 'mine:Trainer' does not use")
     assert warning.endswith("batch_size, beta")
 
 
@@ -301,7 +301,7 @@ def test_an_unlisted_behavior_without_default_settings_is_a_mistake(load, tmp_pa
 # --- warnings
 
 WARNINGS = [
-    ("default_settings: {threaded: true}", "default_settings.threaded: has no meaning here"),
+    ("default_settings: {threaded: true}", "default_settings.threaded: has no effect here"),
     (
         "behaviors: {B: {}}\ncheckpoint_settings: {resume: true, initialize_from: a}",
         "checkpoint_settings.initialize_from: has no effect",
@@ -321,7 +321,7 @@ WARNINGS = [
     (
         "behaviors: {B: {}}\nenvironment_parameters: {p: {curriculum: ["
         "{name: a, value: 1, completion_criteria: {behavior: B, threshold: 1}}, {name: b, value: 2}]}}",
-        "environment_parameters.p.curriculum.0.completion_criteria.min_lesson_length: is 0, so the lesson may end",
+        "environment_parameters.p.curriculum.0.completion_criteria.min_lesson_length: is 0, so the lesson can end",
     ),
     (
         "behaviors: {B: {}}\nenvironment_parameters: "
@@ -361,7 +361,8 @@ def test_a_warning_about_an_override_names_it(load):
 
 def test_a_warning_about_what_is_inherited_says_where_it_is_inherited_from(load):
     config = load(
-        "default_settings: {self_play: {team_change: 9000},\n  max_steps: 3000}\nbehaviors: {B: {max_steps: 20000}, C: {}}"
+        "default_settings: {self_play: {team_change: 9000},\n  max_steps: 3000}\nbehaviors: {B: {max_steps: 20000}, "
+        "C: {}}"
     )
     (warning,) = [each for each in config.warnings if "team_change" in each]
     assert warning.startswith(f"{config.path}:1: behaviors.C.self_play.team_change: 9000")
@@ -712,8 +713,8 @@ def test_the_cartpole_example_is_the_task_that_others_are_measured_by():
 @pytest.mark.lengthy
 def test_importing_and_loading_takes_nothing_heavy():
     code = (
-        "import sys; from headrace.config import load_config; load_config(sys.argv[1]); "
-        "print([m for m in ('numpy', 'torch', 'gymnasium', 'grpc', 'headrace.queues', 'headrace.stages') if m in sys.modules])"
+        "import sys; from headrace.config import load_config; load_config(sys.argv[1]); print([m for m in ('numpy', "
+        "'torch', 'gymnasium', 'grpc', 'headrace.queues', 'headrace.stages') if m in sys.modules])"
     )
     command = [sys.executable, "-c", code, str(EXAMPLES / "cartpole.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=EXAMPLES.parents[1])
@@ -724,11 +725,11 @@ def test_importing_and_loading_takes_nothing_heavy():
 
 
 PROGRAMS = [
-    ("env_settings: {num_envs: 8}", "env_settings.num_envs: 8 environments of what?"),
-    ("environment: {kind: godot, num_envs: 4}", "env_settings.num_envs: 4 environments of what?"),
-    ("environment: {kind: open_protocol, num_envs: 2}", "env_settings.num_envs: 2 environments of what?"),
+    ("env_settings: {num_envs: 8}", "env_settings.num_envs: 8 environments of which program?"),
+    ("environment: {kind: godot, num_envs: 4}", "env_settings.num_envs: 4 environments of which program?"),
+    ("environment: {kind: open_protocol, num_envs: 2}", "env_settings.num_envs: 2 environments of which program?"),
     ("pipeline: {hosts: {actors: {replicas: 2}}}", "pipeline.hosts.actors.replicas: 2 actors, each with"),
-    ("evaluation: {every: 500}", "evaluation: needs programs of its own"),
+    ("evaluation: {every: 500}", "evaluation: needs separate"),
 ]
 
 
@@ -754,10 +755,7 @@ def test_who_learns_without_acting_is_left_out_where_others_act(tmp_path):
     clones = "{trainer_type: bc, hyperparameters: {demo_path: d}}"
     path.write_text(f"behaviors: {{Hall: {clones}, Pupil: {{trainer_type: ppo}}}}\n")
     (warning,) = load_config(path).warnings
-    assert (
-        "behaviors.Hall: learns from demonstrations alone, and Pupil does not: they can't be trained in one run"
-        in warning
-    )
+    assert "behaviors.Hall: learns only from demonstrations, and Pupil does not, so one run can't train both" in warning
     assert offline_demonstrations(load_config(path)) == {}
     path.write_text(f"behaviors: {{Hall: {clones}, Wall: {clones}}}\n")
     assert load_config(path).warnings == ()
@@ -791,11 +789,11 @@ def test_a_configuration_with_pythons_tags_is_read_and_converted_to_one_without(
     [
         (
             "environment: {kind: gymnasium, id: CartPole-v1, num_envs:64}",
-            "num_envs:64: unknown key; write a blank after",
+            "num_envs:64: unknown key; write a space after",
         ),
         (
             "environment:\n  num_envs:64",
-            "'num_envs:64' does not fit; expected a map of keys and values; write a blank after",
+            "'num_envs:64' is not valid; expected a map of keys and values; write a space after",
         ),
     ],
 )

@@ -96,7 +96,9 @@ def test_a_path_with_backslashes_in_double_quotes_is_told_of_single_ones(text):
 
 def test_a_path_that_yaml_has_read_otherwise_is_refused(tmp_path):
     (tmp_path / "a.yaml").write_text('checkpoint_settings: {results_dir: "C:\\new\\table"}\n', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"results_dir: .*double quotes begins an escape; write the path in single"):
+    with pytest.raises(
+        ConfigError, match=r"results_dir: .*double quotes starts an escape sequence; write the path in single"
+    ):
         load_config(tmp_path / "a.yaml")
 
 

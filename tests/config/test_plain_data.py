@@ -104,9 +104,7 @@ def test_what_other_processes_can_not_import_is_named_as_what_it_is(given, words
     value = {"factory": given} if section == "factory" else {"factory": Corridor, "wrappers": [{"use": given}]}
     with pytest.raises(ConfigError, match=rf"environment\.{section}.*: {words}") as raised:
         load_config({**ONE, "environment": {"kind": "gymnasium", **value}})
-    assert "which other processes can't import; expected a class or function at the top of a module" in str(
-        raised.value
-    )
+    assert "which other processes can't import; expected a class or function at the top level" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -123,11 +121,11 @@ def test_what_they_can_import_is_named_by_its_place(given, name):
     [
         (
             {**ONE, "environment": {"factory": SimpleNamespace(reset=None, step=None)}},
-            r"environment\.factory: holds namespace.*; expected the class or a function",
+            r"environment\.factory: holds namespace.*expected the class, or a function",
         ),
         (
             {**ONE, "env_settings": {"seed": object()}},
-            r"env_settings\.seed: holds <object .*; expected what YAML can hold",
+            r"env_settings\.seed: holds <object .*expected a value that YAML can hold",
         ),
         ({"behaviors": {1: {}}}, r"behaviors: has the key 1; expected text"),
         (
@@ -145,15 +143,10 @@ def test_what_is_wrong_is_named_by_its_key(data, expected):
 def test_what_a_script_defines_below_its_guard_is_refused(tmp_path):
     script = tmp_path / "started.py"
     script.write_text(
-        "from headrace.config import ConfigError, load_config\n"
-        "def top(): pass\n"
-        "if __name__ == '__main__':\n"
-        "    def nested(): pass\n"
-        "    for each in (top, nested):\n"
-        "        try:\n"
-        "            print(load_config({'behaviors': {'B': {}}, 'environment': {'kind': 'gymnasium', 'factory': each}}).environment.factory)\n"
-        "        except ConfigError as error:\n"
-        "            print(error)\n"
+        "from headrace.config import ConfigError, load_config\ndef top(): pass\nif __name__ == '__main__':\n    def "
+        "nested(): pass\n    for each in (top, nested):\n        try:\n            print(load_config({'behaviors': "
+        "{'B': {}}, 'environment': {'kind': 'gymnasium', 'factory': each}}).environment.factory)\n        except "
+        "ConfigError as error:\n            print(error)\n"
     )
     environment = {**os.environ, "PYTHONPATH": ROOT}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True)

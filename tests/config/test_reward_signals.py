@@ -101,7 +101,7 @@ def test_null_drops_a_signal_of_default_settings(load):
 @pytest.mark.parametrize(
     ("default", "own", "expected"),
     [
-        ("{extrinsic: {}}", "{rnd: null}", ".rnd: nothing (null) does not fit"),
+        ("{extrinsic: {}}", "{rnd: null}", ".rnd: nothing (null) is not valid"),
         ("{extrinsic: {}}", "{extrinsic: null}", ": is empty"),
     ],
 )
@@ -115,32 +115,32 @@ def test_null_for_a_signal_that_is_not_inherited_or_the_only_one_is_a_mistake(
 
 MISTAKES = [
     ("{}", ": is empty; list at least one, such as 'extrinsic: {}', or leave the key out for that default"),
-    ("", ": nothing (null) does not fit; expected a map of keys and values"),
-    ("[extrinsic]", ": a list does not fit; expected a map"),
-    ("{extrinsic: }", ".extrinsic: nothing (null) does not fit; expected a map of keys and values; '{}' gives it its"),
-    ("{extrinsic: 1.0}", ".extrinsic: 1.0 does not fit; expected a map"),
+    ("", ": nothing (null) is not valid; expected a map of keys and values"),
+    ("[extrinsic]", ": a list is not valid; expected a map"),
+    ("{extrinsic: }", ".extrinsic: nothing (null) is not valid; expected a map of keys and values; '{}' uses the"),
+    ("{extrinsic: 1.0}", ".extrinsic: 1.0 is not valid; expected a map"),
     ("{extrinsc: {}}", ".extrinsc: unknown key; did you mean 'extrinsic'?"),
     ("{GAIL: {demo_path: a}}", ".GAIL: unknown key; did you mean 'gail'?"),
     (
         "{entropy: {}}",
-        ".entropy: unknown key; expected one of curiosity, extrinsic, gail, rnd, or a name of your own with 'use: module:",
+        ".entropy: unknown key; expected one of curiosity, extrinsic, gail, rnd, or your own name with 'use: module:",
     ),
     ("{own: null}", ".own: unknown key"),
-    ("{own: {use: Mine}}", ".own.use: 'Mine' is not of the form module:Name"),
+    ("{own: {use: Mine}}", ".own.use: 'Mine' is not valid; expected module:Name"),
     ("{own: {use: my:Own, wiht: {}}}", ".own.wiht: unknown key; did you mean 'with'?"),
     ("{own: {use: my:Own, gamma: 2}}", ".own.gamma: 2 is out of range"),
     ("{rnd: {use: my:Own}}", ".rnd.use: unknown key"),
     ("{strength: 1}", ".strength: unknown key here; it belongs under 'extrinsic'"),
     ("{extrinsic: {}, reward_signal_num_update: 4}", ".reward_signal_num_update: unknown key, from an older format"),
     ("{extrinsic: {gamma: 1.1}}", ".extrinsic.gamma: 1.1 is out of range"),
-    ("{extrinsic: {strength: .nan}}", ".extrinsic.strength: nan does not fit; expected"),
+    ("{extrinsic: {strength: .nan}}", ".extrinsic.strength: nan is not valid; expected"),
     ("{extrinsic: {gama: 1}}", ".extrinsic.gama: unknown key; did you mean 'gamma'?"),
     ("{extrinsic: {learning_rate: 1}}", ".extrinsic.learning_rate: unknown key here; it belongs under 'behaviors.B.re"),
     ("{gail: {}}", ".gail.demo_path: is required but missing: Demonstrations"),
     ("{gail: {demo_path: ''}}", ".gail.demo_path: is empty"),
-    ("{gail: {demo_path: null}}", ".gail.demo_path: nothing (null) does not fit; expected text"),
+    ("{gail: {demo_path: null}}", ".gail.demo_path: nothing (null) is not valid; expected text"),
     ("{gail: {demo_path: a, use_vale: true}}", ".gail.use_vale: unknown key; did you mean 'use_vail'?"),
-    ("{gail: {demo_path: a, use_actions: 1}}", ".gail.use_actions: 1 does not fit; expected true or false"),
+    ("{gail: {demo_path: a, use_actions: 1}}", ".gail.use_actions: 1 is not valid; expected true or false"),
     ("{curiosity: {learning_rate: 0}}", ".curiosity.learning_rate: 0 is out of range"),
     ("{curiosity: {encoding_size: 0}}", ".curiosity.network_settings.hidden_units: 0 is out of range"),
     ("{curiosity: {demo_path: a}}", ".curiosity.demo_path: unknown key here; it belongs under 'behaviors.B.reward_si"),
@@ -149,7 +149,7 @@ MISTAKES = [
         ".curiosity.hidden_units: unknown key here; it belongs under 'network_settings'",
     ),
     ("{rnd: {network_settings: {num_layers: 0}}}", ".rnd.network_settings.num_layers: 0 is out of range"),
-    ("{rnd: {network_settings: null}}", ".rnd.network_settings: nothing (null) does not fit; expected a map"),
+    ("{rnd: {network_settings: null}}", ".rnd.network_settings: nothing (null) is not valid; expected a map"),
 ]
 
 

@@ -36,7 +36,7 @@ def test_what_is_printed_of_a_file_loads_to_the_same_as_the_file_and_says_nothin
     new.write_text(converted.text, encoding="utf-8")
     config, again = load_config(path, **files), load_config(new)
     assert settings(again) == settings(config)
-    assert converted.warnings == config.warnings
+    assert converted.warnings == tuple(each for each in config.warnings if "run-pipeline --convert" not in each)
     left = set(without_places(again.warnings))
     of_old_keys = [each for each in config.warnings if not left & set(without_places([each]))]
     assert left <= set(without_places(config.warnings))
@@ -130,4 +130,4 @@ def test_all_keys_of_today_are_taken():
         200,
     )
     assert list(config.behavior_settings("Unlisted").signals) == ["extrinsic"]
-    assert not any("does not take over" in warning for warning in config.warnings)
+    assert not any("does not use" in warning for warning in config.warnings)

@@ -95,7 +95,7 @@ def test_deterministic_means_inline_hosts_and_no_lag():
 @pytest.mark.parametrize("listen", ["all", "0.0.0.0", "'::'", "192.168.1.5"])
 def test_a_port_that_other_machines_reach_is_warned_of(load, listen):
     (warning,) = load(ONE + f"env_settings: {{env_path: game, listen: {listen}}}\n").warnings
-    assert "env_settings.listen: lets every machine that reaches this one call in Unity's place" in warning
+    assert "env_settings.listen: lets any machine that can reach this one connect in place of Unity" in warning
 
 
 @pytest.mark.parametrize("listen", ["localhost", "127.0.0.1", "'::1'", "127.0.0.9"])
@@ -252,62 +252,70 @@ MISTAKES = [
     ("environment: {}", "environment.kind: is required but missing: `builtin`"),
     (
         "environment: {kind: gymnasum, id: A}",
-        "environment.kind: 'gymnasum' is not known; expected 'builtin', 'gymnasium'",
+        "environment.kind: 'gymnasum' is not valid; expected 'builtin', 'gymnasium'",
     ),
     (
         "environment: {kind: unity, id: A}",
-        "environment.id: does not go with kind 'unity', only with kinds 'builtin', 'gymnasium' and",
+        "environment.id: can't be combined with kind 'unity', only with kinds 'builtin', 'gymnasium' and",
     ),
     (
         "environment: {kind: unity, outcome: last_reward}",
-        "environment.outcome: does not go with kind 'unity', only with",
+        "environment.outcome: can't be combined with kind 'unity', only with",
     ),
     (
         "environment: {kind: mlagents}",
-        "environment: needs 'factory', which names what to make; add 'factory: my_module:make_environment'",
+        "environment: needs 'factory', which names what to make; add a line such as 'factory: "
+        "my_module:make_environment'",
     ),
     (
         "environment: {kind: mlagents, factory: 'a:b', behavior: B}",
-        "environment.behavior: does not go with kind 'mlagents'",
+        "environment.behavior: can't be combined with kind 'mlagents'",
     ),
     (
         "environment: {kind: gymnasium}",
-        "environment: needs 'id' or 'factory', which names what to make; add 'id: CartPole-v1'",
+        "environment: needs 'id' or 'factory', which names what to make; add a line such as 'id: CartPole-v1'",
     ),
-    (CARTPOLE % ", factory: 'a:b'", "environment.factory: stands beside 'id'; keep one of the two"),
+    (CARTPOLE % ", factory: 'a:b'", "environment.factory: can't be combined with 'id'; keep one of the two"),
     (CARTPOLE % ", num_envs: 0", "environment.num_envs: 0 is out of range"),
-    (CARTPOLE % ", options: [1]", "environment.options: a list does not fit; expected a map"),
+    (CARTPOLE % ", options: [1]", "environment.options: a list is not valid; expected a map"),
     (CARTPOLE % ", behavior: D", "environment.behavior: 'D' is not listed under behaviors; listed: B"),
     (
         "environment: {kind: gymnasium, factory: a.b}",
-        "environment.factory: 'a.b' is not of the form module:Name",
+        "environment.factory: 'a.b' is not valid; expected module:Name",
     ),
-    ("environment: {kind: builtin}", "environment: needs 'id', which names what to make; add 'id: Volley'"),
+    (
+        "environment: {kind: builtin}",
+        "environment: needs 'id', which names what to make; add a line such as 'id: Volley'",
+    ),
     (
         "environment: {kind: builtin, id: V, factory: 'a:b'}",
-        "environment.factory: does not go with kind 'builtin'",
+        "environment.factory: can't be combined with kind 'builtin'",
     ),
-    ("env_settings: {num_envs: 2}", "env_settings.num_envs: 2 environments of what? Add 'environment'"),
+    ("env_settings: {num_envs: 2}", "env_settings.num_envs: 2 environments of which program? Add 'environment'"),
     (
         "pipeline: {hosts: {actors: {replicas: 2}}}",
         "pipeline.hosts.actors.replicas: 2 actors, each with environments of",
     ),
     (
         "env_settings: {env_path: a, side_channels: [b]}",
-        "env_settings.side_channels.0: 'b' is not of the form module:Name",
+        "env_settings.side_channels.0: 'b' is not valid; expected module:Name",
     ),
     (
         "env_settings: {env_path: a, base_port: 65530, num_envs: 10}",
-        "env_settings.base_port: 65530 leaves no ports for 10 environments",
+        "env_settings.base_port: 65530 leaves too few ports for 10 environments",
     ),
     (
         "env_settings: {env_path: a, base_port: 65530, num_envs: 5}\nevaluation: {every: 5}",
-        "env_settings.base_port: 65530 leaves no ports for 10 environments",
+        "env_settings.base_port: 65530 leaves too few ports for 10 environments",
     ),
-    ("env_settings: {env_path: a, num_envs: 300}", "env_settings.num_envs: 300 are more than the 256 of one actor"),
+    (
+        "env_settings: {env_path: a, num_envs: 300}",
+        "env_settings.num_envs: 300 are more than the limit of 256 in one actor",
+    ),
     (
         "env_settings: {listen: my-host}",
-        "env_settings.listen: 'my-host' is none of: localhost (this machine alone), an address of this machine such as",
+        "env_settings.listen: 'my-host' is not valid; expected localhost (this machine only), an address of this "
+        "machine such as",
     ),
     ("env_settings: {max_message_mib: 2048}", "env_settings.max_message_mib: 2048 is out of range; expected a number"),
     ("env_settings: {num_areas: 0}", "env_settings.num_areas: 0 is out of range"),
@@ -315,60 +323,63 @@ MISTAKES = [
         "env_settings: {base_port: 65536}",
         "env_settings.base_port: 65536 is out of range; expected a number at most",
     ),
-    ("env_settings: {env_args: --fast}", "env_settings.env_args: '--fast' does not fit; expected a list"),
+    ("env_settings: {env_args: --fast}", "env_settings.env_args: '--fast' is not valid; expected a list"),
     (
         "env_settings: {env_path: 1.5}",
-        "env_settings.env_path: 1.5 does not fit; expected text; put it in quotes",
+        "env_settings.env_path: 1.5 is not valid; expected text; put it in quotes",
     ),
     (
         "env_settings:",
-        "env_settings: nothing (null) does not fit; expected a map of keys and values; give it content",
+        "env_settings: nothing (null) is not valid; expected a map of keys and values; give it keys",
     ),
     ("engine_settings: {time_scale: 0}", "engine_settings.time_scale: 0 is out of range"),
     ("engine_settings: {widht: 1}", "engine_settings.widht: unknown key; did you mean 'width'?"),
-    ("checkpoint_settings: {run_id: a/b}", "checkpoint_settings.run_id: 'a/b' is no name for a folder"),
-    ("checkpoint_settings: {run_id: '..'}", "checkpoint_settings.run_id: '..' is no name for a folder"),
+    ("checkpoint_settings: {run_id: a/b}", "checkpoint_settings.run_id: 'a/b' is not a valid folder name"),
+    ("checkpoint_settings: {run_id: '..'}", "checkpoint_settings.run_id: '..' is not a valid folder name"),
     (
         "checkpoint_settings: {resume: 'no'}",
-        "checkpoint_settings.resume: 'no' does not fit; expected true or false",
+        "checkpoint_settings.resume: 'no' is not valid; expected true or false",
     ),
-    ("torch_settings: {device: gpu}", "torch_settings.device: 'gpu' is no torch device; expected 'cpu', 'cuda'"),
-    ("torch_settings: {device: 'cuda:one'}", "torch_settings.device: 'cuda:one' is no torch device"),
+    (
+        "torch_settings: {device: gpu}",
+        "torch_settings.device: 'gpu' is not a torch device; expected a name like 'cpu', 'cuda'",
+    ),
+    ("torch_settings: {device: 'cuda:one'}", "torch_settings.device: 'cuda:one' is not a torch device"),
     ("torch_settings: {devise: cpu}", "torch_settings.devise: unknown key; did you mean 'device'?"),
-    ("debug: 'true'", "debug: 'true' does not fit; expected true or false; write true, without quotes"),
+    ("debug: 'true'", "debug: 'true' is not valid; expected true or false; write true, without quotes"),
     ("monitor: {port: 1}", "monitor.port: unknown key; expected one of control, listen"),
     ("observer: {port: 1}", "observer: unknown key; expected one of behaviors,"),
-    ("evaluation: {every: 5}", "evaluation: needs programs of its own, and the Unity Editor is one"),
+    ("evaluation: {every: 5}", "evaluation: needs separate environments, but the Unity Editor is a single environment"),
     (CARTPOLE % "" + "\nevaluation: {episodes: 5}", "evaluation.every: is required but missing"),
     (
         "record: {edges: [trainers]}",
-        "record.edges.0: 'trainers' is not known; expected 'agent_processor' or 'trai",
+        "record.edges.0: 'trainers' is not valid; expected 'agent_processor' or 'trai",
     ),
     ("record: {edges: []}", "record.edges: is empty; expected at least one"),
     (
         "record: {behaviors: B}",
-        "record.behaviors: 'B' does not fit; expected 'all' or a list of behaviour names",
+        "record.behaviors: 'B' is not valid; expected 'all' or a list of behaviour names",
     ),
     ("record: {behaviors: [D]}", "record.behaviors.0: 'D' is not listed under behaviors"),
     ("replay: {}", "replay.streams: is required but missing"),
     ("replay: {streams: []}", "replay.streams: is empty; expected at least one"),
     (
         "replay: {streams: [a], speed: fast}",
-        "replay.speed: 'fast' does not fit; expected 'max', 'realtime', or a",
+        "replay.speed: 'fast' is not valid; expected 'max', 'realtime', or a",
     ),
-    ("replay: {streams: [a], speed: 0}", "replay.speed: 0 does not fit"),
-    ("replay: {streams: [a], speed: true}", "replay.speed: True does not fit"),
+    ("replay: {streams: [a], speed: 0}", "replay.speed: 0 is not valid"),
+    ("replay: {streams: [a], speed: true}", "replay.speed: True is not valid"),
     (
         "pipeline: {max_policy_lag: -1}",
-        "pipeline.max_policy_lag: -1 does not fit; expected 'auto' or a whole number from 0 to 1000000",
+        "pipeline.max_policy_lag: -1 is not valid; expected 'auto' or a whole number from 0 to 1000000",
     ),
     (
         "pipeline: {max_policy_lag: fast}",
-        "pipeline.max_policy_lag: 'fast' does not fit; expected 'auto' or a whole number from 0 to 1000000",
+        "pipeline.max_policy_lag: 'fast' is not valid; expected 'auto' or a whole number from 0 to 1000000",
     ),
     (
         "pipeline: {max_policy_lag: 1e7}",
-        "pipeline.max_policy_lag: 10000000.0 does not fit; expected 'auto' or a whole number from 0 to 1000000",
+        "pipeline.max_policy_lag: 10000000.0 is not valid; expected 'auto' or a whole number from 0 to 1000000",
     ),
     (
         "pipeline: {deterministic: true, max_policy_lag: 1}",
@@ -380,19 +391,20 @@ MISTAKES = [
     ),
     (
         "pipeline: {hosts: {actors: {resources: {gpus: 1}}}}",
-        "pipeline.hosts.actors.resources: hosts of kind 'process' can't ask for resources; drop them, or use kind: ray",
+        "pipeline.hosts.actors.resources: hosts of kind 'process' can't request resources; leave the resources out, "
+        "or use kind: ray",
     ),
     (
         "pipeline: {hosts: {actors: {kind: ray, resources: {custom: {licence: one}}}}}",
-        "pipeline.hosts.actors.resources.custom: 'one' of 'licence' does not fit; expected a number of at least 0",
+        "pipeline.hosts.actors.resources.custom: 'one' of 'licence' is not valid; expected a number of at least 0",
     ),
     (
         "pipeline: {hosts: {actors: {kind: thread}}}",
-        "pipeline.hosts.actors.kind: 'thread' is not known; expected",
+        "pipeline.hosts.actors.kind: 'thread' is not valid; expected",
     ),
     (
         "pipeline: {hosts: {replay: {kind: process}}}",
-        "pipeline.hosts.replay.kind: has nothing to hold: only trainer_type 'sac' has a replay buffer",
+        "pipeline.hosts.replay.kind: has no effect: only trainer_type 'sac' has a replay buffer",
     ),
     (
         "pipeline: {deterministic: true, hosts: {evaluation: {kind: process}}}",
@@ -411,8 +423,8 @@ MISTAKES = [
     ),
     (
         "pipeline: {stages: [{use: my.stages.Clip}]}",
-        "pipeline.stages.0.use: 'my.stages.Clip' is neither of the form module:Class nor a name that an "
-        "installed package offers (entry-point group headrace.stages); did you mean 'my.stages:Clip'?",
+        "pipeline.stages.0.use: 'my.stages.Clip' is neither of the form module:Class nor a name that an installed "
+        "package provides (entry-point group headrace.stages); did you mean 'my.stages:Clip'?",
     ),
     (
         "pipeline: {stages: [{use: my stage}]}",
@@ -420,7 +432,8 @@ MISTAKES = [
     ),
     (
         "pipeline: {statistics_writers: [{use: JsonLines}]}",
-        "pipeline.statistics_writers.0.use: 'JsonLines' is no statistics writer; expected 'csv', 'wandb', 'mlflow' or",
+        "pipeline.statistics_writers.0.use: 'JsonLines' is not a statistics writer; expected 'csv', 'wandb', 'mlflow', "
+        "or",
     ),
     (
         "pipeline: {statistics_writers: [{with: {file: a}}]}",
@@ -429,15 +442,15 @@ MISTAKES = [
     ("pipeline: {stages: [{after: ghost}]}", "pipeline.stages.0.use: is required but missing"),
     (
         "pipeline: {stages: [{use: 'a:B', after: trainer}]}",
-        "pipeline.stages.0.after: 'trainer' is not known; expec",
+        "pipeline.stages.0.after: 'trainer' is not valid; expec",
     ),
     (
         "pipeline: {stages: [{use: 'a:B', after: ghost}]}",
-        "pipeline.stages.0.after: there is no ghost stage without",
+        "pipeline.stages.0.after: the ghost stage exists only with",
     ),
     (
         "pipeline: {stages: [{use: 'a:B', host: actor}]}",
-        "pipeline.stages.0.host: 'actor' is not known; expected 'm",
+        "pipeline.stages.0.host: 'actor' is not valid; expected 'm",
     ),
     (
         "pipeline: {stages: [{use: 'a:B', behaviors: [b]}]}",
@@ -449,13 +462,13 @@ MISTAKES = [
     ),
     (
         "pipeline: {stages: [{use: 'a:B'}, {use: 'c:B'}]}",
-        "pipeline.stages.1: is another stage called 'B'; give one",
+        "pipeline.stages.1: is a second stage called 'B'; give one",
     ),
     (
         "pipeline: {supervision: {main: {warn_s: 10, end_s: 5}}}",
         "pipeline.supervision.main.end_s: 5 is less than warn_s, 10",
     ),
-    ("pipeline: {stages: {use: 'a:B'}}", "pipeline.stages: a map does not fit; expected a list"),
+    ("pipeline: {stages: {use: 'a:B'}}", "pipeline.stages: a map is not valid; expected a list"),
 ]
 
 
@@ -471,10 +484,10 @@ UNIFORM = "{sampler_type: uniform, sampler_parameters: {%s}}"
 RANGES = "{sampler_type: multirangeuniform, sampler_parameters: {intervals: [%s]}}"
 CRITERIA = "{curriculum: [{name: a, value: 1, completion_criteria: {%s}}, {name: b, value: 2}]}"
 PARAMETER_MISTAKES = [
-    ("text", ": 'text' does not fit; expected a number"),
+    ("text", ": 'text' is not valid; expected a number"),
     (
         "{sampler_type: unifrm, sampler_parameters: {}}",
-        ".sampler_type: 'unifrm' is not known; expected 'constant', ",
+        ".sampler_type: 'unifrm' is not valid; expected 'constant', ",
     ),
     ("{sampler_parameters: {}}", ".sampler_type: is required but missing; expected 'constant', 'uniform', "),
     ("{sampler_type: gaussian}", ".sampler_parameters: is required but missing"),
@@ -482,7 +495,7 @@ PARAMETER_MISTAKES = [
     (UNIFORM % "min_value: 2", ".sampler_parameters.min_value: 2 is greater than max_value (1)"),
     (RANGES % "[1, 2, 3]", ".sampler_parameters.intervals.0: has 3 numbers; expected a pair"),
     (RANGES % "[0, 1], [2, 1]", ".sampler_parameters.intervals.1: 2 is greater than 1"),
-    (RANGES % "[0, a]", ".sampler_parameters.intervals.0.1: 'a' does not fit; expected a number"),
+    (RANGES % "[0, a]", ".sampler_parameters.intervals.0.1: 'a' is not valid; expected a number"),
     (RANGES % "", ".sampler_parameters.intervals: is empty"),
     ("{curriculum: []}", ".curriculum: is empty; expected at least one"),
     (
@@ -500,14 +513,14 @@ PARAMETER_MISTAKES = [
         CRITERIA % "behavior: D",
         ".curriculum.0.completion_criteria.behavior: 'D' is not listed under behaviors",
     ),
-    (CRITERIA % "behavior: B, measure: score", ".curriculum.0.completion_criteria.measure: 'score' is not known"),
+    (CRITERIA % "behavior: B, measure: score", ".curriculum.0.completion_criteria.measure: 'score' is not valid"),
     (
         CRITERIA % "behavior: B, measure: Elo",
-        ".curriculum.0.completion_criteria.measure: 'Elo' needs self_play, which B has not",
+        ".curriculum.0.completion_criteria.measure: 'Elo' needs self_play, which B does not have",
     ),
     (
         CRITERIA % "behavior: B, measure: progress, threshold: 5",
-        ".curriculum.0.completion_criteria.threshold: 5 is no share of max_steps",
+        ".curriculum.0.completion_criteria.threshold: 5 is not a fraction of max_steps",
     ),
 ]
 
@@ -521,17 +534,17 @@ def test_a_mistake_in_a_parameter_says_what_was_expected(mistakes_of, body: str,
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("{}", "behaviors: lists nothing to train"),
-        ("behaviors: {}", "config.yaml:1: behaviors: lists nothing to train"),
-        ("behaviors:", "config.yaml:1: behaviors: nothing (null) does not fit; expected a map"),
-        ("behaviors: {B: }", "config.yaml:1: behaviors.B: nothing (null) does not fit; expected a map"),
+        ("{}", "behaviors: is empty, so the run has nothing to train"),
+        ("behaviors: {}", "config.yaml:1: behaviors: is empty, so the run has nothing to train"),
+        ("behaviors:", "config.yaml:1: behaviors: nothing (null) is not valid; expected a map"),
+        ("behaviors: {B: }", "config.yaml:1: behaviors.B: nothing (null) is not valid; expected a map"),
         ("behaviors: {a/b: {}}", "config.yaml:1: behaviors.a/b: can't be a behaviour's name"),
         ("behaviors: {'B?team=0': {}}", "config.yaml:1: behaviors.B?team=0: can't be a behaviour's name"),
         (
             TWO + CARTPOLE % "",
-            "config.yaml:2: environment: needs 'behavior', the name of its agents, since 2",
+            "config.yaml:2: environment: needs 'behavior', the name of its agents, because 2",
         ),
-        ("- behaviors", "config.yaml:1: holds a list; expected a map"),
+        ("- behaviors", "config.yaml:1: is a list; expected a map"),
         ("", "config.yaml: is empty; expected at least 'behaviors'"),
     ],
 )
@@ -572,7 +585,7 @@ def test_all_that_is_wrong_with_parameters_and_lessons_is_reported_at_once(mista
         ("environment_parameters.spread.sampler_parameters.intervals.1", "has 1 numbers"),
         (f"{DISTANCE}.0.completion_criteria.min_lesson_length", "-20 is out of range"),
         (f"{DISTANCE}.1.value.sampler_parameters.min_value", "30 is greater than max_value (6)"),
-        (f"{DISTANCE}.2.completion_criteria.measure", "'Elo' needs self_play, which B has not"),
+        (f"{DISTANCE}.2.completion_criteria.measure", "'Elo' needs self_play, which B does not have"),
     ]
 
 
@@ -594,5 +607,5 @@ def test_what_is_wrong_with_one_stage_does_not_hide_what_is_wrong_with_the_next(
             - {use: "mine:Scale", behaviors: [C]}
     """
     first, second = mistakes_of(text)
-    assert first.startswith("config.yaml:4: pipeline.stages.0.after: 'trainer' is not known")
+    assert first.startswith("config.yaml:4: pipeline.stages.0.after: 'trainer' is not valid")
     assert second.startswith("config.yaml:5: pipeline.stages.1.behaviors.0: 'C' is not listed under behaviors")

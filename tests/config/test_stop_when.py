@@ -22,14 +22,18 @@ def test_it_may_name_several_criteria():
 @pytest.mark.parametrize(
     ("stop_when", "sections", "expected"),
     [
-        ({}, {}, "behaviors.Ball.stop_when: says nothing; expected mean_reward, elo or plateau"),
+        ({}, {}, "behaviors.Ball.stop_when: is empty; expected mean_reward, elo or plateau"),
         ({"mean_rewards": 1}, {}, "did you mean 'mean_reward'"),
         ({"elo": 1500}, {}, "behaviors.Ball.stop_when.elo: needs self_play"),
-        ({"elo": 1500}, {"plays": True, "pipeline": {"deterministic": True}}, "a deterministic run can't stop by it"),
+        (
+            {"elo": 1500},
+            {"plays": True, "pipeline": {"deterministic": True}},
+            "a deterministic run can't use it to stop",
+        ),
         (
             {"elo": 1500},
             {"plays": True, "pipeline": {"hosts": {"learners": {"replicas": 2}}}},
-            "the replicas of a trainer can't stop by it",
+            "replicas of a trainer can't use it to stop",
         ),
     ],
 )

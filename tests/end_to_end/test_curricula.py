@@ -47,7 +47,7 @@ def test_a_run_goes_through_its_lessons(tmp_path, caplog):
     told = worths(log)
     lessons = lessons_of(told)
     assert lessons == sorted(lessons)
-    assert min(lessons.count(lesson) for lesson in range(3)) >= 24, "each as long as it was to be"
+    assert min(lessons.count(lesson) for lesson in range(3)) >= 24, "each as long as it had to be"
     assert all(5 <= value < 6 for value in told if value > 4)
     assert len(set(told)) == lessons.count(2) + 2, "drawn anew for each episode"
     assert lesson_in_status(result.folder) == lesson_in_checkpoint(result.folder) == 2

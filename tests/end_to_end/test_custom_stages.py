@@ -350,7 +350,7 @@ def test_every_wrong_name_is_reported_before_anything_starts(folder: Path, monke
         "it takes (on_item=0)",
         "does not take {}: missing a required argument: 'min_steps'",
         "NoStage is not a class derived from headrace.Stage",
-        "'nowhere-offered' (entry-point group 'headrace.stages'): no installed package offers it",
+        "'nowhere-offered' (entry-point group 'headrace.stages'): no installed package provides it",
     ):
         assert words in str(caught.value)
 
@@ -360,7 +360,7 @@ def test_a_constructor_that_raises_is_reported_before_training(
     folder: Path, monkeypatch: pytest.MonkeyPatch, host: str | None
 ):
     monkeypatch.syspath_prepend(folder)
-    expected = "making my_stages:ClipReward raised ValueError: limit: expected more than 0, got -1"
+    expected = "creating my_stages:ClipReward raised ValueError: limit: expected more than 0, got -1"
     with pytest.raises(RunFailed, match=expected):
         run_here(
             with_stages({"use": "my_stages:ClipReward", "host": host, "with": {"limit": -1}}, **INLINE), folder, "run"

@@ -195,7 +195,7 @@ def test_the_editor_can_t_be_evaluated_as_validate_says(in_this_process, tmp_pat
     plain = unity(tmp_path, evaluation={"every": 400})
     plain["env_settings"] = {}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(plain))
-    why = "evaluation: needs programs of its own, and the Unity Editor is one"
+    why = "evaluation: needs separate environments, but the Unity Editor is a single environment"
     assert why in in_this_process(main, str(tmp_path / "config.yaml"), status=2)
     # --env may name the programs when the run starts.
     said = in_this_process(main, str(tmp_path / "config.yaml"), "--validate")

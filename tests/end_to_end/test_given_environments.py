@@ -31,14 +31,15 @@ def test_a_run_with_an_object_is_resumed_with_one_and_says_so_without(tmp_path):
     assert yaml.safe_load(file.read_text())["environment"]["factory"] == "headrace.given:CartPole"
     again = load_config(file, ["checkpoint_settings.resume=true"])
     with pytest.raises(
-        RunError, match=r"configuration.yaml:\d+: environment.factory 'headrace.given:CartPole': it was an obj"
+        RunError,
+        match=r"configuration.yaml:\d+: environment.factory 'headrace.given:CartPole': the environment was an obj",
     ):
         run(again)
-    with pytest.raises(RunError, match="it was an object"):
+    with pytest.raises(RunError, match="the environment was an object"):
         load(first.folder).resume(steps=600)
     assert load(first.folder).resume(600, environment=make_pole).behaviors["CartPole"].step >= 1200
     lost = RunOptions(environment=lambda: 1 / 0)
-    with pytest.raises(RunFailed, match="given to run\\(\\), raised ZeroDivisionError"):
+    with pytest.raises(RunFailed, match="passed to run\\(\\), raised ZeroDivisionError"):
         first.resume(600, lost)
     assert first.resume(600, RunOptions()).behaviors["CartPole"].step >= 1800
 

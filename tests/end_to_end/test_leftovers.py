@@ -72,7 +72,7 @@ def test_a_killed_actor_leaves_no_game_and_its_replacement_plays_on(start, tmp_p
     number = command.until_checkpoint(0).number
     before = games(tmp_path)
     os.kill(command.pid_of("actor-0"), signal.SIGKILL)
-    command.until(lambda: len(games(tmp_path)) == 8, "games of the replacement")
+    command.until(lambda: len(games(tmp_path)) == 8, "a game of the replacement")
     command.until_checkpoint(number + 3)
     command.until(lambda: not set(before) & set(command.processes()), "end of the games before")
     assert set(games(tmp_path)) - set(before) <= set(command.processes()), "those of the replacement were ended, too"
@@ -108,7 +108,7 @@ def test_without_a_sweeper_main_ends_the_group_of_a_killed_actor(start, tmp_path
     before = games(tmp_path)
     os.kill(command.pid_of("actor-0"), signal.SIGKILL)
     command.until(lambda: not set(before) & set(command.processes()), "end of the games before")
-    command.until(lambda: len(games(tmp_path)) == 8, "games of the replacement")
+    command.until(lambda: len(games(tmp_path)) == 8, "a game of the replacement")
     command.interrupt()
     assert command.wait() == 0, command.output
     command.assert_left_nothing()

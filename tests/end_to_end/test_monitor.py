@@ -136,7 +136,9 @@ def test_a_port_in_use_is_refused_before_the_run_begins(tmp_path, in_this_proces
 
 
 def test_an_address_that_is_none_is_a_mistake_in_the_command(tmp_path, in_this_process):
-    assert "'example.org' is none of: localhost" in called(in_this_process, tmp_path, "--monitor=example.org:80")
+    assert "'example.org' is not valid; expected localhost" in called(
+        in_this_process, tmp_path, "--monitor=example.org:80"
+    )
 
 
 def called(in_this_process, folder, option):

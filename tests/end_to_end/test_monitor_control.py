@@ -125,7 +125,8 @@ def test_a_hyperparameter_that_was_set_is_used_logged_saved_and_kept_by_a_resume
     resume_to_its_end(tmp_path)
     assert f"{words} The YAML's 0.001 has no effect." in again.command.output
     assert [line for line in caplog.messages if "continues with" in line] == [
-        "CartPole continues with learning_rate 0.002, as given by --set, instead of 0.00015, which was set during the run.",
+        "CartPole continues with learning_rate 0.002, as given by --set, instead of 0.00015, which was set during the "
+        "run.",
     ]
 
 
@@ -144,7 +145,7 @@ def resume_to_its_end(results, *overrides):
             422,
             "behaviors.CartPole.hyperparameters.learning_rate: 0.0 is out of range; expected a number greater than 0",
         ),
-        ({"behavior": "CartPole", "name": "learning_rate", "value": "fast"}, 422, "value: 'fast' does not fit"),
+        ({"behavior": "CartPole", "name": "learning_rate", "value": "fast"}, 422, "value: 'fast' is not valid"),
         ({"behavior": "CartPole", "name": "learning_rate", "value": "1e-3"}, 422, "expected a number"),
         ({"behavior": "CartPole", "name": "learning_rate", "value": True}, 422, "expected a number"),
         ({"behavior": "CartPole", "name": "learning_rate", "value": float("nan")}, 422, "expected a finite number"),

@@ -163,7 +163,7 @@ def test_one_team_only_is_warned_of(tmp_path, caplog):
     del plain["behaviors"]["Hider"]
     plain["environment"]["behavior"] = "Seeker"
     run_here(plain, tmp_path, "run")
-    assert "the environment has one team only (Seeker?team=1)" in caplog.text
+    assert "the environment has only one team (Seeker?team=1)" in caplog.text
 
 
 def test_a_negative_team_is_an_error_that_names_it(tmp_path):

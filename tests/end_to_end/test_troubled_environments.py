@@ -25,7 +25,7 @@ def test_one_that_raises_is_restarted_and_the_run_comes_to_its_end(tmp_path, cap
 
 def test_one_that_can_not_even_be_made_is_named(tmp_path):
     plain = changed(troubled(), {**INLINE, "environment__options": {"colour": "red"}})
-    with pytest.raises(RunFailed, match=r"environment\.options do not fit.*colour"):
+    with pytest.raises(RunFailed, match=r"environment\.options are not valid for.*colour"):
         run_here(plain, tmp_path, "run")
 
 

@@ -57,7 +57,7 @@ def test_a_statistics_writer_that_exits_is_treated_as_one_that_raises(when, tmp_
     writers = [{"use": "misbehaving_stages:LeavingWriter", "with": {"when": when}}]
     plain = changed(cartpole(pipeline__statistics_writers=writers), INLINE)
     if when == "making":
-        with pytest.raises(RunError, match=r"making misbehaving_stages:LeavingWriter raised SystemExit: 0"):
+        with pytest.raises(RunError, match=r"creating misbehaving_stages:LeavingWriter raised SystemExit: 0"):
             run_here(plain, tmp_path, "run")
         return
     assert run_here(plain, tmp_path, "run").behaviors["CartPole"].step >= 3000

@@ -23,11 +23,11 @@ from headrace.pipeline.run_handle import StopRequest
 MENDED = {
     "die-mid-step": "ended with signal SIGKILL",
     "exit-mid-step": "ended with return code 3",
-    "garbage": "doesn't keep to the protocol",
-    "empty-message": "doesn't keep to the protocol",
+    "garbage": "violates the protocol",
+    "empty-message": "violates the protocol",
     "nan-reward": "agent 0: its reward is nan",
-    "duplicate-ids": "asks for a decision 2 times",
-    "unknown-behavior": "a behaviour 'Stranger?team=0' that it has never announced",
+    "duplicate-ids": "requests a decision 2 times",
+    "unknown-behavior": "a behaviour 'Stranger?team=0' that it has not announced",
 }
 
 
@@ -127,7 +127,7 @@ def test_a_program_that_quits_is_started_again_if_that_is_wanted(start, tmp_path
     arguments = ("--misbehave", "stop", "--at-step", 40, "--once", tmp_path / "once")
     command = start(unity(tmp_path, *arguments, num_envs=1, env_settings__on_close="restart", **INLINE))
     assert command.wait() == 0, command.output
-    assert "has closed the connection: starting it again (restart 1)" in command.output
+    assert "has closed the connection: restarting it (restart 1)" in command.output
     command.assert_left_nothing()
     assert_saved(command.run_folder, 1000)
 

@@ -64,7 +64,7 @@ def test_actions_come_by_key_or_by_agent_in_the_games_order(opened):
         env.step(sampled, order_ij=True)
         env.step(list(zip(*sampled, strict=True)))
         env.step([space.sample() for space in env.action_spaces], order_ij=True)
-    with pytest.raises(ValueError, match="none for the key 'jump'"):
+    with pytest.raises(ValueError, match="no actions for the key 'jump'"):
         env.step([{"push": np.zeros(1)}] * 3, order_ij=True)
     env.step([np.full((3, 1), 0.5, np.float32), np.array([0, 1, 0], np.int32)])
 
@@ -115,12 +115,12 @@ def test_older_addons_serve_as_well(opened):
         ("hang", "has not answered within 1 s"),
         ("close", "has closed the connection"),
         ("cut", "has closed the connection; it ended with return code 1"),
-        ("garbage", "has sent what is no JSON"),
+        ("garbage", "has sent invalid JSON"),
         ("binary", "its length would be 4,294,967,295 bytes"),
         ("type", "type 'surprise', expected 'step'"),
         ("nan", "agent 0 has nan at index 0 of the observation 'obs'"),
-        ("null", r"agent 0 has null \(NaN in Godot, or nothing\) at index 0"),
-        ("few", "has sent 2 entries as 'obs', expected one for each of 3 agents"),
+        ("null", r"agent 0 has null \(NaN or null in Godot\) at index 0"),
+        ("few", "has sent 2 entries as 'obs'; expected one for each of 3 agents"),
         ("reward", "agent 0 has the reward null"),
         ("done", "agent 2: has 'no' as 'done', expected true or false"),
         ("info", "agent 2: has 'won' as its info, expected a map of keys"),
@@ -136,27 +136,27 @@ def test_what_goes_wrong_is_named_and_the_game_ended(opened, monkeypatch, fault,
         env.step([[0, 0, 0]])
     env.close()
     assert env.proc.returncode is not None
-    with pytest.raises(GodotEnvError, match="make a new one"):
+    with pytest.raises(GodotEnvError, match="create a new one"):
         env.reset()
 
 
 def test_a_second_answer_is_refused(opened):
     env = opened(fault="twice", fault_at=1)
     env.reset()
-    with pytest.raises(GodotEnvError, match="answers nothing"):
+    with pytest.raises(GodotEnvError, match="without a request"):
         for _ in range(200):  # the second answer comes with the first one, or later
             env.step([[0, 0, 0]])
 
 
 def test_a_game_that_ends_before_it_connects_is_named(opened):
-    with pytest.raises(GodotEnvError, match="ended with return code 4 before it had connected"):
+    with pytest.raises(GodotEnvError, match="ended with return code 4 before it connected"):
         opened(fault="start", status=4)
 
 
 @pytest.mark.lengthy
 def test_a_game_that_does_not_connect_is_ended(opened, monkeypatch):
     monkeypatch.setattr(GodotEnv, "DEFAULT_TIMEOUT", 1)
-    with pytest.raises(GodotEnvError, match="no game has connected to port .* within 1 s.*Sync node"):
+    with pytest.raises(GodotEnvError, match="no game connected to port .* within 1 s.*Sync node"):
         opened(fault="mute")
 
 
@@ -173,8 +173,8 @@ def test_a_missing_game_and_a_taken_port_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        ([], "none for the key 'push'"),
-        ([np.zeros((3, 1))], "none for the key 'jump'"),
+        ([], "no actions for the key 'push'"),
+        ([np.zeros((3, 1))], "no actions for the key 'jump'"),
         ([np.zeros((3, 2)), [0, 0, 0]], "key 'push' have the shape .* expected 1 numbers for each of 3 agents"),
         ([np.zeros((3, 1)), [0, 0]], "key 'jump' have the shape .* expected one whole number"),
         ([np.full((3, 1), np.nan), [0, 0, 0]], "a number is not finite"),
@@ -273,11 +273,11 @@ def test_nothing_is_sent_before_the_last_answer_was_taken(opened, ask):
     env.reset()
     env.step_send([[0, 0, 0]])
     asked = {"reset": env.reset, "call": lambda: env.call("x")}.get(ask, lambda: getattr(env, ask)([[0, 0, 0]]))
-    with pytest.raises(GodotEnvError, match="step_recv comes before anything else"):
+    with pytest.raises(GodotEnvError, match="step_recv before you send anything else"):
         asked()
     assert len(env.step_recv()[0]) == 3
     env.step([[0, 0, 0]])
-    with pytest.raises(GodotEnvError, match="step_send comes before step_recv"):
+    with pytest.raises(GodotEnvError, match="step_send before step_recv"):
         env.step_recv()
 
 

@@ -237,7 +237,7 @@ def test_a_mistake_in_an_option_is_reported_with_the_option(good, capsys):
     assert main([str(good), "--validate", "--num-envs", "0", "--torch-device", "cuda:x"]) == 2
     told = capsys.readouterr().err.splitlines()
     assert [line.partition(": ")[0] for line in told] == ["--num-envs 0", "--num-envs 0", "--torch-device cuda:x"]
-    assert "torch_settings.device: 'cuda:x' is no torch device" in told[-1]
+    assert "torch_settings.device: 'cuda:x' is not a torch device" in told[-1]
 
 
 def test_a_unity_executable_beside_an_environment_of_the_file_is_refused(good, capsys):
@@ -261,14 +261,14 @@ def test_an_old_file_is_printed_in_todays_form_and_nothing_beside_it(tmp_path, c
     shown = capsys.readouterr()
     converted = yaml.safe_load(shown.out)
     assert converted["behaviors"]["Ball"]["hyperparameters"] == {"batch_size": 64, "buffer_size": 640}
-    assert "trainer: is 'trainer_type' now" in shown.err
+    assert "trainer: is now 'trainer_type'" in shown.err
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_old_file_that_can_not_be_converted_is_a_mistake(tmp_path, capsys):
     assert main(["--convert", str(tmp_path / "missing.yaml")]) == 2
     shown = capsys.readouterr()
-    assert (shown.out, "there is no such file" in shown.err) == ("", True)
+    assert (shown.out, "no such file" in shown.err) == ("", True)
 
 
 def test_an_entry_of_rl_zoo_is_printed_as_a_run_and_what_has_no_place_is_a_status_of_its_own(tmp_path, capsys):
@@ -286,7 +286,7 @@ def test_an_entry_of_rl_zoo_is_printed_as_a_run_and_what_has_no_place_is_a_statu
     ("arguments", "message"),
     [
         (["--convert", "FILE"], "name the environment, as in 'run-pipeline --convert"),
-        (["FILE", "--validate"], "is a file of rl-baselines3-zoo, of which one entry makes a run"),
+        (["FILE", "--validate"], "is a file of rl-baselines3-zoo; convert one of its entries first"),
         (["FILE", "--id", "Own-v0"], "--id and --algo need --convert"),
         (
             ["--convert", "FILE", "--id", "Own-v0", "--lesson", "1"],

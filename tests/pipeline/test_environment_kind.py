@@ -161,12 +161,13 @@ def test_validate_describes_it_and_finds_what_it_names(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"kind": "lamp"}, "environment.kind: 'lamp' is not known; expected 'builtin', .* or 'lamps'; did you mean 'lamps'"),
-        ({"id": None}, "environment: needs 'id', which names what to make; add 'id: Lamp' or the like"),
+        ({"kind": "lamp"}, "environment.kind: 'lamp' is not valid; expected 'builtin', .* or 'lamps'; did you mean "
+        "'lamps'"),
+        ({"id": None}, "environment: needs 'id', which names what to make; add a line such as 'id: Lamp'"),
         ({"length": 0}, "environment.length: 0 is out of range"),
         ({"lenght": 3}, "environment.lenght: unknown key; did you mean 'length'"),
         ({"kind": "gymnasium", "length": 3}, "environment.length: unknown key"),
-        ({"options": {"a": 1}}, "environment.options: does not go with kind 'lamps', only with kinds 'builtin',"),
+        ({"options": {"a": 1}}, "environment.options: can't be combined with kind 'lamps', only with kinds 'builtin',"),
         ({"num_envs": 100}, "environment.num_envs: are more lamps than we have"),
     ],
 )  # fmt: skip

@@ -122,7 +122,7 @@ def test_objects_are_found_while_the_run_lasts():
         assert loaded.environment is not None
         reference = str(loaded.environment.factory)
         assert find_given(reference)
-    with pytest.raises(StageError, match="give it again"):
+    with pytest.raises(StageError, match="pass it again"):
         find_given(reference)
 
 

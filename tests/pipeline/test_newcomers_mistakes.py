@@ -29,7 +29,7 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
     "no space after colon": (
         GYM + "behaviors:\n  Pole:\n    trainer_type:ppo\n",
         PLAIN,
-        ("file.yaml:3: behaviors.Pole: ", "'trainer_type:ppo' does not fit", "expected a map of keys and values"),
+        ("file.yaml:3: behaviors.Pole: ", "'trainer_type:ppo' is not valid", "expected a map of keys and values"),
     ),
     "brace": (
         "behaviors: {Pole: {trainer_type: ppo}\n",
@@ -45,32 +45,32 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
     "duplicate": (
         POLE + "    trainer_type: sac\n",
         PLAIN,
-        ("file.yaml:5: behaviors.Pole.trainer_type: ", "stands here twice", "first in line 4"),
+        ("file.yaml:5: behaviors.Pole.trainer_type: ", "appears twice here", "first in line 4"),
     ),
     "string number": (
         POLE + "    max_steps: many\n",
         PLAIN,
-        ("file.yaml:5: behaviors.Pole.max_steps: ", "'many' does not fit", "expected a whole number"),
+        ("file.yaml:5: behaviors.Pole.max_steps: ", "'many' is not valid", "expected a whole number"),
     ),
     "trainer": (
         GYM + "behaviors:\n  Pole: {trainer_type: pp0}\n",
         PLAIN,
-        ("file.yaml:3: behaviors.Pole.trainer_type: ", "'pp0' is no trainer", "did you mean 'ppo'?"),
+        ("file.yaml:3: behaviors.Pole.trainer_type: ", "'pp0' is not a trainer", "did you mean 'ppo'?"),
     ),
     "kind": (
         "environment: {kind: gym, id: CartPole-v1}\n" + BEHAVIORS,
         PLAIN,
-        ("file.yaml:1: environment.kind: ", "'gym' is not known", "expected 'builtin', 'gymnasium'"),
+        ("file.yaml:1: environment.kind: ", "'gym' is not valid", "expected 'builtin', 'gymnasium'"),
     ),
     "no id": (
         "environment: {kind: gymnasium}\n" + BEHAVIORS,
         PLAIN,
-        ("file.yaml:1: environment: ", "needs 'id' or 'factory'", "add 'id: CartPole-v1'"),
+        ("file.yaml:1: environment: ", "needs 'id' or 'factory'", "add a line such as 'id: CartPole-v1'"),
     ),
     "id and factory": (
         "environment: {kind: gymnasium, id: CartPole-v1, factory: 'a:b'}\n" + BEHAVIORS,
         PLAIN,
-        ("file.yaml:1: environment.factory: ", "stands beside 'id'", "keep one of the two"),
+        ("file.yaml:1: environment.factory: ", "can't be combined with 'id'", "keep one of the two"),
     ),
     "negative lr": (
         POLE + "    hyperparameters: {learning_rate: -0.1}\n",
@@ -118,24 +118,24 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
         PLAIN,
         (
             "file.yaml:5: behaviors.Pole.hyperparameters.learning_rate_schedule: ",
-            "'cosine' is not known",
+            "'cosine' is not valid",
             "expected 'linear' or 'constant'",
         ),
     ),
     "bool": (
         POLE + "    network_settings: {normalize: maybe}\n",
         PLAIN,
-        ("file.yaml:5: behaviors.Pole.network_settings.normalize: ", "'maybe' does not fit", "expected true or false"),
+        ("file.yaml:5: behaviors.Pole.network_settings.normalize: ", "'maybe' is not valid", "expected true or false"),
     ),
     "list for map": (
         GYM + "behaviors: [Pole]\n",
         PLAIN,
-        ("file.yaml:2: behaviors: ", "a list does not fit", "expected a map of keys and values"),
+        ("file.yaml:2: behaviors: ", "a list is not valid", "expected a map of keys and values"),
     ),
     "kind-foreign key": (
         "environment: {kind: gymnasium, api: aec, id: CartPole-v1}\nbehaviors:\n  Pole:\n    trainer_type: ppo\n",
         PLAIN,
-        ("file.yaml:1: environment.api: ", "does not go with kind 'gymnasium'", "leave it out"),
+        ("file.yaml:1: environment.api: ", "can't be combined with kind 'gymnasium'", "leave it out"),
     ),
     "two behaviours": (
         GYM + "behaviors: {A: {trainer_type: ppo}, B: {trainer_type: ppo}}\n",
@@ -152,7 +152,7 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
         PLAIN,
         (
             "file.yaml:1: environment.factory: ",
-            "'mine' is not of the form module:Name",
+            "'mine' is not valid; expected module:Name",
             "such as 'my_package.my_module:MyClass'",
         ),
     ),
@@ -169,7 +169,7 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
     "factory not callable": (
         "environment: {kind: gymnasium, factory: 'mine:NUMBER'}\n" + BEHAVIORS,
         PLAIN,
-        ("file.yaml:1: ", "got 3", "expected something to call that makes an environment"),
+        ("file.yaml:1: ", "got 3", "expected a callable that makes an environment"),
     ),
     "module raises": (
         "environment: {kind: gymnasium, factory: 'broken:make'}\n" + BEHAVIORS,
@@ -184,9 +184,9 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
     "stage place": (
         POLE + "pipeline: {stages: [{use: 'mine:make', after: agent}]}\n",
         PLAIN,
-        ("file.yaml:5: pipeline.stages.0.after: ", "'agent' is not known", "expected 'agent_processor' or 'ghost'"),
+        ("file.yaml:5: pipeline.stages.0.after: ", "'agent' is not valid", "expected 'agent_processor' or 'ghost'"),
     ),
-    "missing file": (None, ("missing.yaml", *PLAIN), ("missing.yaml: ", "there is no such file", "missing.yaml)")),
+    "missing file": (None, ("missing.yaml", *PLAIN), ("missing.yaml: ", "no such file", "missing.yaml)")),
     "set key": (
         POLE,
         ("--set", "behaviors.Pole.max_step=5", *PLAIN),
@@ -243,7 +243,11 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
             "--replay",
             "no.stream",
         ),
-        ("run-pipeline: replay: ", "there is no stream 'no.stream'", "expected a file, a folder of some"),
+        (
+            "run-pipeline: replay: ",
+            "there is no stream 'no.stream'",
+            "expected a stream file, a folder of stream files",
+        ),
     ),
     "unity exe": (
         "behaviors: {Ball: {trainer_type: ppo}}\n",
@@ -251,7 +255,7 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
             "--env",
             "Builds/Game",
         ),
-        ("run-pipeline: ", "no Unity executable at Builds/Game", "give it with --env"),
+        ("run-pipeline: ", "no Unity executable at Builds/Game", "set it with --env"),
     ),
     "memory": (
         POLE + "    network_settings: {memory: {memory_size: 5}}\n",
@@ -269,7 +273,7 @@ MISTAKES: dict[str, tuple[str | None, tuple[str, ...], tuple[str, str, str]]] = 
             "--run-id",
             "a/b",
         ),
-        ("--run-id a/b: checkpoint_settings.run_id: ", "'a/b' is no name for a folder", "use letters, digits"),
+        ("--run-id a/b: checkpoint_settings.run_id: ", "'a/b' is not a valid folder name", "use letters, digits"),
     ),
     "CartPole-v9": (
         "environment: {kind: gymnasium, id: CartPole-v9}\nbehaviors:\n  Pole:\n    trainer_type: ppo\n",

@@ -249,8 +249,9 @@ def words(config: RunConfig, serious: bool, limit_s: float = 30.0) -> list[str]:
 SERIOUS: list[tuple[Any, Any, str]] = [
     ("Picture", {"network_settings": {"vis_encode_type": "simple"}}, "an image of 12×12 pixels .*, too small"),
     ("Unbounded", {"trainer_type": "sac"}, "sac draws continuous actions .* no finite bounds on both sides"),
-    ("Words", {}, "observations are of a OneOf space, which can't be learned from; expected Box"),
-    ("NoSpaces", {}, "it has no observation_space; set self.observation_space in __init__ to one of gymnasium.spaces"),
+    ("Words", {}, "observations are of a OneOf space, which is not supported; expected Box"),
+    ("NoSpaces", {},
+        "it has no observation_space; set self.observation_space in __init__ to a space of gymnasium.spaces"),
     ("FailingReset", {}, r"reset\(\) raised FileNotFoundError: level.txt"),
     ("Failing", {}, r"RuntimeError: no licence \(at .*tried_environments.py:\d+, in __init__"),
     ("FailingLate", {}, r"instance 1: its step\(\) raised ZeroDivisionError: .* \(at .*tried_environments.py:\d+, in told"),
@@ -384,7 +385,7 @@ def test_nothing_is_left_behind_and_the_runs_folder_is_not_touched(beside, tmp_p
 @pytest.mark.lengthy
 @pytest.mark.parametrize(
     ("environment", "told"),
-    [("Good", "the live page can't show the game: .*Good' .Good. draws no pictures"), ({"id": "CartPole-v1"}, None)],
+    [("Good", "the live page can't show the game: .*Good' .Good. renders no images"), ({"id": "CartPole-v1"}, None)],
 )
 def test_a_game_that_the_live_page_can_not_show_is_named(environment, told, beside):
     found = words(configured(beside, environment, monitor={}), serious=False)
@@ -417,4 +418,4 @@ def test_what_is_played_is_tried_with_its_film(beside, tmp_path):
 
     plain["environment"] |= {"id": None, "factory": "tried_environments:Good"}
     (refused,) = words(RunConfig.from_plain(plain, beside), serious=True)
-    assert "Good' (Good) draws no pictures" in refused
+    assert "Good' (Good) renders no images" in refused

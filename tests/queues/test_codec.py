@@ -182,7 +182,7 @@ def header_of(name: str = "weights", dtype: str = "<f4", shape: tuple[int, ...] 
     ids=["objects", "text", "dates", "negative size"],
 )
 def test_arrays_that_no_message_has_are_refused(header: dict[str, Any]):
-    with pytest.raises(ShapeError, match=r"'weights'.*can't be in a message"):
+    with pytest.raises(ShapeError, match=r"'weights'.*can't be sent in a message"):
         codec.offsets(header)
 
 

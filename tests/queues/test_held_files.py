@@ -40,7 +40,7 @@ def test_a_file_that_is_held_for_good_is_named_with_what_to_do():
     with pytest.raises(PermissionError, match=r"results/a") as caught:
         once_released(file.replace, file.pauses.append)
     assert sum(file.pauses) == pytest.approx(5, abs=0.1)
-    assert "another program has had it open" in str(caught.value)
+    assert "another program has kept the file open" in str(caught.value)
     assert "close that program" in str(caught.value)
 
 

@@ -129,7 +129,7 @@ async def test_a_sender_whose_receiver_is_killed_gets_queue_closed():
             waiting = asyncio.create_task(sender.put(numbered(2)))
             await asyncio.sleep(0)
             process.kill()
-            with pytest.raises(QueueClosed, match="its receiver is gone"):
+            with pytest.raises(QueueClosed, match="its receiver disappeared"):
                 await waiting
             with pytest.raises(QueueClosed):
                 sender.put_nowait(Barrier(0))

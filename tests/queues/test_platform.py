@@ -103,7 +103,7 @@ def test_connected_sockets_send_small_messages_at_once_also_where_they_are_those
 
 @pytest.mark.windows
 def test_memory_for_which_there_is_no_room_is_refused_with_what_to_do():
-    with pytest.raises(OSError, match="make the paging file larger"):
+    with pytest.raises(OSError, match="enlarge the paging file"):
         create_segment(1 << 46).map()
 
 
@@ -237,7 +237,7 @@ def _target(segment: Segment) -> str:
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room is set aside otherwise")
 @pytest.mark.parametrize(
-    ("number", "cure"), [(errno.ENOSPC, "let TMPDIR name another folder"), (errno.EFBIG, r"\(ulimit -f\)")]
+    ("number", "cure"), [(errno.ENOSPC, "set TMPDIR to another folder"), (errno.EFBIG, r"\(ulimit -f\)")]
 )
 def test_a_folder_without_room_for_shared_memory_is_named_with_what_to_do(monkeypatch, number, cure):
     def fail(*_: object) -> None:
@@ -245,7 +245,7 @@ def test_a_folder_without_room_for_shared_memory_is_named_with_what_to_do(monkey
 
     monkeypatch.setenv("HEADRACE_PLATFORM", "plain")
     monkeypatch.setattr(os, "posix_fallocate", fail)
-    with pytest.raises(OSError, match=f"{os.strerror(number)}: no queue of 1,048,576 bytes .*{cure}"):
+    with pytest.raises(OSError, match=f"{os.strerror(number)}: can't create a queue of 1,048,576 bytes .*{cure}"):
         create_segment(1 << 20)
 
 

@@ -17,7 +17,7 @@ from headrace.queues.slabs import LinkSpec, TooLargeError, pieces
 def test_links_that_could_deadlock_are_refused_with_the_reason():
     with pytest.raises(ValueError, match="maxlen must be at least 1, got 0"):
         LinkSpec(0, SLAB)
-    with pytest.raises(ValueError, match="with none to spare the link could never be full"):
+    with pytest.raises(ValueError, match="without a spare slab the link could never be full"):
         LinkSpec(2, SLAB, spare=0)
     with pytest.raises(ValueError, match="slab_bytes is 4096, but one message needs 5000 bytes"):
         LinkSpec(2, SLAB, min_bytes=5000)

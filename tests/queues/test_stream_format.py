@@ -87,7 +87,7 @@ def test_frame_too_large_for_readers_is_refused_by_the_writer(monkeypatch):
     monkeypatch.setattr(stream_format, "MAX_FRAME_BYTES", 1000)
     array = np.zeros(1000, np.uint8)
     table = {"arrays": [["a", array.dtype.str, [1000]]]}
-    with pytest.raises(StreamError, match="at most 1,000 are"):
+    with pytest.raises(StreamError, match="the maximum is 1,000"):
         pack_frame(MESSAGE, table, table, [array])
 
 

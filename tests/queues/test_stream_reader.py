@@ -239,7 +239,7 @@ def test_a_frame_that_was_taken_out_is_noticed(recording, tmp_path):
     reader = StreamReader(path)
     assert [frame.sequence for frame in reader] == [0]
     assert reader.damage is not None
-    assert "missing or doubled" in reader.damage
+    assert "missing or duplicated" in reader.damage
 
 
 def test_bytes_behind_the_end_are_reported_and_no_message_is_lost(recording):
@@ -267,7 +267,7 @@ def test_a_damaged_header_is_a_stream_error_that_says_where(recording):
         (b"behaviors:\n  Ball: {}\n" * 50, "not a stream: it begins with b'behavior'"),
         (b"{", "not a stream"),
         (MAGIC.replace(b"\r\n", b"\n") + bytes(100), "not a stream"),
-        (MAGIC[:5], "cut after 5 bytes"),
+        (MAGIC[:5], "truncated after 5 bytes"),
         (PREAMBLE.pack(MAGIC, 2) + bytes(100), "format version 2, expected 1"),
         (PREAMBLE.pack(MAGIC, 1) + bytes(100), "header frame at byte 12"),
     ],
@@ -392,7 +392,7 @@ def _meta(**changes: Any) -> dict[str, Any]:
 )
 def test_content_that_no_writer_makes_is_a_stream_error_after_the_good_frames(tmp_path, data):
     got: list[int] = []
-    with pytest.raises(StreamError, match=r"a\.stream: the frame at byte [\d,]+ can't be a recorded message"):
+    with pytest.raises(StreamError, match=r"a.stream: the frame at byte [\d,]+ is not a recorded message"):
         got.extend(f.sequence for f in StreamReader(after_one_message(tmp_path / "a.stream", data)))
     assert got == [0]
 

@@ -195,7 +195,7 @@ def test_an_installed_package_already_in_use_is_not_replaced_by_a_file_of_its_na
 
     write(tmp_path, numpy="class Mine: pass\n")
 
-    with pytest.raises(LoadError, match=r"numpy\.py was not used, because its name is taken: rename it"):
+    with pytest.raises(LoadError, match=r"numpy\.py was not used, because another module has the same name: rename it"):
         load_attribute("numpy:Mine", tmp_path, "stage")
     assert sys.modules["numpy"] is numpy
 
@@ -245,8 +245,8 @@ def test_a_missing_module_is_reported_with_a_suggestion(tmp_path):
         load_attribute("my_stagse:Clip", tmp_path, "stage")
 
     assert str(caught.value) == (
-        f"stage 'my_stagse:Clip': no module named 'my_stagse' is in {tmp_path} or {Path.cwd()}, or is installed; "
-        "did you mean 'my_stages'?"
+        f"stage 'my_stagse:Clip': no module named 'my_stagse' is in {tmp_path} or {Path.cwd()} or installed; did you "
+        "mean 'my_stages'?"
     )
 
 
@@ -343,7 +343,7 @@ def test_a_plugin_that_two_packages_offer_is_refused(tmp_path):
         (tmp_path / name).mkdir()
         offer(tmp_path / name, f"clip = {name}_stages:Clip", name=name)
 
-    with pytest.raises(LoadError, match=r"different things by this name \(one_stages:Clip, two_stages:Clip\)"):
+    with pytest.raises(LoadError, match=r"different objects with this name \(one_stages:Clip, two_stages:Clip\)"):
         load_plugin("headrace.stages", "clip")
 
 

@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     unity.add_argument("--companions", type=int, default=1, help="play only once so many of a run are connected")
     unity.add_argument("--communication-version", help="1.5.0, or one that nobody speaks if it is to be wrong")
     unity.add_argument("--package-version", default="3.0.0")
-    unity.add_argument("--lacks", nargs="*", default=[], help="capabilities that it doesn't declare")
+    unity.add_argument("--lacks", nargs="*", default=[], help="capabilities that it does not declare")
     unity.add_argument("--step-ms", type=float, default=0.0, help="what a step costs at least")
     unity.add_argument("--stats", action="store_true", help="send statistics of all aggregations at each episode's end")
     unity.add_argument("--echo", action="store_true", help="take only actions that repeat what the agent has seen")

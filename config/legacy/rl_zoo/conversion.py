@@ -68,7 +68,7 @@ def convert_entry(document: Document, asked: EntryRequest) -> ConvertedEntry:
         writing.top.put("pipeline.max_policy_lag", 0, entry.whole, _IN_TURN)
     writing.top.put("checkpoint_settings.run_id", f"{behavior}-{entry.algorithm}", entry.whole)
     if entry.name and entry.name != entry.env_id:
-        notes.warn(entry.whole, "--id", f"{entry.env_id} has no entry; that of '{entry.name}' is converted")
+        notes.warn(entry.whole, "--id", f"{entry.env_id} has no entry, so the entry '{entry.name}' is converted")
     return ConvertedEntry(document, writing.top.data, notes, _header(entry, writing), tuple(writing.left_out))
 
 
@@ -80,7 +80,7 @@ def _header(entry: Entry, writing: Writing) -> str:
     for title, parts in (
         ("No equivalent, so the run trains differently:", writing.left_out),
         ("Different from Stable-Baselines3's defaults, which the entry does not change:", writing.otherwise),
-        ("No effect on what is learned:", writing.idle),
+        ("No effect on learning:", writing.idle),
     ):
         lines += [title, *(f"  {part}" for part in dict.fromkeys(parts))] if parts else []
     return "".join(f"# {line}\n" for line in lines)
@@ -91,7 +91,7 @@ def _convert_ppo(writing: Writing, given: Mapping[str, Given]) -> None:
     steps, batch = _number(writing, given, "n_steps", 2048), _number(writing, given, "batch_size", 64)
     rollout = steps.value * envs.value
     least = min(batch.value, rollout)
-    less = f"{batch}, of which a rollout of n_steps × n_envs has {rollout}" if least < batch.value else ""
+    less = f"{batch}; a rollout of n_steps × n_envs has {rollout}" if least < batch.value else ""
     writing.put("hyperparameters.batch_size", least, batch, less)
     writing.put("hyperparameters.buffer_size", rollout, steps, f"{steps} × {envs}")
     writing.settle(keys.PPO, _without(given, (*_SEPARATELY, *_OF_PPO)), {})
@@ -127,11 +127,11 @@ def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
     if unit not in ("step", "episode") or not (_is_count(every) and every > 0 and _is_count(each) and each >= -1):
         writing.wrong(
             freq if freq.written else updates,
-            f"'{freq}' and '{updates}' do not fit; expected whole numbers, or [1, episode]",
+            f"'{freq}' and '{updates}' are not valid; expected whole numbers, or [1, episode]",
         )
         return
     if each == 0:
-        writing.leave_out(updates, "a round has at least one update")
+        writing.leave_out(updates, "a round needs at least one update")
         each = 1
     if unit == "episode":
         writing.put("hyperparameters.update_at", "episode_end", freq)
@@ -149,7 +149,7 @@ def _convert_frequencies(writing: Writing, given: Mapping[str, Given]) -> None:
         writing.put("hyperparameters.gradient_steps", steps if each == -1 else each, updates)
         writing.top.put("pipeline.max_policy_lag", 0, freq.old, _IN_TURN)
     else:
-        comment = "" if every == 1 else f"{freq}, {updates}: as many updates, after a few steps at a time"
+        comment = "" if every == 1 else f"{freq}, {updates}: the same number of updates, after a few steps at a time"
         writing.put("hyperparameters.steps_per_update", integral(steps / each) if each > 0 else 1, updates, comment)
 
 
@@ -161,11 +161,11 @@ def _convert_noise(writing: Writing, given: Mapping[str, Given], rollout: int | 
         return
     own = integral(freq.value)
     if not _is_count(own):
-        writing.wrong(freq, f"{in_words(own)} does not fit; expected a whole number")
+        writing.wrong(freq, f"{in_words(own)} is not valid; expected a whole number")
         return
     lasts = [each for each in (own, rollout) if each is not None and each > 0]
     drawn = min(lasts, default=-1)
-    comment = "" if drawn == own else f"{freq}; there each rollout begins with new noise"
+    comment = "" if drawn == own else f"{freq}; in Stable-Baselines3, each rollout begins with new noise"
     writing.put("network_settings.gsde.sample_freq", drawn, freq, comment)
 
 
@@ -173,7 +173,9 @@ def _convert_policy(writing: Writing, given: Mapping[str, Given], table: Mapping
     policy = given.get("policy") or writing.default("policy", "MlpPolicy")
     arguments = writing.expression(given["policy_kwargs"]) if "policy_kwargs" in given else {}
     if policy.value not in _POLICIES:
-        writing.leave_out(policy, "only Stable-Baselines3's own policies are known; see network_settings.network")
+        writing.leave_out(
+            policy, "only Stable-Baselines3's own policies can be converted; see network_settings.network"
+        )
     if policy.value == "CnnPolicy":
         arguments = _convert_pictures(writing, arguments, policy, on_policy=table is keys.PPO_POLICY)
         done = {"net_arch", "activation_fn"} - arguments.keys()
@@ -192,13 +194,13 @@ def _convert_pictures(
     except ValueError as error:
         writing.leave_out(layers, str(error))
         own = of_critic = []
-    behind = f"and {layers}" if own else "here a layer of as many follows"
+    behind = f"and {layers}" if own else "here a layer of that size follows"
     comment = f"NatureCNN's {_PICTURES} features; {behind}"
     writing.put("network_settings.hidden_units", [_PICTURES, *own], layers, comment)
     if of_critic != own:
         writing.put("network_settings.critic_hidden_units", [_PICTURES, *of_critic], layers)
     if on_policy and own:
-        apart = "actor and critic, which have layers of their own, see by a NatureCNN each, and share none"
+        apart = "actor and critic have separate layers and separate NatureCNNs"
         writing.otherwise.append(f"share_features_extractor: {apart}")
     elif on_policy:
         writing.put("hyperparameters.shared_critic", True, policy, "CnnPolicy: actor and critic share NatureCNN")
@@ -230,7 +232,7 @@ def _number(writing: Writing, given: Mapping[str, Given], key: str, default: int
     found = given.get(key) or writing.default(key, default)
     value = integral(found.value)
     if not _is_count(value) or value < 1:
-        writing.wrong(found, f"{in_words(value)} does not fit; expected a whole number above 0")
+        writing.wrong(found, f"{in_words(value)} is not valid; expected a whole number above 0")
         value = default
     return replace(found, value=value)
 

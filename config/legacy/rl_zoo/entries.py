@@ -70,13 +70,13 @@ def find_entry(document: Document, asked: EntryRequest) -> Entry:
     """
     entries = _entries(document)
     if not is_rl_zoo(document):
-        raise NoEntryError("--id and --algo go with a file of rl-baselines3-zoo, whose entries have n_timesteps")
+        raise NoEntryError("--id and --algo are only for files of rl-baselines3-zoo, whose entries have n_timesteps")
     if asked.env_id is None:
         listed = [name for name in entries if name not in ("", _FOR_ATARI, _FOR_ALL)]
         names = "" if "" in entries else f"; it has entries for {', '.join(listed) or 'all environments'}"
-        raise NoEntryError(f"is a file of rl-baselines3-zoo: name the environment, as in '{HOW}'{names}")
+        raise NoEntryError(f"is a file of rl-baselines3-zoo; name the environment, as in '{HOW}'{names}")
     if asked.env_id in (_FOR_ATARI, _FOR_ALL):
-        raise NoEntryError(f"'{asked.env_id}' is no environment; name one that the entry is meant for, with --id")
+        raise NoEntryError(f"'{asked.env_id}' is not an environment; name one to which the entry applies, with --id")
     name = _name_for(asked.env_id, entries)
     values = entries[name]
     whole = OldValue(document.data, document)
@@ -123,8 +123,11 @@ def _algorithm(asked: str | None, file: str, values: Collection[str]) -> str:
     guessed = [*sorted(named, key=len, reverse=True)[:1], *by_keys]
     found = [asked] if asked is not None else guessed[:1]
     if not found:
-        raise NoEntryError("neither its name nor its keys tell the algorithm; add --algo ppo or --algo sac")
+        raise NoEntryError("neither its name nor its keys identify the algorithm; add --algo ppo or --algo sac")
     if found[0] not in _HERE:
         how = "--algo names" if asked is not None else "its name says"
-        raise NoEntryError(f"{how} {found[0]}, which has no counterpart; those that are converted: {', '.join(_HERE)}")
+        raise NoEntryError(
+            f"{how} {found[0]}, which has no counterpart here; the algorithms that can be converted are: "
+            f"{', '.join(_HERE)}"
+        )
     return found[0]

@@ -12,7 +12,7 @@ from typing import Any
 
 _LONGEST = 10_000
 _MOST = 2**63
-_EXPECTED = "expected dict(…), lists, numbers, texts and names such as nn.ReLU"
+_EXPECTED = "expected dict(…), lists, numbers, strings and names such as nn.ReLU"
 
 
 class Name(str):
@@ -34,7 +34,7 @@ def read_expression(text: str) -> Any:
             warnings.simplefilter("ignore")  # about unknown escapes
             return _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"is no expression of Python's ({type(error).__name__}); {_EXPECTED}") from error
+        raise ValueError(f"is not a Python expression ({type(error).__name__}); {_EXPECTED}") from error
 
 
 def _value(node: ast.expr) -> Any:
@@ -55,11 +55,11 @@ def _value(node: ast.expr) -> Any:
             return Name(node.id)
         case ast.Attribute():
             return Name(f"{_value(node.value)}.{node.attr}")
-    raise ValueError(f"holds a {type(node).__name__} of Python's, which is not evaluated; {_EXPECTED}")
+    raise ValueError(f"holds a {type(node).__name__}, which is not evaluated; {_EXPECTED}")
 
 
 def _key(key: ast.expr | str | None) -> str:
     found = key.value if isinstance(key, ast.Constant) else key
     if isinstance(found, str):
         return found
-    raise ValueError(f"has a key that is no text; {_EXPECTED}")
+    raise ValueError(f"has a key that is not a string; {_EXPECTED}")

@@ -197,7 +197,7 @@ SAC: Mapping[str, Key] = {
 SAC_HINDSIGHT: Mapping[str, Key] = {
     "goal_selection_strategy": Key("hyperparameters.hindsight.goals", "future", write=_strategy),
     "n_sampled_goal": Key("hyperparameters.hindsight.per_transition", 4),
-    "copy_info_dict": Key(None, False, why="`compute_reward` gets empty infos"),
+    "copy_info_dict": Key(None, False, why="`compute_reward` receives empty infos"),
     "handle_timeout_termination": Key(None, True, why="Headrace never treats a time limit as a termination"),
     **dict.fromkeys(("online_sampling", "max_episode_length", "optimize_memory_usage"), _NO_EFFECT),
 }
@@ -205,7 +205,7 @@ SAC_HINDSIGHT: Mapping[str, Key] = {
 
 _POLICY: Mapping[str, Key] = {
     "use_expln": Key("network_settings.gsde.use_expln", False, needs="use_sde"),
-    "normalize_images": Key(None, True, why="Headrace divides images of bytes by 255"),
+    "normalize_images": Key(None, True, why="Headrace divides uint8 images by 255"),
     "optimizer_class": Key(IDLE, "Adam", write=_adam),
     "features_extractor_class": Key(None, why="'network_settings', or a custom 'network' in it, define the layers"),
     "features_extractor_kwargs": Key(None, why="'network_settings' define the layers"),

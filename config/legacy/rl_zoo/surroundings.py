@@ -92,7 +92,7 @@ def _wrap(writing: Writing, given: Mapping[str, Given], wrappers: list[tuple[str
             origins.append(f"{short}{' (keep_dim: false, to be stacked)' if kept != arguments else ''}")
     if stack is not None and stack.value not in (None, 1):
         if pictures and not any(each["use"].endswith(f":{_GREY}") for each in ours):
-            writing.leave_out(stack, f"only grey pictures can be stacked here; {_GREY} in env_wrapper makes such")
+            writing.leave_out(stack, f"only greyscale images can be stacked here; add {_GREY} to env_wrapper")
         else:
             arguments = {"stack_size": integral(stack.value), "padding_type": "zero"}
             ours.append({"use": "gymnasium.wrappers:FrameStackObservation", "with": arguments})
@@ -123,5 +123,6 @@ def _classes(given: Given | None, writing: Writing) -> Iterator[tuple[str, dict[
             yield name, arguments or {}, given
         else:
             writing.wrong(
-                given, f"{in_words(each)} does not fit; expected package.module.Class, or it with its arguments"
+                given,
+                f"{in_words(each)} is not valid; expected package.module.Class, or a map from it to its arguments",
             )

@@ -80,7 +80,7 @@ class Writing:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            self.wrong(given, f"{in_words(value)} does not fit; expected a map, or dict(…) in quotes")
+            self.wrong(given, f"{in_words(value)} is not valid; expected a map, or dict(…) in quotes")
             return {}
         return {key: Given(f"{given.key}.{key}", inner, given.old) for key, inner in value.items()}
 

@@ -36,8 +36,8 @@ class ActingAgents:
                     if len(places) != agents:
                         values = [values[place] for place in places]
             except (IndexError, KeyError):
-                expected = f"those of {len(names)} keys and {agents} agents"
-                raise ValueError(f"actions: none for the key {names[index]!r}; expected {expected}") from None
+                expected = f"actions for {len(names)} keys and {agents} agents"
+                raise ValueError(f"actions: no actions for the key {names[index]!r}; expected {expected}") from None
             columns.append(self._plain(values if isinstance(values, np.ndarray) else np.asarray(values), index, size))
         if len(names) == 1:
             (name,), (column,) = names, columns
@@ -55,7 +55,7 @@ class ActingAgents:
             return list((whole if whole.dtype.kind in "iu" else whole.astype(np.int64)).tolist())
         expected = f"{size} numbers" if size else "one whole number"
         raise ValueError(
-            f"actions: those of the key {self._names[index]!r} have the shape {values.shape}, expected {expected} for "
+            f"actions: those of the key {self._names[index]!r} have the shape {values.shape}; expected {expected} for "
             f"each of {count} agents"
         )
 

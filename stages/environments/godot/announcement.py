@@ -28,8 +28,9 @@ _PICTURE = "2d"
 """Part of the keys of pictures."""
 _TEAM = "?team="
 NO_MASKS = (
-    "games made for Godot RL Agents can't forbid actions, as neither its protocol nor its models know masks; if it is "
-    "none, give the key another name, else use kind: open_protocol, which has masks (docs/protocol.md)"
+    "games made for Godot RL Agents can't forbid actions, because neither its protocol nor its models support masks; "
+    "if the observation is not a mask, rename the key, otherwise use kind: open_protocol, which has masks "
+    "(docs/protocol.md)"
 )
 """The error for a game that sends masks nevertheless."""
 
@@ -66,8 +67,8 @@ def read_announcement(message: Mapping[str, Any]) -> Announcement:
     if count is None or count < 1:
         raise BadAnnouncement(
             f"announces n_agents {message.get('n_agents')!r}: expected at least one agent, a node that extends the "
-            "addon's AIController2D or AIController3D, in the group AGENT and with Control Mode 'Inherit from Sync' or "
-            "'Training'"
+            "addon's AIController2D or AIController3D, in the group AGENT and with the Control Mode 'Inherit from "
+            "Sync' or 'Training'"
         )
     observed = message.get("observation_space")
     if observed is None and "obs_size" in message:  # addons up to November 2021
@@ -81,7 +82,7 @@ def read_announcement(message: Mapping[str, Any]) -> Announcement:
         raise BadAnnouncement(f"announces the agent_policy_names {names!r}: expected a name for each of {count} agents")
     for place, name in enumerate(names):
         if not isinstance(name, str):
-            raise BadAnnouncement(f"announces {name!r} as the policy name of agent {place}: expected a text")
+            raise BadAnnouncement(f"announces {name!r} as the policy name of agent {place}: expected text")
     agents = tuple(map(AgentSpaces, names, observations, actions))
     unsorted = any([*keys] != sorted(keys) for agent in agents for keys in (agent.observations, agent.actions))
     return Announcement(agents, unsorted or "agent_policy_names" in message)
@@ -111,8 +112,8 @@ def behavior_spec(behavior_id: str, agent: AgentSpaces, ordered: bool, pictures:
         kind = space.get("action_type") if isinstance(space, Mapping) else None
         if size is None or size < 1 or kind not in ("continuous", "discrete"):
             raise ProgramRefused(
-                f"{owner}: announces the action {key!r} as {space!r}; expected a size of at least 1 and the "
-                "action_type 'continuous' or 'discrete' from get_action_space()"
+                f"{owner}: announces the action {key!r} as {space!r}; expected a size of at least 1 and an action_type "
+                "of 'continuous' or 'discrete' from get_action_space()"
             )
         announced.append({"name": key, "action_type": kind, "size": size})
         if kind == "discrete":
@@ -149,11 +150,11 @@ def _observation(key: str, space: Any, pictures: str, owner: str) -> Observation
             return ObservationSpec(key, (math.prod(shape),))
     if kind == "repeated":
         raise ProgramRefused(
-            f"{owner}: announces the observation {key!r} as {space!r}; sets of no fixed size are not supported, by "
-            "Godot RL Agents neither: give a fixed number of things, with zeros where there are fewer"
+            f"{owner}: announces the observation {key!r} as {space!r}; sets of variable size are not supported, nor "
+            "does Godot RL Agents support them: send a fixed number of elements, padded with zeros"
         )
     expected = (
-        "a picture has the size [channels, height, width], as its key contains '2d'"
+        "an image with the size [channels, height, width], because its key contains '2d'"
         if is_picture(key)
         else "{'space': 'box', 'size': [n]} or {'space': 'discrete', 'size': n}"
     )
@@ -220,7 +221,7 @@ def behaviors_of_agents(
         if not any(fnmatchcase(policy, pattern) for policy in policies):
             there = ", ".join(dict.fromkeys(policies))
             raise ProgramRefused(
-                f"{owner}: environment.behaviors.{pattern} fits no policy of the game; there are: {there}",
+                f"{owner}: environment.behaviors.{pattern} matches no policy of the game; the policies are: {there}",
                 key=("environment", "behaviors", pattern),
             )
     counts: dict[str, int] = {}
@@ -270,7 +271,7 @@ def assign_agents(
                 who = f"{owner}, behaviour {behavior_id!r}, agent {place}"
                 behavior_spec(behavior_id, agent, announcement.ordered, pictures, who)  # if invalid on its own
                 raise ProgramRefused(
-                    f"{owner}: agents {first_place} and {place} are of one behaviour, {behavior_name(behavior_id)!r}, "
+                    f"{owner}: agents {first_place} and {place} share one behaviour, {behavior_name(behavior_id)!r}, "
                     f"but announce {differs}; give them separate policy names (the property policy_name of their "
                     "AIController)"
                 )

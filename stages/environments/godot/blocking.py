@@ -24,9 +24,9 @@ _MOST_BYTES = 2**30
 _POLL_S = 0.05
 _LAST_WORDS_S = 2.0
 """Time from the end of a connection to the end of its process."""
-_CLOSED = "the environment is closed, or its game has failed; make a new one"
-_OWES = "the game has not answered the last request yet: step_recv comes before anything else is sent"
-_UNASKED = "the game has sent a message that answers nothing"
+_CLOSED = "the environment is closed, or its game has failed; create a new one"
+_OWES = "the game has not answered the last request yet: call step_recv before you send anything else"
+_UNASKED = "the game has sent a message without a request"
 
 
 class GodotEnvError(ConnectionError):
@@ -121,7 +121,7 @@ class BlockingLink:
         if self._socket is None:
             raise GodotEnvError(_CLOSED)
         if not self._owes:
-            raise GodotEnvError("there is no request for the game to answer: step_send comes before step_recv")
+            raise GodotEnvError("the game has no request to answer: call step_send before step_recv")
         while self._have < (wanted := self._wanted()):
             self._have += self._read(self._have)
         have, self._have, self._owes = self._have, 0, False
@@ -164,7 +164,7 @@ class BlockingLink:
         except OSError as error:
             used = error.errno == errno.EADDRINUSE
             what = (
-                "is in use by another program: end that program, or give another port=" if used else f"fails: {error}"
+                "is in use by another program: end that program, or pass another port=" if used else f"fails: {error}"
             )
             raise GodotEnvError(f"port {self._port} {what}") from error
 
@@ -182,16 +182,16 @@ class BlockingLink:
                 return server.accept()[0]
             code = None if self.process is None else self.process.poll()
             if code is not None:
-                raise GodotEnvError(f"the game ended with {describe_exit(code)} before it had connected")
+                raise GodotEnvError(f"the game ended with {describe_exit(code)} before it connected")
             if time.monotonic() > latest:
                 cure = (
                     "press Play in Godot's editor"
                     if self.process is None
-                    else "does it take the port from its arguments?"
+                    else "does it read the port from its arguments?"
                 )
                 raise GodotEnvError(
-                    f"no game has connected to port {self._port} within {self._timeout_s:g} s; its main scene needs a "
-                    f"Sync node with Control Mode 'Training'; {cure}"
+                    f"no game connected to port {self._port} within {self._timeout_s:g} s; its main scene needs a Sync "
+                    f"node with Control Mode 'Training'; {cure}"
                 )
 
     def _read(self, have: int) -> int:
@@ -202,7 +202,7 @@ class BlockingLink:
             self.close()
             raise GodotEnvError(
                 f"the game has not answered within {self._timeout_s:g} s: it hangs, or an error in its scripts "
-                "prevents an answer; DEFAULT_TIMEOUT of GodotEnv sets the limit"
+                "prevents an answer; GodotEnv.DEFAULT_TIMEOUT sets the limit"
             ) from None
         except OSError:
             count = 0
@@ -217,7 +217,7 @@ class BlockingLink:
         (size,) = HEADER.unpack_from(self._buffer)
         if size > _MOST_BYTES:
             self.close()
-            raise GodotEnvError(f"the game has sent no message: its length would be {size:,} bytes")
+            raise GodotEnvError(f"the game has sent an invalid message: its length would be {size:,} bytes")
         if len(self._buffer) < HEADER.size + size + 1:  # one more, to notice unrequested bytes
             self._buffer += bytes(HEADER.size + size + 1 - len(self._buffer))
         return int(HEADER.size + size)

@@ -68,8 +68,8 @@ _INTERNAL = {
 }
 """Names of Godot RL Agents' class that some scripts call or override."""
 _NOT_HERE = (
-    "it is internal to Godot RL Agents' class, and this one does without; use reset, step, step_send, step_recv, call, "
-    "close and connection, or that class itself"
+    "it is internal to Godot RL Agents' class, and this class does not have it; use reset, step, step_send, "
+    "step_recv, call, close and connection, or that class itself"
 )
 
 
@@ -133,7 +133,7 @@ class GodotEnv:
         self.port = port
         command = None
         if env_path is None or env_path == "debug":
-            sys.stderr.write(f"No game was given: press Play in Godot's editor; waiting on port {port}.\n")
+            sys.stderr.write(f"No executable was passed: press Play in Godot's editor; waiting on port {port}.\n")
         else:
             options = tuple(f"--{key}={value}" for key, value in arguments.items())
             build = GodotBuild(
@@ -354,7 +354,7 @@ class GodotEnv:
         if not isinstance(values, list) or len(values) != self.num_envs:
             found = f"{len(values)} entries" if isinstance(values, list) else repr(values)
             raise GodotEnvError(
-                f"the game has sent {found} as {key!r}, expected one for each of {self.num_envs} agents"
+                f"the game has sent {found} as {key!r}; expected one for each of {self.num_envs} agents"
             )
         return values
 
@@ -365,7 +365,7 @@ class GodotEnv:
                 observed[place][key] = _picture(observed[place][key], shape)
             except (KeyError, TypeError, ValueError) as error:
                 raise GodotEnvError(
-                    f"agent {place} has no picture of the announced size {shape} as {key!r}: {error}"
+                    f"agent {place} has no image of the announced size {shape} as {key!r}: {error}"
                 ) from None
         return observed
 

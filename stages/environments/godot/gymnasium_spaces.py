@@ -41,8 +41,8 @@ def flat_space(space: spaces.Dict) -> spaces.Space[Any]:
     for key, part in parts.items():
         if _choices(part) > 2:
             raise NotImplementedError(
-                f"the action {key!r} has {_choices(part)} choices and is combined with continuous ones, which one Box "
-                "can't hold; leave convert_action_space false, or train with environment.kind: godot"
+                f"the action {key!r} has {_choices(part)} choices and is combined with continuous actions, which a "
+                "single Box can't hold; leave convert_action_space false, or train with environment.kind: godot"
             )
     return spaces.Box(-1.0, 1.0, (sum(_width(part) for part in parts.values()),))
 

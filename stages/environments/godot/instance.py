@@ -215,8 +215,8 @@ class GodotInstance(Program[GodotWorker]):
         agent = int(behavior.ids[int(behavior.undone.argmax())])
         log.warning(
             "%s, behaviour %r: agent %d has not been done for %d decisions. An agent that only resets itself does not "
-            "end its episode: its returns are unknown, and its trajectories run across resets. Set done = true when an "
-            "episode ends (reset_after does not), or set environment.max_episode_steps",
+            "end its episode, so its returns are unknown and its trajectories continue across resets. Set done = true "
+            "at the end of each episode (reset_after does not), or set environment.max_episode_steps",
             *(self.name, behavior_id, agent, _LONG),
         )
 
@@ -295,8 +295,8 @@ class ParameterCalls:
             elif name not in self._warned:
                 self._warned.add(name)
                 log.warning(
-                    "%s: the environment parameter %r is %g from now on, but the game keeps the value that it has got "
-                    "at its start, as environment.calls names no method for it",
+                    "%s: the environment parameter %r is now %g, but the game keeps its initial value, because "
+                    "environment.calls names no method for the parameter",
                     *(self._name, name, value),
                 )
         return methods

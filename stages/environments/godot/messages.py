@@ -27,12 +27,12 @@ _NUMBER_KINDS = (int, float)
 TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
 """Keys of infos in newer addons: a time limit truncated the episode; the last observation."""
 OF_OBSERVATIONS = (
-    "look for a division by zero or an error in its get_obs(), which a debug export (--export-debug) names in its log"
+    "look for a division by zero or an error in its get_obs(), which the log of a debug export (--export-debug) shows"
 )
 """Where to look for the cause of a wrong observation."""
 NO_WINDOW = (
-    "an engine without a window draws nothing: set engine_settings.no_graphics to false (--viz), and without a "
-    "display put xvfb-run before the command"
+    "without a window, the engine renders nothing: set engine_settings.no_graphics to false (--viz), or run the "
+    "command with xvfb-run on a machine without a display"
 )
 """Why cameras may fail, and the remedy."""
 HANDSHAKE = orjson.dumps({"type": "handshake", "major_version": "0", "minor_version": "7"})
@@ -162,7 +162,7 @@ class AgentColumns:
                 if not isinstance(values, Mapping) or key not in values
             )
             keys = ", ".join(values) if isinstance(values, Mapping) else shown(values)
-            why = f"it has: {keys}" if keys else f"it has none: {OF_OBSERVATIONS}"
+            why = f"it has: {keys}" if keys else f"it has no observations: {OF_OBSERVATIONS}"
             raise WrongColumn(f"agent {agent}: lacks the observation {key!r} ({why})") from None
         if key in self._choices:
             return self._one_hot(observation, found)
@@ -226,13 +226,13 @@ class AgentColumns:
         for row, (agent, text) in enumerate(zip(self._places, found, strict=True)):
             if not isinstance(text, str):
                 raise WrongColumn(
-                    f"agent {agent}: has {shown(text)} as the picture {observation.name!r}, expected its bytes as a "
-                    f"string of hexadecimal digits; {NO_WINDOW}"
+                    f"agent {agent}: has {shown(text)} as the image {observation.name!r}, expected the image's bytes "
+                    f"as a hexadecimal string; {NO_WINDOW}"
                 )
             try:
                 pictures[row] = read_picture(text, observation.shape, observation.channels_last)
             except WrongPicture as error:
-                raise WrongColumn(f"agent {agent}: has a picture {observation.name!r} {error}") from None
+                raise WrongColumn(f"agent {agent}: has an image {observation.name!r} {error}") from None
         return pictures
 
 
@@ -265,7 +265,7 @@ def action_message(texts: Sequence[bytes]) -> bytes:
 
 def not_a_number(value: Any) -> str:
     """Describe a value in place of a number, for messages."""
-    return "null (NaN in Godot, or nothing)" if value is None else value if isinstance(value, str) else shown(value)
+    return "null (NaN or null in Godot)" if value is None else value if isinstance(value, str) else shown(value)
 
 
 def _float32(numbers: Iterable[Any], count: int) -> NDArray[np.float32]:
@@ -304,7 +304,7 @@ def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDAr
     try:
         data = np.frombuffer(binascii.unhexlify(text), np.uint8)
     except ValueError as error:
-        raise WrongPicture(f"of no such digits: {error}") from None
+        raise WrongPicture(f"that is not hexadecimal: {error}") from None
     if len(data) == math.prod(shape):
         return data.reshape(shape)
     if channels_last and shape[2] in CHANNELS:
@@ -342,7 +342,7 @@ def read_message(content: bytes) -> dict[str, Any]:
     try:
         message = read_json(content)
     except WireError as error:
-        raise WireError(f"has sent what is {error}") from None
+        raise WireError(f"has sent {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise WireError(f"has sent JSON that is not a message (a map with a 'type'): {_excerpt(content)}")
     return message
@@ -366,7 +366,7 @@ def read_json(content: bytes) -> Any:
         return orjson.loads(_NOT_FINITE.sub(rb'"\1"', content))
     except orjson.JSONDecodeError as error:
         at = min(error.pos, len(content))
-        raise WireError(f"no JSON: {error.msg} at byte {at}, near {_excerpt(content, at)}") from None
+        raise WireError(f"invalid JSON: {error.msg} at byte {at}, near {_excerpt(content, at)}") from None
 
 
 def _excerpt(content: bytes, at: int = 0) -> str:

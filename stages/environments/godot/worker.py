@@ -36,14 +36,14 @@ _WORDING = Wording(
     unstarted="Godot's editor",
     invitation=f"Start training by pressing Play in Godot's editor, in a scene with {_SYNC_NODE}.",
     next_start="the next Play",
-    needs=f"has its main scene {_SYNC_NODE}",
+    needs=f"does its main scene have {_SYNC_NODE}",
     argument="--port",
-    late=f"Press Play, in a scene with {_SYNC_NODE}; a game that plays already has to be started again, since it tries "
-    "to connect once, a second after its start",
-    stranger="Is the program on this port really a game with the addon of Godot RL Agents?",
+    late=f"Press Play, in a scene with {_SYNC_NODE}; restart a game that is already running, since it tries to connect "
+    "only once, a second after its start",
+    stranger="Is the program on this port really a game with the Godot RL Agents addon?",
     paused="its scene is paused, or an error in its scripts prevents an answer",
-    taken_port="The editor calls this one, so end what listens there, most likely another training; or export the game "
-    "and train with --env, on a port chosen by --base-port",
+    taken_port="The editor always uses this port, so end the program that listens there, most likely another training "
+    "run; or export the game and train with --env, on a port chosen by --base-port",
 )
 ENGINE = "Godot"
 _WITHOUT_WINDOW = ("--disable-render-loop", "--headless")
@@ -119,7 +119,7 @@ class GodotWorker(GameWorker):
         try:
             await self._connected()
             self._server.send(HANDSHAKE)
-            message = await self._ask(ENV_INFO, "env_info", "has connected, but says nothing of its agents")
+            message = await self._ask(ENV_INFO, "env_info", "has connected, but has not announced its agents")
             try:
                 announcement = read_announcement(message)
             except BadAnnouncement as error:
@@ -135,11 +135,11 @@ class GodotWorker(GameWorker):
         return announcement
 
     def _suspicion(self) -> str:
-        return f"; its agents observe pictures, and {NO_WINDOW}" if self._blind else ""
+        return f"; its agents observe images, and {NO_WINDOW}" if self._blind else ""
 
     async def reset(self) -> dict[str, Any]:
         """Reset all agents; returns the answer. Raises as `step`."""
-        return await self._ask(RESET, "reset", "has not answered a reset")
+        return await self._ask(RESET, "reset", "has not answered a reset request")
 
     async def step(self, message: bytes) -> dict[str, Any]:
         """Let the agents act, by a message from `columns.action_message`; returns the answer.
@@ -152,6 +152,6 @@ class GodotWorker(GameWorker):
 
     async def call(self, method: str) -> list[Any]:
         """Call a method of all agents; returns their results. Raises as `step`."""
-        message = await self._ask(call_of(method), "call", f"has not answered the call of {method!r}")
+        message = await self._ask(call_of(method), "call", f"has not answered a call of {method!r}")
         returned = message.get("returns")
         return returned if isinstance(returned, list) else []

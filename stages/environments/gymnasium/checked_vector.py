@@ -118,17 +118,18 @@ class CheckedVector:
             return
         if isinstance(envs, AsyncVectorEnv):
             log.warning(
-                "environment_parameters: %s runs in separate processes (AsyncVectorEnv), which they don't reach, so "
-                "they have no effect; use vectorization_mode: sync (actors are processes already)",
+                "environment_parameters: %s runs in separate processes (AsyncVectorEnv), which don't receive the "
+                "parameters, so they have no effect; use vectorization_mode: sync (actors already run in separate "
+                "processes)",
                 self._name,
             )
             return
         self._parameters = parameters
         if self.mode is not AutoresetMode.DISABLED:
             log.warning(
-                "environment_parameters: %s starts episodes by itself (autoreset mode %s), so it gets them only when "
-                "all instances are reset, as with a lesson's require_reset: true; with autoreset mode DISABLED, or as "
-                "single environments, it gets them at each episode",
+                "environment_parameters: %s starts episodes itself (autoreset mode %s), so it receives the parameters "
+                "only when all instances are reset, as with a lesson's require_reset: true; with autoreset mode "
+                "DISABLED, or as single environments, it receives them at every episode",
                 *(self._name, self.mode.name),
             )
 
@@ -172,15 +173,14 @@ class CheckedVector:
         finals = infos.get("final_obs")
         if finals is None:
             raise BrokenEnvironmentError(
-                f"{self._name}: its autoreset mode is SAME_STEP, but at an episode's end "
-                f"infos['final_obs'] is missing (there are: {', '.join(infos) or 'none'}); is "
-                "metadata['autoreset_mode'] right?"
+                f"{self._name}: its autoreset mode is SAME_STEP, but at an episode's end infos['final_obs'] is missing "
+                f"(found: {', '.join(infos) or 'none'}); is metadata['autoreset_mode'] right?"
             )
         if not isinstance(finals, np.ndarray) or finals.dtype != object:
             return self._extract("step", take_rows(self.spaces.observation_space, finals, ended), ended)
         chosen = [finals[i] for i in ended]
         if any(final is None for final in chosen):
-            raise BrokenEnvironmentError(f"{self._name}: an instance ended without its infos['final_obs']")
+            raise BrokenEnvironmentError(f"{self._name}: an instance ended its episode without infos['final_obs']")
         space = self._envs.single_observation_space
         batch = stack(space, chosen, "step()", lambda row: self._who(None if row is None else int(ended[row])))
         return self._extract("step", batch, ended)
@@ -239,8 +239,8 @@ class CheckedVector:
         if isinstance(result, tuple) and len(result) == values and isinstance(result[-1], Mapping):
             return result
         raise BrokenEnvironmentError(
-            f"{self._name}: its {call}() returned {described(result)}; expected {values}, the last of them a dict of "
-            "infos, as from a gymnasium.vector.VectorEnv"
+            f"{self._name}: its {call}() returned {described(result)}; expected {values}, with a dict of infos last, "
+            "as from a gymnasium.vector.VectorEnv"
         )
 
     def _extract(self, call: str, raw: Any, instances: NDArray[np.intp] | None = None) -> tuple[Array, ...]:
@@ -259,8 +259,8 @@ class CheckedVector:
             error = raised
         space = batch_space(self._envs.single_observation_space, count)
         problem = observation_problem(space, raw, f"{call}()") or (
-            f"an observation from {call}() does not fit its space {self._envs.single_observation_space}"
-            f"{f': {describe_fault(error)}' if error else ''}"
+            f"an observation from {call}() is not in its space "
+            f"{self._envs.single_observation_space}{f': {describe_fault(error)}' if error else ''}"
         )
         raise BrokenEnvironmentError(f"{self._name}: {problem}") from error
 

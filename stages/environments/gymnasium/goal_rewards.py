@@ -52,8 +52,8 @@ class GymnasiumGoalRewards:
             env, self._close = make_single(self._request)
             if env is None:
                 raise StageError(
-                    f"{self._name}: hindsight needs a single environment to ask for rewards, and there are only "
-                    "vectorised ones; give single environments, or leave hindsight out"
+                    f"{self._name}: hindsight needs a single environment to compute rewards, and there are only "
+                    "vectorised ones; use single environments, or leave hindsight out"
                 )
             env.reset(seed=seed)
         self._spaces = [_goal_space(env, key, size, self._name) for key in (ACHIEVED_GOAL, DESIRED_GOAL)]
@@ -111,6 +111,6 @@ def _goal_space(env: Any, key: str, size: int, name: str) -> Any:
     if isinstance(space, Box | MultiBinary) and prod(space.shape) == size:
         return space
     raise StageError(
-        f"{name}: its observation '{key}' is of the space {space}; hindsight expects a Box or MultiBinary of {size} "
-        "numbers; change it by a wrapper, or leave hindsight out"
+        f"{name}: its observation '{key}' has the space {space}; hindsight expects a Box or MultiBinary of {size} "
+        "numbers; change it with a wrapper, or leave hindsight out"
     )

@@ -153,8 +153,8 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
             for i, env in enumerate(self.envs):
                 if env.observation_space != space:
                     raise BrokenEnvironmentError(
-                        f"{self._label(i)}: its observation_space was {space} when it was made, and is "
-                        f"{env.observation_space} now; set it only once, in __init__"
+                        f"{self._label(i)}: its observation_space was {space} at first, and is now "
+                        f"{env.observation_space}; set it only once, in __init__"
                     ) from error
             raise
 

@@ -56,7 +56,7 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
             return factory.check_own_group(env, settings, name)
         if not isinstance(env, Env | VectorEnv):
             raise LoadError(
-                f"{name} gave {type_of(env)}; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
+                f"{name} returned {type_of(env)}; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an "
                 f"EnvironmentGroup (num_envs, behavior_specs, reset, step, close){advice_for_class(env)}"
             )
         singles = not isinstance(env, VectorEnv)  # EnvPool's classes are both kinds

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.stages.environments.resetting import taken_by
 
-OLD_STEP = "four are Gym's old API: split `done` into terminated (the task ended) and truncated (time ran out)"
+OLD_STEP = "four values are Gym's old API: split `done` into terminated (the task ended) and truncated (time ran out)"
 
 
 def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
@@ -21,19 +21,23 @@ def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
     new = version.startswith("0.26") if seeded is None else seeded
     converter = "GymV26Environment-v0" if new else "GymV21Environment-v0"
     return (
-        "environments of the old package gym are converted by the package shimmy: "
-        f'environment: {{id: "shimmy:{converter}", options: {{env_id: "{env_id}"}}}} if gym has registered it, '
-        f'otherwise a factory that returns gymnasium.make("{converter}", env=YourEnv()) after import shimmy'
+        f'the package shimmy converts environments of the old package gym: environment: {{id: "shimmy:{converter}", '
+        f'options: {{env_id: "{env_id}"}}}} if gym has registered the environment, otherwise a factory that returns '
+        f'gymnasium.make("{converter}", env=YourEnv()) after import shimmy'
     )
 
 
 def advice_for_class(env: Any) -> str:
     """Advice for an object of the package `gym`, a class, or an object with the same methods; empty for others."""
     if isinstance(env, type):
-        return ". It is a class; return an object of it"
+        return ". It is a class; return an instance of the class"
     if not any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
         alike = all(hasattr(env, name) for name in ("reset", "step", "observation_space", "action_space"))
-        return ". Derive its class from gymnasium.Env: reset returns two values, step five" if alike else ""
+        return (
+            (". Derive its class from gymnasium.Env, with a reset that returns two values and a step that returns five")
+            if alike
+            else ""
+        )
     env_id = getattr(getattr(env, "spec", None), "id", None) or "…"
     reset = getattr(getattr(env, "unwrapped", env), "reset", None)
     return f"; {conversion(env_id, callable(reset) and 'seed' in taken_by(reset))}"

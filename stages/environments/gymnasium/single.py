@@ -38,8 +38,8 @@ def prepared(env: AnyEnv, name: str) -> AnyEnv:
     """
     if isinstance(env.unwrapped, VectorEnv):
         raise StageError(
-            f"{name}: making one of it gave a vector environment ({type(env.unwrapped).__name__}); expected single "
-            "environments, or a factory that returns it, with an argument num_envs"
+            f"{name}: creating one instance returned a vector environment ({type(env.unwrapped).__name__}); expected a "
+            "single environment, or a factory with an argument num_envs that returns the vector environment"
         )
     for which in ("observation_space", "action_space"):
         if problem := space_problem(getattr(env, which, None), which):
@@ -88,7 +88,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             result = method()
             if result_problem(self.env, call, result):
-                raise ValueError("what it returned does not fit")
+                raise ValueError("the number of returned values is wrong")
         except Exception as error:
             blame(self.env, self._name, call, result, error, arguments)
         return result
@@ -140,7 +140,7 @@ def result_problem(layer: Any, call: str, result: Any) -> str | None:
     if call == "reset" and (not isinstance(result, tuple) or len(result) != 2):
         old = "" if isinstance(result, tuple) or result is None else f"; {conversion()}"
         return (
-            f"its reset() returned {described(result)}; expected two values, the observation and a dict of info: write "
+            f"its reset() returned {described(result)}; expected two values, an observation and an info dict: write "
             f"`return observation, {{}}`{old}"
         )
     if call == "step" and (not isinstance(result, tuple) or len(result) != 5):

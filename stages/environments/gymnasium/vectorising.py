@@ -99,14 +99,16 @@ def vectorise(
     if isinstance(env, VectorEnv):
         if wrap is not None:
             env.close()
-            raise StageError(f"{name} gave a vector environment, but environment.wrappers wrap single ones; wrap in it")
+            raise StageError(
+                f"{name} returned a vector environment, but environment.wrappers apply to single environments; wrap "
+                "the environments inside it"
+            )
         if env.num_envs == num_envs:
             return env
         env.close()
         raise StageError(
-            f"{name} gave a vector environment of {env.num_envs} instances where {num_envs} are wanted; "
-            f"let it take an argument num_envs"
-            f"{f', or set environment.options.num_envs: {num_envs}' if takes_any(make) else ''}"
+            f"{name} returned a vector environment of {env.num_envs} instances, but {num_envs} are needed; add an "
+            f"argument num_envs to it{f', or set environment.options.num_envs: {num_envs}' if takes_any(make) else ''}"
         )
     try:
         singles = [env, *(make() for _ in range(num_envs - 1))]
@@ -123,7 +125,7 @@ def _who_registers(env_id: str) -> str:
     """Describe what the module before the colon registers, or that a module must be named."""
     module, _, registered = env_id.rpartition(":")
     if not module:
-        return f"An environment of your own is registered by a module, named before a colon: my_module:{registered}"
+        return f"Name the module that registers your own environment before a colon: my_module:{registered}"
     package = module.partition(".")[0]
     points = {each: spec.entry_point for each, spec in gymnasium.registry.items()}
     own = [
@@ -146,8 +148,8 @@ def _register(env_id: str, name: str) -> None:
         gymnasium.register_envs(importlib.import_module(module))
     except ImportError as error:
         raise StageError(
-            f"{name} comes with the package {distribution}, which can't be imported ({error}); install it with: "
-            f"python -m pip install {distribution}"
+            f"{name} belongs to the package {distribution}, which can't be imported ({error}); install it with: python "
+            f"-m pip install {distribution}"
         ) from error
 
 
@@ -175,12 +177,12 @@ def _make(
         options = {"disable_env_checker": True, **options}  # `checks` has clearer messages
         envs = _in_turn((gymnasium.make(env_id, **options) for _ in range(num_envs)), wrap, name)
         if own and lacks:
-            log.info("%s is stepped by single environments (sync): its vectorised implementation %s.", env_id, lacks)
+            log.info("%s runs as single environments (sync): its vectorised implementation %s.", env_id, lacks)
         return envs
     if wrap is not None and mode == "vector_entry_point":
         raise StageError(
-            "environment.wrappers wrap single environments, of which vectorization_mode 'vector_entry_point' has "
-            "none; leave one of the two out"
+            "environment.wrappers apply to single environments, and vectorization_mode 'vector_entry_point' has no "
+            "single environments; leave one of the two out"
         )
     if mode != "vector_entry_point":
         wrappers: Any = [*([wrap] if wrap is not None else []), partial(CheckedEnv, name=name)]
@@ -196,8 +198,8 @@ def _check_it_has_a_window(envs: AnyVectorEnv, env_id: str) -> None:
     if HUMAN not in envs.metadata.get("render_modes", ()):
         envs.close()
         raise StageError(
-            f"environment.options: the vectorised implementation of {env_id} has no window, so render_mode human does "
-            "not go with vectorization_mode 'vector_entry_point'; leave one of the two out"
+            f"environment.options: the vectorised implementation of {env_id} has no window, so render_mode human can't "
+            "be combined with vectorization_mode 'vector_entry_point'; leave one of the two out"
         )
 
 

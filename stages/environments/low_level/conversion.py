@@ -46,7 +46,7 @@ def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
         if not 1 <= len(observation.shape) <= 3 or min(observation.shape) < 1:
             raise StageError(
                 f"{label}: {behavior_id}'s observation {observation.name!r} has the shape {observation.shape}; "
-                "expected a vector (rank 1), a set of things (rank 2) or a picture (rank 3)"
+                "expected a vector (rank 1), a set of elements (rank 2) or an image (rank 3)"
             )
     return BehaviorSpec(behavior_id, observations, actions, grouped=True)
 
@@ -111,7 +111,7 @@ class _StepsReader:
         ids = self._column(steps, "agent_id", np.int32, None, kind)
         count = len(ids)
         if len(np.unique(ids)) != count:
-            raise self._broken(f"{kind}.agent_id has an agent twice: {ids.tolist()}")
+            raise self._broken(f"{kind}.agent_id contains an agent twice: {ids.tolist()}")
         return _StepColumns(
             ids,
             self._finite(self._column(steps, "reward", np.float32, count, kind), f"{kind}.reward", ids),
@@ -139,7 +139,9 @@ class _StepsReader:
         try:
             branches = [mask] if isinstance(mask, np.ndarray) else mask
             allowed = [~np.asarray(branch, np.bool_).reshape(count, -1) for branch in branches]
-            reader = MaskReader.of_branches(self._spec.actions, "at least one that is false, as true forbids")
+            reader = MaskReader.of_branches(
+                self._spec.actions, "at least one false value, because true forbids a choice"
+            )
             return reader.read(allowed[0] if len(allowed) == 1 else tuple(allowed), count)
         except MaskError as error:
             row = "" if error.row is None else f" of row {error.row}"
@@ -154,7 +156,7 @@ class _StepsReader:
         if values is None and optional:
             return np.zeros(count or 0, dtype)
         if values is None:
-            raise self._broken(f"get_steps gave {kind} ({type(steps).__name__}) without {name}")
+            raise self._broken(f"get_steps returned {kind} ({type(steps).__name__}) without {name}")
         try:
             with np.errstate(over="ignore"):  # `_finite` reports an overflow
                 column = np.asarray(values).astype(dtype).reshape(-1)

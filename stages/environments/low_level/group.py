@@ -76,8 +76,8 @@ class LowLevelGroup:
         """Send parameters over the environments' side channels."""
         if not self._bridges:
             log.warning(
-                "environment_parameters: there is no way to send them to %s, so they have no effect; let its factory "
-                "take side_channels and pass them on to the environment",
+                "environment_parameters have no effect, because they can't be sent to %s; add a parameter "
+                "side_channels to its factory and pass it on to the environment",
                 self._name,
             )
         for bridge in self._bridges:
@@ -228,7 +228,7 @@ def _make(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> 
     missing += [] if hasattr(env, "behavior_specs") else ["behavior_specs"]
     if missing:
         raise LoadError(
-            f"{name} gave {type_of(env)}, which has no {', '.join(missing)}; expected an object with the "
-            "interface of ML-Agents' BaseEnv"
+            f"{name} returned {type_of(env)}, which lacks {', '.join(missing)}; expected an object with the interface "
+            "of ML-Agents' BaseEnv"
         )
     return env

@@ -83,7 +83,7 @@ class _Columns:
             raise MessageError(f"has sent {shown(part)} as {where}: expected a map of columns")
         unknown = [str(key) for key in part if key not in known]
         if unknown:
-            raise MessageError(f"has sent {', '.join(unknown)} in {where}: expected no keys but {', '.join(known)}")
+            raise MessageError(f"has sent {', '.join(unknown)} in {where}: expected only the keys {', '.join(known)}")
         self.ids = self._ids()
 
     def observation(self, index: int) -> Array:
@@ -145,7 +145,7 @@ class _Columns:
 
     def _ids(self) -> NDArray[np.int32]:
         if "ids" not in self._part:
-            raise MessageError(f"has sent {self._where} without 'ids': expected those of its agents")
+            raise MessageError(f"has sent {self._where} without 'ids': expected the ids of its agents")
         sent = self._part["ids"]
         ids = self._from_bytes(sent, "int32", "ids") if isinstance(sent, bytes | str) else _numbers(sent)
         if not len(ids):
@@ -180,7 +180,7 @@ class _Columns:
             raise MessageError(f"has sent {shown(sent)} as {self._where}.{what}: expected a list of numbers, or bytes")
         if values.size != size:
             each = f", {per_agent} for each of {_counted(count, 'agent')}" if count else ""
-            raise MessageError(f"has sent {found} as {self._where}.{what}: expected {size} in all{each}")
+            raise MessageError(f"has sent {found} as {self._where}.{what}: expected {size} in total{each}")
         flat = values.reshape(-1)
         if flat.dtype == np.uint8 and dtype == "uint8":
             return flat  # all bytes of a picture are valid
@@ -205,7 +205,7 @@ class _Columns:
                 return MessageError(
                     f"{self._agent(agent)} {_counted(len(flat), 'number')} as {what}, expected {per_agent}"
                 )
-        return MessageError(f"has sent in {self._where}.{what} values that are not numbers")
+        return MessageError(f"has sent values in {self._where}.{what} that are not numbers")
 
     def _from_bytes(self, sent: bytes | str, dtype: str, what: str) -> Array:
         try:
@@ -271,7 +271,7 @@ def read_state(message: Mapping[str, Any], specs: Mapping[str, BehaviorSpec]) ->
     """
     unknown = [str(key) for key in message if key not in _KEYS]
     if unknown:
-        raise MessageError(f"has sent {', '.join(unknown)} in a state: expected no keys but {', '.join(_KEYS)}")
+        raise MessageError(f"has sent {', '.join(unknown)} in a state: expected only the keys {', '.join(_KEYS)}")
     agents = message.get("agents", {})
     if not isinstance(agents, Mapping):
         raise MessageError(f"has sent {repr(agents)[:60]} as agents: expected a map by behaviour")

@@ -67,8 +67,8 @@ class _Shown:
                 self._heard[agent] = self._states
             elif self._heard.pop(agent, None) is None:
                 raise MessageError(
-                    f"has ended agent {agent} of {self.spec.behavior_id}, which has not requested a decision since it "
-                    "ended before, or never: an episode begins where an agent asks"
+                    f"has ended agent {agent} of {self.spec.behavior_id}, which has not requested a decision since its "
+                    "last end, or has never requested one: an episode begins with an agent's request"
                 )
             if length >= 0:
                 self.rewarded |= reward != 0
@@ -189,7 +189,7 @@ async def check_game(worker: OpenWorker, steps: int) -> AsyncIterator[Line]:
             yield line
         await trainer.step({"difficulty": 0.5})
         await trainer.step()
-        yield Line("ok", "takes environment parameters between steps")
+        yield Line("ok", "accepts environment parameters between steps")
         again = await trainer.reset({"difficulty": 1.0}, _SEED)
         yield Line("ok", f"answers a second reset: {_asking(trainer.asking)}")
         if _without_ids(first) != _without_ids(again):
@@ -202,7 +202,7 @@ async def check_game(worker: OpenWorker, steps: int) -> AsyncIterator[Line]:
             late = took >= _END_S
             yield Line("FAIL" if late else "ok", f"{'does not end' if late else 'ends'} within {_END_S:g} s of close")
     except ProgramEnded as end:
-        yield Line("note", f"{end}; what comes behind it was not tested")
+        yield Line("note", f"{end}; the tests after that did not run")
     except StageError as error:
         yield Line("FAIL", str(error))
     finally:
@@ -219,13 +219,13 @@ def _summed_up(trainer: RandomTrainer, steps: int) -> Iterator[Line]:
     if trainer.idle > steps / 2:
         yield Line(
             "note",
-            f"in {trainer.idle:,} of {steps:,} states no agent needed a decision: "
-            "an agent requests one to begin its next episode",
+            f"in {trainer.idle:,} of {steps:,} states, no agent requested a decision: "
+            "an agent must request one to begin its next episode",
         )
 
 
 def _asking(count: int) -> str:
-    return "1 agent asks for a decision" if count == 1 else f"{count} agents ask for a decision"
+    return "1 agent requests a decision" if count == 1 else f"{count} agents request a decision"
 
 
 def _too_small(spec: BehaviorSpec) -> Iterator[str]:
@@ -237,8 +237,8 @@ def _too_small(spec: BehaviorSpec) -> Iterator[str]:
             fitting = [name for name, encoder in IMAGE_ENCODERS.items() if min(sides) >= encoder.smallest_side]
             cure = f"set network_settings.vis_encode_type to {fitting[0]}" if fitting else "announce it as a vector"
             yield (
-                f"{spec.behavior_id}: the picture {seen.name!r} is smaller than {needed} × {needed}, the minimum of "
-                f"the default networks: {cure}"
+                f"{spec.behavior_id}: the image {seen.name!r} is smaller than {needed} × {needed}, the minimum of the "
+                f"default networks: {cure}"
             )
 
 
@@ -250,14 +250,14 @@ def _notes(seen: _Shown) -> list[str]:
     if seen.decisions and not seen.returns:
         notes.append(f"{name}: no episode has ended, so returns are unknown; send 'ended'")
     if seen.decisions and not seen.rewarded:
-        notes.append(f"{name}: all rewards were 0; nothing can be learned unless some are not")
+        notes.append(f"{name}: all rewards were 0; learning needs some rewards other than 0")
     if seen.decisions and not seen.changed:
-        notes.append(f"{name}: what its agents observe has never changed")
+        notes.append(f"{name}: its agents' observations have never changed")
     if silent := seen.silent():
         agents = ", ".join(map(str, silent[:5])) + (", …" if len(silent) > 5 else "")
         notes.append(
-            f"{name}: neither requested a decision nor ended for over {_LONG_SILENT} states: {agents}; "
-            "one that leaves has to end"
+            f"{name}: neither requested a decision nor ended for over {_LONG_SILENT} states: {agents}; an agent that "
+            "leaves must end first"
         )
     return notes
 

@@ -76,7 +76,7 @@ def _spec(behavior_id: str, announced: Any) -> BehaviorSpec:
     names = [observation.name for observation in spec.observations]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise MessageError(f"announces two observations {twice!r} in {where}: expected another name for each")
+        raise MessageError(f"announces two observations {twice!r} in {where}: expected unique names")
     return spec
 
 
@@ -89,7 +89,7 @@ def _check_teams(specs: Mapping[str, BehaviorSpec]) -> None:
             if getattr(spec, what) != getattr(other, what):
                 raise MessageError(
                     f"announces other {what} in behaviors.{behavior_id} than in behaviors.{other.behavior_id}: teams "
-                    "share a policy, so what they announce has to be the same"
+                    "share a policy, so their announcements must be the same"
                 )
 
 
@@ -102,8 +102,8 @@ def _observation(announced: Any, index: int, behavior: str) -> ObservationSpec:
     whole = isinstance(shape, list) and all(_is_whole(length) and length > 0 for length in shape)
     if not whole or not 1 <= len(shape or ()) <= 3 or math.prod(shape or ()) > _MOST_NUMBERS:
         raise MessageError(
-            f"announces {shape!r} as {where}.shape: expected one number for a vector, two for a set of things, three "
-            "for a picture"
+            f"announces {shape!r} as {where}.shape: expected one number for a vector, two for a set of elements, three "
+            "for an image"
         )
     number = announced.get("type", "float32")
     if number not in _TYPES:
@@ -133,19 +133,22 @@ def _actions(announced: Any, behavior: str) -> ActionSpec:
     if isinstance(continuous, list):
         names, continuous = tuple(map(str, continuous)), len(continuous)
     if not _is_whole(continuous) or continuous < 0:
-        raise MessageError(f"announces {continuous!r} as {where}.continuous: expected their number, or their names")
+        raise MessageError(
+            f"announces {continuous!r} as {where}.continuous: expected the number of continuous actions, or their names"
+        )
     branch_names: tuple[str, ...] = ()
     if isinstance(discrete, Mapping):
         branch_names, discrete = tuple(map(str, discrete)), list(discrete.values())
     if not isinstance(discrete, list) or not all(_is_whole(choices) and choices > 0 for choices in discrete):
         raise MessageError(
-            f"announces {discrete!r} as {where}.discrete: expected the number of choices of each, as a list or by name"
+            f"announces {discrete!r} as {where}.discrete: expected the number of choices of each discrete action, as a "
+            "list or by name"
         )
     if not continuous and not discrete:
         raise MessageError(f"announces no {where}: expected at least one action")
     masked = bool(announced.get("masked", False))
     if masked and not discrete:
-        raise MessageError(f"announces {where}.masked without discrete actions, which alone can be masked")
+        raise MessageError(f"announces {where}.masked without discrete actions, and only those can be masked")
     return ActionSpec(continuous, tuple(discrete), masked=masked, continuous_names=names, branch_names=branch_names)
 
 
@@ -153,7 +156,7 @@ def _known(found: Mapping[Any, Any], expected: Collection[str], where: str) -> N
     unknown = [str(key) for key in found if key not in expected]
     if unknown:
         names = ", ".join(map(repr, unknown))
-        raise MessageError(f"announces the unknown {names} in {where}: expected no keys but {', '.join(expected)}")
+        raise MessageError(f"announces the unknown {names} in {where}: expected only the keys {', '.join(expected)}")
 
 
 def _is_whole(value: Any) -> bool:
@@ -184,9 +187,9 @@ def decode(content: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise MessageError(f"has sent {_no_json(content, error)}") from None
     except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a map as a key
-        raise MessageError(f"has sent what is not msgpack: {error}; it begins with {content[:_SHOWN]!r}") from None
+        raise MessageError(f"has sent invalid msgpack: {error}; it begins with {content[:_SHOWN]!r}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise MessageError(f"has sent what is not a message (a map with a 'type'): {repr(message)[:_SHOWN]}")
+        raise MessageError(f"has sent something that is not a message (a map with a 'type'): {repr(message)[:_SHOWN]}")
     return message
 
 
@@ -197,9 +200,9 @@ def _no_json(content: bytes, error: orjson.JSONDecodeError) -> str:
         text = content.decode()
     except UnicodeDecodeError as broken:
         at, excerpt = broken.start, content[max(0, broken.start - _SHOWN // 2) :][:_SHOWN]
-        return f"what is neither JSON, which is UTF-8, nor msgpack: byte {at} is not a character, in {excerpt!r}"
+        return f"data that is neither JSON (in UTF-8) nor msgpack: byte {at} is not a character, in {excerpt!r}"
     begin = max(0, error.pos - _SHOWN // 2)
-    what = f"what is not JSON: {error.msg} at character {error.pos}, in {text[begin : begin + _SHOWN]!r}"
+    what = f"invalid JSON: {error.msg} at character {error.pos}, in {text[begin : begin + _SHOWN]!r}"
     if text[error.pos :].lstrip("-").startswith(("NaN", "Infinity", "nan", "inf")):
-        return f"{what}; a number is not finite: look for a division by zero"
+        return f"{what}; a number in it is not finite: look for a division by zero"
     return what

@@ -110,7 +110,12 @@ class WebSocketServer(GameServer):
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         origin = request.headers.get("Origin", "null")
         if origin != "null" and urlsplit(origin).hostname not in _LOCAL:
-            log.warning("A page of %s calls port %d, and is turned away: only %s's may.", origin, self.port, LOCALHOST)
+            log.warning(
+                "Rejected a connection from a page of %s to port %d: only pages of %s are allowed.",
+                origin,
+                self.port,
+                LOCALHOST,
+            )
             raise web.HTTPForbidden(text=f"pages of {origin} are not allowed to connect to this port")
         if self._taken:
             self._warn_of_second()

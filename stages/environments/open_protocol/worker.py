@@ -40,8 +40,8 @@ _WORDING = Wording(
     next_start="its next start",
     needs="does it connect and send a hello",
     argument="--trainer=tcp://… or ws://…",
-    late="Start it, and let it call that port; docs/protocol.md describes what it has to say",
-    stranger="Is it really a game that calls this port?",
+    late="Start it and let it connect to that port; docs/protocol.md describes the messages that it must send",
+    stranger="Is the program on this port really a game?",
     paused="or an error in its code prevents an answer",
     taken_port="End that program, most likely another training run, or choose another port with --base-port",
 )
@@ -105,16 +105,16 @@ class OpenWorker(GameWorker):
     def check(self, message: dict[str, Any], kind: str) -> None:
         """Check a message's kind and number; a game may instead report its end, or an error."""
         if message["type"] == "close":
-            raise ProgramEnded(f"{self.name} has ended: {message.get('reason') or 'it said so'}")
+            raise ProgramEnded(f"{self.name} has ended: {message.get('reason') or 'it gave no reason'}")
         if message["type"] == "error":
-            raise MessageError(f"has failed: {message.get('message') or 'it said so'}")
+            raise MessageError(f"has failed: {message.get('message') or 'it gave no reason'}")
         super().check(message, kind)
         number = message.get("number")
         if kind == "state" and (isinstance(number, bool) or number != self._asked):
             what = "without a number" if number is None else f"with the number {repr(number)[:60]}"
             raise MessageError(
-                f"has sent a state {what}, expected {self._asked}, that of the last reset or act: each is answered "
-                "once, and in order"
+                f"has sent a state {what}, expected {self._asked}, the number of the last reset or act: answer each "
+                "request once, and in order"
             )
 
     def say_goodbye(self) -> None:
@@ -133,7 +133,7 @@ class OpenWorker(GameWorker):
         """
         try:
             await self._connected()
-            message = await self._answer("hello", "has connected, but says no hello")
+            message = await self._answer("hello", "has connected, but has not sent a hello")
             try:
                 hello = read_hello(message)
             except MessageError as error:  # another start would get the same announcement
@@ -156,7 +156,7 @@ class OpenWorker(GameWorker):
         request = self._request("reset", parameters=dict(parameters))
         if seed is not None:
             request["seed"] = seed
-        return await self._ask(encode(request, self._form), "state", "has not answered a reset")
+        return await self._ask(encode(request, self._form), "state", "has not answered a reset request")
 
     async def step(self, actions: Mapping[str, Any], parameters: Mapping[str, float] | None = None) -> dict[str, Any]:
         """Let agents act, and wait for the next state.

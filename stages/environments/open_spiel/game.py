@@ -58,7 +58,7 @@ class OpenSpielGame:
             raise StageError(f"{name} is a mean field game, which has no individual players", key=_GAME)
         if not (of.provides_information_state_tensor or of.provides_observation_tensor):
             raise StageError(
-                f"{name} gives its players no numbers to observe: it has neither an information state tensor nor an "
+                f"{name} has nothing for its players to observe: it has neither an information state tensor nor an "
                 "observation tensor",
                 key=_GAME,
             )
@@ -69,13 +69,15 @@ class OpenSpielGame:
         self._informed = bool(of.provides_information_state_tensor)
         self.draws = bool(of.chance_mode == kind.ChanceMode.SAMPLED_STOCHASTIC)
         if self.draws and _SEED not in of.parameter_specification:
-            raise StageError(f"{name} draws what chance does by itself, and takes no {_SEED} to repeat it", key=_GAME)
+            raise StageError(
+                f"{name} samples chance events itself, and has no {_SEED} to make them reproducible", key=_GAME
+            )
         try:
             shape = game.information_state_tensor_shape() if self._informed else game.observation_tensor_shape()
             self._action_space = spaces.Discrete(game.num_distinct_actions())
             game.new_initial_state().legal_actions_mask(0)
         except pyspiel.SpielError as error:
-            raise StageError(f"{name} has no numbered actions, or nothing to observe: {error}", key=_GAME) from error
+            raise StageError(f"{name} has no numbered actions, or no observations: {error}", key=_GAME) from error
         self._observation_space = spaces.Box(-np.inf, np.inf, tuple(shape), np.float32)
 
     def observation_space(self, agent: Any) -> spaces.Box:
@@ -129,11 +131,13 @@ def find_game(reference: str, options: Mapping[str, Any], folder: Path | None = 
             import_module(module or "open_spiel.python.games", folder, name)
         known = {each.short_name: each.parameter_specification for each in pyspiel.registered_games()}
         if short not in known:
-            raise LoadError(f"{name}: there is no such game{suggest(short, known) or f'; there are: {_listed(known)}'}")
+            raise LoadError(
+                f"{name}: this game does not exist{suggest(short, known) or f'; there are: {_listed(known)}'}"
+            )
         try:
             written = pyspiel.game_parameters_from_string(short + bracket + rest)
         except (RuntimeError, ValueError) as error:
-            raise LoadError(f"{name}: expected a name, or such as {short}(players=2): {error}") from error
+            raise LoadError(f"{name}: expected a name, or a call such as {short}(players=2): {error}") from error
     del written["name"]
     parameters = {key: _fitting(key, value, known[short], name) for key, value in options.items()}
     try:
@@ -142,7 +146,7 @@ def find_game(reference: str, options: Mapping[str, Any], folder: Path | None = 
         said = " ".join(str(error).split())
         why = said.partition(" ")[2] if said.startswith("/") else said  # a line of its source
         takes = f"; its parameters: {_listed(known[short])}" if known[short] else ""
-        raise StageError(f"{name} can't be made: {why}{takes}", key=_OPTIONS) from error
+        raise StageError(f"{name} can't be created: {why}{takes}", key=_OPTIONS) from error
     return OpenSpielGame(made, name)
 
 
@@ -150,7 +154,7 @@ def _fitting(key: str, value: Any, defaults: Mapping[str, Any], name: str) -> An
     """Convert a parameter to the type that OpenSpiel expects."""
     where = f"environment.options: {name}"
     if key == _SEED:
-        raise StageError(f"{where}: {_SEED} follows from the run's seed; leave it out", key=(*_OPTIONS, key))
+        raise StageError(f"{where}: the run sets {_SEED} from its own seed; leave it out", key=(*_OPTIONS, key))
     if key not in defaults:
         hint = suggest(key, defaults) or f"; it takes {_listed(defaults) or 'none'}"
         raise StageError(f"{where} takes no {key!r}{hint}", key=(*_OPTIONS, key))

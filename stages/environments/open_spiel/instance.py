@@ -38,7 +38,7 @@ class GameInstance(Instance):
         """Begin an episode."""
         if options:
             raise StageError(
-                f"environment_parameters: {self._game.name} takes none, as its parameters are fixed "
+                f"environment_parameters: {self._game.name} accepts none, because its parameters are fixed "
                 f"(environment.options); leave {', '.join(options)} out"
             )
         self._random.seed(seed)

@@ -96,7 +96,7 @@ class BehaviorSpaces:
             return self._spaces.extract(batch, who)
         except (LookupError, TypeError, ValueError) as error:
             raise BrokenEnvironmentError(
-                f"{self.owner}: an observation of {self.behavior} does not fit its space {self._seen_space}: "
+                f"{self.owner}: an observation of {self.behavior} is not in its space {self._seen_space}: "
                 f"{describe_error(error)}"
             ) from error
 

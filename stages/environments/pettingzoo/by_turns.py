@@ -73,7 +73,7 @@ class TurnInstance(Instance):
                 return [*time_steps, time_step]
             if any(other.agent == time_step.agent for other in time_steps):
                 raise BrokenEnvironmentError(
-                    f"{self._name}: agent '{time_step.agent}' was stepped with None at its end, and is still selected"
+                    f"{self._name}: agent '{time_step.agent}' was stepped with None at its end, but is still selected"
                 )
             time_steps.append(copied(time_step))
             self._last.pop(time_step.agent, None)
@@ -114,7 +114,7 @@ class TurnInstance(Instance):
             if not (terminated or truncated):
                 self._warn(
                     "gone",
-                    "agent '%s' is gone from agents, but neither terminated nor truncated, so its end counts as "
+                    "agent '%s' is no longer in agents, but neither terminated nor truncated, so its end counts as "
                     "truncated",
                     agent,
                 )

@@ -239,8 +239,8 @@ class PettingZooGroup:
         alike = assignment.symmetric
         if self._wants_rotation and not alike:
             raise StageError(
-                f"{self._name}: environment.rotate_sides: its sides can't be changed, since there is one only or they "
-                "have different behaviours; leave it out"
+                f"{self._name}: environment.rotate_sides: the sides can't be swapped, because there is only one side "
+                "or the sides have different behaviours; leave it out"
             )
         self._rotates = alike if self._wants_rotation is None else self._wants_rotation
         roles = assignment.roles
@@ -308,7 +308,7 @@ class PettingZooGroup:
         self._add_rows(env_id, time_steps, tick)
         if self._instances[env_id].over:
             raise BrokenEnvironmentError(
-                f"{self._name}: an episode was over at its reset, before any agent could act: agents is empty; "
+                f"{self._name}: an episode ended at its reset, before any agent could act, because agents is empty; "
                 "expected the agents that act first"
             )
 

@@ -100,12 +100,14 @@ def maker_of(env_id: str, api: Api, folder: Path | None, name: str) -> Make:
     offered = {kind: function for kind, function in _FUNCTIONS.items() if callable(getattr(module, function, None))}
     if not offered:
         raise LoadError(
-            f"{name}: module {env_id!r} has neither parallel_env() nor env(), and so is not a PettingZoo environment; "
-            "to call something else in it, use environment.factory: module:callable"
+            f"{name}: module {env_id!r} has neither parallel_env() nor env(), so it is not a PettingZoo environment; "
+            "to call another function in it, use environment.factory: module:callable"
         )
     if api != "auto" and api not in offered:
         other = next(iter(offered))
-        raise StageError(f"{name}: environment.api: it has no {_FUNCTIONS[api]}(); use '{other}', or leave it out")
+        raise StageError(
+            f"{name}: environment.api: it has no {_FUNCTIONS[api]}(); use '{other}', or leave environment.api out"
+        )
     make: Make = getattr(module, offered[next(iter(offered)) if api == "auto" else api])
     return make
 
@@ -172,8 +174,8 @@ def _check_api(env: Any, api: Api, name: str) -> None:
     if api not in ("auto", found):
         convert = "aec_to_parallel" if found == "aec" else "parallel_to_aec"
         raise StageError(
-            f"{name}: environment.api: it goes by '{found}', not '{api}'; leave it out, or put "
-            f"pettingzoo.utils.conversions:{convert} under environment.wrappers"
+            f"{name}: environment.api: its API is '{found}', not '{api}'; leave it out, or add "
+            f"pettingzoo.utils.conversions:{convert} to environment.wrappers"
         )
 
 
@@ -196,7 +198,7 @@ def _registered(env_id: str, api: Api, name: str) -> Make:
         return partial(_from_registry, pettingzoo, kind, env_id, name)
     kinds = "" if api == "auto" else f" with environment.api: {api}"
     hint = suggest(env_id, names) or f"; there are: {', '.join(sorted(set(names))) or 'none'}"
-    raise LoadError(f"{name}: PettingZoo has registered no such environment{kinds}{hint}")
+    raise LoadError(f"{name}: PettingZoo has not registered this environment{kinds}{hint}")
 
 
 def _from_registry(pettingzoo: Any, kind: str, env_id: str, name: str, **options: Any) -> Any:

@@ -91,7 +91,7 @@ class ParallelInstance(Instance):
             if (steps := steps + 1) > _LONGEST_PAUSE:
                 raise BrokenEnvironmentError(
                     f"{self._name}: none of agents ({', '.join(map(str, left))}) has had an observation for "
-                    f"{_LONGEST_PAUSE} steps; expected one of each that is to act"
+                    f"{_LONGEST_PAUSE} steps; expected an observation of every agent that can act"
                 )
             more, left = self._advance({})
             time_steps = [*time_steps, *more]
@@ -186,8 +186,8 @@ class ParallelInstance(Instance):
                     there = ", ".join(str(each) for each in seen if seen[each] is not None) or "none"
                     self._warn(
                         "unseen",
-                        "agent '%s' is in agents, but has no observation (there are: %s), so it pauses: it gets no "
-                        "action until it has one",
+                        "agent '%s' is in agents, but has no observation (found: %s), so it pauses: it receives no "
+                        "action until it has an observation",
                         *(agent, there),
                     )
                 continue
@@ -199,11 +199,11 @@ class ParallelInstance(Instance):
     def _note_absence(self, agent: Agent, decided: bool, goes_on: bool) -> None:
         if not goes_on and decided:
             raise BrokenEnvironmentError(
-                f"{self._name}: agent '{agent}' is gone from agents, but neither terminated nor truncated"
+                f"{self._name}: agent '{agent}' is no longer in agents, but neither terminated nor truncated"
             )
-        how = "so it pauses: it gets no action until it is there again" if goes_on else "so its end counts as truncated"
+        how = "so it pauses: it receives no action until it returns" if goes_on else "so its end counts as truncated"
         self._warn(
-            f"gone {goes_on}", f"agent '%s' is gone from agents, but neither terminated nor truncated, {how}", agent
+            f"gone {goes_on}", f"agent '%s' is no longer in agents, but neither terminated nor truncated, {how}", agent
         )
 
     def _note_new_life(self, agent: Agent) -> None:
@@ -212,8 +212,8 @@ class ParallelInstance(Instance):
         self._lives[agent] = self._steps, lives + 1 if step == self._steps - 1 else 1
         if self._lives[agent][1] >= _MOST_LIVES:
             raise BrokenEnvironmentError(
-                f"{self._name}: agent '{agent}' has ended in {_MOST_LIVES} steps in a row, and is still in agents; "
-                "remove agents from it that have finished; it must be empty when the game is over"
+                f"{self._name}: agent '{agent}' has ended in {_MOST_LIVES} steps in a row, but is still in agents; "
+                "remove finished agents from agents, which must be empty when the game is over"
             )
         self._warn(
             "lives",

@@ -105,7 +105,7 @@ class RoleAssignment:
         """
         for agent in agents:
             if not isinstance(agent, Hashable) or list(agents).count(agent) > 1:
-                raise StageError(f"{self._owner}: agent '{agent}': expected ids that are hashable, each of one agent")
+                raise StageError(f"{self._owner}: agent '{agent}': expected hashable ids, each for one agent")
         patterns = {agent: self._pattern(agent) for agent in agents}
         if everybody:
             self._check_patterns(agents, set(patterns.values()))
@@ -169,12 +169,14 @@ class RoleAssignment:
                 continue
             if any(_fits(agent, pattern) for agent in agents):
                 raise StageError(
-                    f"{self._owner}: {_KEY}.{pattern}: all its agents fit patterns before it; the first that fits "
-                    "counts, so put the more specific ones first",
+                    f"{self._owner}: {_KEY}.{pattern}: earlier patterns match all its agents; the first match counts, "
+                    "so put specific patterns first",
                     key=(*_PATH, pattern),
                 )
             hint = suggest(pattern, map(_pattern_for, agents)) or f"; there are: {_listed(agents)}"
-            raise StageError(f"{self._owner}: {_KEY}.{pattern}: fits none of its agents{hint}", key=(*_PATH, pattern))
+            raise StageError(
+                f"{self._owner}: {_KEY}.{pattern}: matches none of its agents{hint}", key=(*_PATH, pattern)
+            )
 
     def _check_spaces(self, names: Mapping[Agent, str]) -> None:
         """Check that agents of one behaviour, which share a network, have equal spaces."""

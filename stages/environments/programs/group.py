@@ -197,7 +197,7 @@ class ProgramGroup:
             finished, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if self._given_up in finished:
                 names = [self._instances[self._under_way[task]].name for task in waiting]
-                raise EnvironmentEnded(f"{', '.join(names) or 'a program'} was still in a step when the run was to end")
+                raise EnvironmentEnded(f"{', '.join(names) or 'a program'} was still in a step when the run had to end")
             done |= finished
         return done
 
@@ -234,12 +234,12 @@ class ProgramGroup:
             refusal = None if self._editor else budget.refusal(self._clock())  # a person starts the Editor
             if refusal is None:
                 budget.spend(self._clock())
-                again = "waiting for its next start" if self._editor else f"starting it again (restart {budget.count})"
-                log.info("%s: %s, as env_settings.on_close is restart.", end, again)
+                again = "waiting for its next start" if self._editor else f"restarting it (restart {budget.count})"
+                log.info("%s: %s, because env_settings.on_close is restart.", end, again)
                 self._lost.append(index)
                 self._send(index, instance.begin())
                 return
-        why = f"{end}" if refusal is None else f"{end}, and is not started again: {refusal}"
+        why = f"{end}" if refusal is None else f"{end}, and is not restarted again: {refusal}"
         self._closed[index] = asyncio.create_task(instance.close(_END_S))
         if not self._others_play(index):
             raise EnvironmentEnded(why)

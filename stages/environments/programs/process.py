@@ -148,9 +148,12 @@ def describe_exit(returncode: int) -> str:
 def _cure(error: OSError) -> str:
     match error:
         case OSError(errno=8):  # ENOEXEC, which has no separate class
-            return " It isn't a program for this machine: build for this system, or begin a script with `#!`"
+            return " It isn't a program for this machine: build for this system, or start a script with `#!`"
         case OSError() if getattr(error, "winerror", 0) == 740:  # ERROR_ELEVATION_REQUIRED
-            return " It asks for an administrator's rights: build it without, or run this in an administrator's console"
+            return (
+                " It requires administrator rights: build it without that requirement, or run this command in an "
+                "administrator's console"
+            )
         case PermissionError() if sys.platform != "win32":
             return " It isn't executable: `chmod +x` it"
     return ""
@@ -179,8 +182,8 @@ def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Pa
     looked = ", ".join(dict.fromkeys(looked_at))
     why = _built_for_another(path, platform) or _is_a_folder(path, platform) or _has_backslashes(path, platform)
     raise ProgramRefused(
-        f"no {engine} executable at {path}: none of {looked} is a file.{why} "
-        f"The path is taken from {surroundings().folder}; give it with --env or env_settings.env_path"
+        f"no {engine} executable at {path}: none of {looked} is a file.{why} The path is relative to "
+        f"{surroundings().folder}; set it with --env or env_settings.env_path"
     )
 
 
@@ -213,7 +216,7 @@ def _built_for_another(path: Path, platform: str) -> str:
     for extension, system in ((".app", "darwin"), (".exe", "win32"), (".x86_64", "linux")):
         found = bare.with_name(f"{bare.name}{extension}")
         if system != platform and found.exists():
-            return f" {found} is a build for another system than this one ({platform}): build for this one."
+            return f" {found} is a build for a different system; build it for this one ({platform})."
     return ""
 
 
@@ -232,12 +235,12 @@ def _is_a_folder(path: Path, platform: str) -> str:
         return ""
     programs = [str(program) for program in _programs_in(folder, platform)]
     meant = "one of the programs" if len(programs) > 1 else "the program"
-    return f" It is a folder; meant is {meant} in it{': ' if programs else ''}{', '.join(programs)}."
+    return f" It is a folder; give {meant} in it{': ' if programs else ''}{', '.join(programs)}."
 
 
 def _has_backslashes(path: Path, platform: str) -> str:
     """A hint if the path has Windows' separators on another system."""
-    return " Only Windows separates folders by \\; write /." if platform != "win32" and "\\" in str(path) else ""
+    return " Only Windows uses \\ between folders; write /." if platform != "win32" and "\\" in str(path) else ""
 
 
 def tail(path: Path | None, lines: int = 15) -> str:

@@ -126,8 +126,8 @@ class GameServer(ABC):
 
     def _warn_of_second(self) -> None:
         log.warning(
-            "A second program calls port %d, at which a game is connected: it is turned away. Each build needs its "
-            "own port (env_settings.base_port), and one game can't be trained by two runs.",
+            "Rejected a second connection to port %d, to which a game is already connected. Each build needs its own "
+            "port (env_settings.base_port), and two runs can't train the same game.",
             self.port,
         )
 

@@ -124,7 +124,7 @@ class ProgramWorker:
             return self._names.taken_port
         return (
             "End that program, or choose other ports with --base-port (env_settings.base_port); worker n takes "
-            "base_port + n, and with base_port 0 each takes one that is free"
+            "base_port + n, and with base_port 0 each worker takes a free port"
         )
 
 
@@ -184,7 +184,7 @@ class GameWorker(ProgramWorker):
                 self.say_goodbye()
             if self._process is not None and not await self._process.exited(patience_s if listens else 0):
                 late = "after the request" if listens else "with its answer"
-                log.warning("%s didn't end within %g s %s, and is killed", self.name, patience_s, late)
+                log.warning("%s did not end within %g s %s; killing it", self.name, patience_s, late)
         await self._release()
 
     async def _answered(self, patience_s: float) -> bool:
@@ -232,7 +232,7 @@ class GameWorker(ProgramWorker):
                     break
                 if not done:
                     log.info(
-                        "%s still waits for %s; Ctrl-C ends the run, with a checkpoint.",
+                        "%s is still waiting for %s; Ctrl-C ends the run, with a checkpoint.",
                         *(self.name, self._wording.next_start),
                     )
         finally:
@@ -245,9 +245,9 @@ class GameWorker(ProgramWorker):
         if self._launch is None:
             raise self._broken(f"hasn't connected within {self.timeout_s:g} s. {self._wording.late}")
         raise self._broken(
-            f"hasn't connected within {self.timeout_s:g} s. It runs: {self._wording.needs}, and does it take the port "
-            f"from its arguments ({self._wording.argument})? If it only needs longer, raise --timeout-wait "
-            "(env_settings.timeout_wait)"
+            f"hasn't connected within {self.timeout_s:g} s. The program is running: {self._wording.needs}, and does it "
+            f"read the port from its arguments ({self._wording.argument})? If it only needs more time, raise "
+            "--timeout-wait (env_settings.timeout_wait)"
         )
 
     async def _ask(self, content: bytes, kind: str, late: str) -> dict[str, Any]:
@@ -255,7 +255,7 @@ class GameWorker(ProgramWorker):
         if self._over:
             raise ProgramBroken(f"{self.name} isn't connected: it has failed, or was never started")
         if self._server.unasked:
-            raise await self._failed("has sent a message that answers nothing")
+            raise await self._failed("has sent a message without a request")
         self._owes = True
         self._server.send(content)
         return await self._answer(kind, late)
@@ -273,10 +273,10 @@ class GameWorker(ProgramWorker):
             why = (
                 f"it hangs, {self._wording.paused}"
                 if part is None
-                else f"{part[0]:,} bytes have arrived of the {part[1]:,} that it has announced"
+                else f"{part[0]:,} of {part[1]:,} announced bytes have arrived"
             )
             raise await self._failed(
-                f"{late} within {self.timeout_s:g} s: {why}. If it only needs longer, raise --timeout-wait "
+                f"{late} within {self.timeout_s:g} s: {why}. If it only needs more time, raise --timeout-wait "
                 "(env_settings.timeout_wait)"
             ) from None
         except TooLarge as error:
@@ -290,12 +290,13 @@ class GameWorker(ProgramWorker):
     def _too_large(self, error: TooLarge) -> str:
         if looks := self._looks_of(error):
             return (
-                f"has sent the bytes {error.header.hex(' ')} ({looks}) where the length of a message has to be, in "
-                f"four bytes, the lowest first. {self._wording.stranger}"
+                f"has sent the bytes {error.header.hex(' ')} ({looks}) instead of the length of a message (four bytes, "
+                f"little-endian). {self._wording.stranger}"
             )
         return (
             f"has sent a message of {error.size:,} bytes; the limit is {self._settings.max_message_mib} MiB, set by "
-            f"env_settings.max_message_mib: raise the limit, or let the agents observe less. {self._wording.stranger}"
+            "env_settings.max_message_mib: raise the limit, or reduce the agents' observations. "
+            f"{self._wording.stranger}"
         )
 
     def _looks_of(self, error: TooLarge) -> str:
@@ -306,7 +307,7 @@ class GameWorker(ProgramWorker):
         if header.isascii() and header.decode().isprintable():
             return f"the text {header.decode()!r}"
         if (header[:2] == b"\0\0" or error.size > _BEYOND_ALL) and turned <= self._settings.max_message_mib * 2**20:
-            return f"{turned:,} if the highest byte came first"
+            return f"{turned:,} as a big-endian number"
         return ""
 
     async def _gone(self, lost: ConnectionClosed) -> ProgramBroken | ProgramEnded:
@@ -341,7 +342,7 @@ class GameWorker(ProgramWorker):
         if self._announced:
             return self._broken(f"ended with {describe_exit(code)}{self._suspicion()}")
         hint = "" if code else f"; {self._wording.needs}?"
-        return self._broken(f"ended with {describe_exit(code)} before it had announced its agents{hint}")
+        return self._broken(f"ended with {describe_exit(code)} before it announced its agents{hint}")
 
     def _suspicion(self) -> str:
         """The likely cause of a game's crash, after a semicolon; empty if there is none."""

@@ -57,9 +57,9 @@ def action_mapping(space: OwnSpace, num_envs: int, owner: str) -> ActionMapping:
     if isinstance(space, ChoiceSpace):
         return _branch_actions(space)
     raise StageError(
-        f"{owner}: actions of a {space.kind} space can't be decided; expected Box, Discrete, MultiDiscrete, "
-        "MultiBinary, or Dict and Tuple of them. A gymnasium.ActionWrapper that makes one of these of it can be put "
-        "under environment.wrappers"
+        f"{owner}: a policy can't choose actions in a {space.kind} space; expected Box, Discrete, MultiDiscrete, "
+        "MultiBinary, or Dict and Tuple of them. Add a gymnasium.ActionWrapper to environment.wrappers that converts "
+        "the actions to one of these"
     )
 
 
@@ -69,7 +69,7 @@ def _composed(space: ComposedSpace, num_envs: int, owner: str) -> ActionMapping:
     mappings = {key: action_mapping(part, num_envs, owner) for key, part in parts.items()}
     specs = [mapping.spec for mapping in mappings.values()]
     if not any(spec.log_prob_size for spec in specs):
-        raise StageError(f"{owner}: its action space has nothing to decide")
+        raise StageError(f"{owner}: its action space has no actions")
     continuous = _slices([spec.continuous_size for spec in specs])
     discrete = _slices([len(spec.discrete_branches) for spec in specs])
     pieces = list(zip(parts, mappings.values(), continuous, discrete, strict=True))

@@ -24,8 +24,8 @@ _NAMES = {
     *("legal_actions", "valid_actions", "available_actions", "avail_actions"),
 }
 _LATE = (
-    f"there is an {MASK} in the infos now, but there was none at the first reset, so the policy was made without masks "
-    f"and would take forbidden actions; expected info[{MASK!r}] from reset() too (ones where everything is allowed), "
+    f"the infos now contain {MASK}, but at the first reset they did not, so the policy was made without masks and "
+    f"would take forbidden actions; expected info[{MASK!r}] from reset() as well (all ones if everything is allowed), "
     "or the key in the observation space"
 )
 
@@ -58,7 +58,7 @@ class AgentMasks:
         if observed and not reader.width:
             raise StageError(
                 f"{owner}: its observation space has the key {MASK!r}, but its actions have no choices that a mask "
-                "could forbid; expected a mask of discrete actions: drop the key, or give it another name if it is an "
+                "could forbid; expected a mask of discrete actions: remove the key, or rename it if it is an "
                 "observation"
             )
 
@@ -70,8 +70,8 @@ class AgentMasks:
         if not self.masked and not self._warned and (found := like_masks(info)):
             self._warned = True
             log.warning(
-                "%s: it has %r, which is not read; masks of actions stand in the infos of reset and step under the key "
-                "%r, with 1 for each choice that is allowed (docs/algorithms.md#actions)",
+                "%s: it has %r, which Headrace ignores; put action masks into the infos of reset and step under the "
+                "key %r, with 1 for each allowed choice (docs/algorithms.md#actions)",
                 *(self._owner, found[0], MASK),
             )
 

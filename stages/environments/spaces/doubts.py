@@ -43,8 +43,8 @@ def doubts(
         said = (settings or {}).get(name) or ObservationSettings()
         if "action" in name and "mask" in name:
             yield (
-                f"the observation '{name}' is learned from like any other; if it is a mask of actions, its place is "
-                f"the key {MASK!r} of the outermost Dict, or of the info (docs/algorithms.md#actions)"
+                f"the observation '{name}' is used like any other; if it is an action mask, put it under the key "
+                f"{MASK!r} of the outermost Dict or of the info (docs/algorithms.md#actions)"
             )
         if not isinstance(leaf, BoxSpace):
             continue
@@ -52,7 +52,7 @@ def doubts(
             if said.channels is None and (doubt := _about_channels(leaf.shape)):
                 other = "first" if spec.channels_last else "last"
                 yield (
-                    f"the observation '{name}' is an image of shape {leaf.shape}, {doubt}; its channels are taken to "
+                    f"the observation '{name}' is an image of shape {leaf.shape}, {doubt}; its channels are assumed to "
                     f"come {'last' if spec.channels_last else 'first'}. If not, set environment.observations.{name} to "
                     f"{{channels: {other}}} (the same as it is, to confirm), or to vector if it is not an image"
                 )
@@ -60,7 +60,7 @@ def doubts(
                 yield f"the observation '{name}' is an image of {leaf}: {doubt}"
         elif spec.kind == "vector" and said.kind is None and _may_be_picture(leaf):
             yield (
-                f"the observation '{name}' of {leaf} is read as a vector of {spec.size} numbers. If it is a picture, "
+                f"the observation '{name}' of {leaf} is treated as a vector of {spec.size} numbers. If it is an image, "
                 f"set environment.observations.{name} to image ({_of_rank(leaf)}); if not, vector confirms it"
             )
 
@@ -85,13 +85,13 @@ def _about_scale(box: BoxSpace) -> str | None:
     highest = max(float(np.abs(box.low.astype(np.float64)).max()), float(np.abs(box.high.astype(np.float64)).max()))
     if box.dtype != np.uint8 and highest >= _LIKE_BYTES:
         return (
-            "only bytes are scaled to 0 to 1, and the network gets these numbers as they are. Make its dtype uint8, "
-            "or divide it in the environment or in a wrapper (environment.wrappers)"
+            "only bytes are scaled to the range 0 to 1, and the network receives these numbers unscaled. Make its "
+            "dtype uint8, or scale it in the environment or in a wrapper (environment.wrappers)"
         )
     if box.dtype == np.uint8 and highest <= _SMALL_FOR_BYTES:
         return (
-            f"bytes are divided by 255, so that the network gets 0 to {highest / 255:.2g}. If they are not pixels, "
-            "make its dtype float32, or bool where there are 0 and 1 alone"
+            f"bytes are divided by 255, so the network receives 0 to {highest / 255:.2g}. If they are not pixels, make "
+            "the dtype float32, or bool for zeros and ones"
         )
     return None
 
@@ -107,5 +107,5 @@ def _may_be_picture(box: BoxSpace) -> bool:
 
 def _of_rank(box: BoxSpace) -> str:
     if 2 <= len(box.shape) <= 4:
-        return "of 2 to 4 dimensions, as it is"
-    return "which has 2 to 4 dimensions: it has to keep them, without being flattened"
+        return "of 2 to 4 dimensions, unchanged"
+    return "which has 2 to 4 dimensions: keep its shape instead of flattening it"

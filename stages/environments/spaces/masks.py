@@ -37,9 +37,9 @@ MASK = "action_mask"
 Masks = NDArray[np.bool_]
 Lead = tuple[int, ...]
 """The axes before those of one mask: () for one agent, (n,) for several."""
-_MEANING = "1 for each choice that is allowed and 0 for each that is not"
-_LEAST = "at least one 1, which stands for allowed"
-_FLAGS = "for each flag 0 where it has to be 0, 1 where it has to be 1, and 2 where it may be either"
+_MEANING = "1 for each allowed choice and 0 for each forbidden choice"
+_LEAST = "at least one 1, which means allowed"
+_FLAGS = "for each flag, 0 if it must be 0, 1 if it must be 1, and 2 if it can be either"
 _ADDITIVE = -1e6
 """Smaller numbers are meant to be added to logits."""
 
@@ -238,7 +238,7 @@ def _of_map(space: OwnSpace, given: Mapping[Any, Any], lead: Lead, at: str) -> M
     unknown = [key for key in given if key not in space.parts and not (str(key)[:1] == "_" and str(key)[1:] in given)]
     if unknown:
         known = ", ".join(map(repr, space.parts))
-        raise MaskError(f"is of {unknown[0]!r}, which the actions do not have; there are: {known}", None, at)
+        raise MaskError(f"is of {unknown[0]!r}, which the actions do not have; the parts are: {known}", None, at)
     found = []
     for key, part in space.parts.items():
         allowed = _read(part, given.get(key), lead, f"{at}[{key!r}]")
@@ -307,7 +307,7 @@ def _of_array(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> Mask
     layout = _layout(space)
     if not layout.width:
         raise MaskError(
-            f"is of {space}, of which nothing can be forbidden; expected a mask of discrete actions alone, or None",
+            f"is for {space}, which can't be masked; expected a mask of discrete actions only, or None",
             None,
             at,
         )
@@ -334,7 +334,7 @@ def _of_flags(space: OwnSpace, given: NDArray[Any], lead: Lead, at: str) -> Mask
     """Read the form of `MultiBinary.sample`, [*lead, flags]."""
     if given.dtype == np.bool_:
         raise MaskError(
-            f"has a boolean for each flag of {space}, which is ambiguous: it may forbid 1 or set the flag; "
+            f"has a boolean for each flag of {space}, which is ambiguous: it could forbid 1 or set the flag; "
             f"{_expected(space)}",
             None,
             at,
@@ -351,8 +351,8 @@ def _no_booleans(given: NDArray[Any], wrong: Masks, meaning: str, lead: Lead, at
     problem = f"has {number} at index {index}, expected {meaning}"
     if number < _ADDITIVE:
         problem = (
-            f"has {number} at index {index}, as masks have that are added to logits; expected {meaning}, which is "
-            "(mask == 0) of that mask"
+            f"has {number} at index {index}, as in a mask that is added to logits; expected {meaning}, which is (mask "
+            "== 0) of that mask"
         )
     return MaskError(problem, row[0] if lead else None, at)
 

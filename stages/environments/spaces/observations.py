@@ -119,7 +119,7 @@ def observation_parts(
     _check_names(settings, [leaf.name for leaf in found], owner)
     parts = [_part(leaf, exact) for leaf in found]
     if not parts:
-        raise StageError(f"{owner}: its observation space {space} is empty; an agent has to observe something")
+        raise StageError(f"{owner}: its observation space {space} is empty; an agent needs observations")
     if DESIRED_GOAL not in settings:
         parts = [_goal(part) if leaf.keys == (DESIRED_GOAL,) else part for leaf, part in zip(found, parts, strict=True)]
     return tuple(parts)
@@ -160,7 +160,7 @@ def _part(leaf: _Leaf, exact: bool) -> ObservationPart:
     if kind != "image" and leaf.settings.channels is not None:
         raise leaf.mistake(".channels", f"only an image has channels; {leaf.space} is used as a {kind}")
     if leaf.settings.max_entities is not None and not isinstance(leaf.space, SequenceSpace):
-        raise leaf.mistake(".max_entities", f"only a Sequence space has no fixed size, not {leaf.space}")
+        raise leaf.mistake(".max_entities", f"only a Sequence space has a variable size, not {leaf.space}")
     if kind == "image":
         return _image_part(leaf)
     if kind == "vector":
@@ -194,9 +194,9 @@ def _unusable(leaf: _Leaf) -> StageError:
         else '{use: "my_module:MyObservationWrapper"}'
     )
     return StageError(
-        f"{leaf.owner}: its {where} of a {leaf.space.kind} space, which can't be learned from; expected Box, "
-        "Discrete, MultiDiscrete, MultiBinary, a Sequence of these, or Dict and Tuple of them. A wrapper can drop or "
-        f"change it, such as environment.wrappers: [{wrapper}]"
+        f"{leaf.owner}: its {where} of a {leaf.space.kind} space, which is not supported; expected Box, Discrete, "
+        "MultiDiscrete, MultiBinary, a Sequence of these, or Dict and Tuple of them. A wrapper can remove or change "
+        f"it, such as environment.wrappers: [{wrapper}]"
     )
 
 
@@ -329,7 +329,7 @@ def _sequence_part(leaf: _Leaf) -> ObservationPart:
         if counts.size and counts.max() > most:
             raise StageError(
                 f"{who(int(counts.argmax()))}: the observation '{leaf.name}' has {counts.max()} entities, more than "
-                f"the {most} that there is room for; raise environment.observations.{leaf.name}.max_entities"
+                f"the maximum of {most}; raise environment.observations.{leaf.name}.max_entities"
             )
         padded = np.zeros((len(counts), most, width), np.float32)
         if counts.any():

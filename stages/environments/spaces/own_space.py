@@ -202,15 +202,15 @@ def from_plain(plain: Mapping[str, Any]) -> OwnSpace:
         if kind in ("Discrete", "MultiDiscrete", "MultiBinary"):
             sizes, start = (np.array(plain[key], np.int64) for key in ("sizes", "start"))
             if sizes.shape != start.shape or (sizes < 1).any():
-                raise ValueError(f"sizes {sizes.tolist()} and start {start.tolist()} do not fit")
+                raise ValueError(f"sizes {sizes.tolist()} and start {start.tolist()} do not match")
             return ChoiceSpace(kind, sizes, start, np.dtype(str(plain["dtype"])))
         if kind == "Sequence":
             return SequenceSpace(from_plain(plain["element"]), bool(plain["stack"]))
         if kind in ("Dict", "Tuple"):
             return ComposedSpace(kind, {key: from_plain(part) for key, part in plain["parts"]})
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError(f"not the description of a space: {error}") from error
-    raise ValueError(f"not the description of a space: its kind is {kind!r}")
+        raise ValueError(f"not a description of a space: {error}") from error
+    raise ValueError(f"not a description of a space: its kind is {kind!r}")
 
 
 def _choices(kind: str, space: Space[Any], sizes: Any, start: Any) -> ChoiceSpace:

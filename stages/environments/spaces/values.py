@@ -55,8 +55,8 @@ class ChoiceCheck:
             first = int(self._start[index])
             value = f"has {chosen[row, index] + first} at index {index}" if self._space.shape else f"is {values[row]}"
             raise BrokenEnvironmentError(
-                f"{who(row)}: the observation '{self._name}' {value}, outside of its space {self._space}; "
-                f"expected {first} to {first + int(self._sizes[index]) - 1}"
+                f"{who(row)}: the observation '{self._name}' {value}, outside its space {self._space}; expected "
+                f"{first} to {first + int(self._sizes[index]) - 1}"
             )
         return chosen
 
@@ -98,7 +98,8 @@ class BoundsCheck:
         if np.count_nonzero(column < low) or np.count_nonzero(column > high):
             self._done = True
             log.warning(
-                "%s, outside of its space %s; nothing clips it: widen the bounds, or clip it in the environment",
+                "%s, outside its space %s, and is not clipped: widen the bounds, or clip the observation in the "
+                "environment",
                 *(self._of_first(column, (column < low) | (column > high), who), self._space),
             )
 

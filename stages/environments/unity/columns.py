@@ -76,7 +76,7 @@ class BehaviorReader:
         )
         pairs = zip(self.spec.observations, first.observations, strict=True)
         self._readers = [observation_reader(spec, proto) for spec, proto in pairs]
-        self._mask_reader = MaskReader.of_branches(self.spec.actions, "at least one that is left out")
+        self._mask_reader = MaskReader.of_branches(self.spec.actions, "at least one choice that it does not forbid")
         self._warned_of_mask = False
 
     def read(self, infos: Sequence[Any]) -> ProgramRows:
@@ -91,7 +91,7 @@ class BehaviorReader:
         ended = len(endings)
         ids = [info.id for info in rows]
         self._check_ids(ids[:ended], "ended")
-        self._check_ids(ids[ended:], "asks for a decision")
+        self._check_ids(ids[ended:], "requests a decision")
         return ProgramRows(
             ids=np.array(ids, np.int32),
             rewards=self._rewards([info.reward for info in rows], ids, "reward"),
@@ -107,8 +107,7 @@ class BehaviorReader:
         if len(set(ids)) != len(ids):
             double = next(agent for at, agent in enumerate(ids) if agent in ids[:at])
             raise UnityBroken(
-                f"{self._owner}, agent {double}: {what} {ids.count(double)} times in one step; an agent's id must be "
-                "its own"
+                f"{self._owner}, agent {double}: {what} {ids.count(double)} times in one step; agent ids must be unique"
             )
 
     def _rewards(self, values: list[float], ids: list[int], what: str) -> NDArray[np.float32]:
@@ -128,7 +127,7 @@ class BehaviorReader:
         if any(len(observations) != wanted for observations in per_agent):
             row = next(row for row, observations in enumerate(per_agent) if len(observations) != wanted)
             raise UnityMisobserved(
-                f"{self._owner}, agent {ids[row]}: has {len(per_agent[row])} observations, expected {wanted} as of the "
+                f"{self._owner}, agent {ids[row]}: has {len(per_agent[row])} observations, expected {wanted}, like the "
                 f"first agent of the behaviour ({', '.join(o.name for o in self.spec.observations)}); give its agents "
                 "the same sensors, or a separate behaviour name"
             )
@@ -167,7 +166,7 @@ class BehaviorReader:
             row = next(row for row, mask in enumerate(forbidden) if len(mask) not in (0, width))
             log.warning(
                 "%s, agent %d: its action mask has %d entries, expected %d: one for each choice of the branches %s. "
-                "Masks of another length are left out: their agents may do everything, here as in ML-Agents",
+                "Masks of any other length are ignored, so every action is allowed, as in ML-Agents",
                 *(self._owner, rows[row].id, len(forbidden[row]), width, list(self._mask_reader.branches)),
             )
         return [mask if len(mask) == width else [] for mask in forbidden]
@@ -201,15 +200,13 @@ def observation_spec(proto: Any, index: int, owner: str) -> ObservationSpec:
     if len(properties) != len(shape) or properties not in _KINDS or min(shape) < 0:
         words = " | ".join(_word(flags) for flags in properties)
         raise UnityRefused(
-            f"{what} has the dimension properties ({words}): expected a vector (none), a set of things (variable size "
-            "| none) or a picture (none | translational equivariance | translational equivariance); change the "
+            f"{what} has the dimension properties ({words}): expected a vector (none), a set of elements (variable "
+            "size | none) or an image (none | translational equivariance | translational equivariance); change the "
             "sensor's observation spec in Unity"
         )
     compressed = proto.compression_type == PNG
     if compressed and len(shape) != 3:
-        raise UnityRefused(
-            f"{what} is compressed to PNG, which only works for an image (rank 3); turn its compression off"
-        )
+        raise UnityRefused(f"{what} is compressed to PNG, which works only for images (rank 3); turn compression off")
     goal = proto.observation_type == GOAL_SIGNAL
     if len(shape) != 3:
         return ObservationSpec(name, shape, goal=goal)
@@ -240,7 +237,7 @@ def _seen_last(shape: tuple[int, ...], picture: tuple[int, int], *, stated: bool
     first_fits, last_fits = shape[1:] == picture, shape[:2] == picture
     if not first_fits and not last_fits:
         height, width = picture
-        raise PngError(f"holds a picture of {height}×{width} (height × width), which is not its shape")
+        raise PngError(f"holds an image of {height}×{width} (height × width), which is not its shape")
     return stated if first_fits and last_fits else last_fits
 
 
@@ -331,8 +328,8 @@ class ImageReader:
         if not ((floats >= 0) & (floats <= 1)).all():
             raise WrongObservation(
                 row,
-                "has numbers beyond 0 and 1, uncompressed, while other agents of the behaviour compress theirs to PNG; "
-                "give all the same compression",
+                "has uncompressed numbers outside 0 to 1, while other agents of the behaviour send PNG; use the same "
+                "compression for all",
             )
         whole: NDArray[np.float32] = np.rint(floats * 255).reshape(self.spec.shape)
         return whole
@@ -349,7 +346,7 @@ def observation_reader(spec: ObservationSpec, first: Any) -> ObservationReader:
 def _check_shape(spec: ObservationSpec, row: int, proto: Any) -> None:
     if tuple(proto.shape) != spec.shape:
         raise WrongObservation(
-            row, f"has shape {tuple(proto.shape)}, expected {spec.shape} as of the first agent of the behaviour"
+            row, f"has shape {tuple(proto.shape)}; expected {spec.shape}, like the first agent of the behaviour"
         )
 
 

@@ -89,12 +89,12 @@ class DemoReader:
             count += 1
             yield pair
         if count < self.meta.steps:
-            self._lose(at, count, "is gone")
+            self._lose(at, count, "has disappeared")
 
     def _lose(self, at: int, count: int, why: str) -> None:
         total = f" of {self.meta.steps}" if self.meta.steps else ""
-        hint = "" if count else "; recordings from before ML-Agents 1.0 have another form: record it again"
-        self.damage = f"{self.path}: cut off or damaged: pair {count + 1}{total}, near byte {at:,}, {why}{hint}"
+        hint = "" if count else "; recordings from before ML-Agents 1.0 have a different format: record it again"
+        self.damage = f"{self.path}: truncated or damaged: pair {count + 1}{total}, near byte {at:,}, {why}{hint}"
 
     def _read_head(self) -> tuple[DemoMeta, Any, int]:
         try:
@@ -118,7 +118,7 @@ class DemoReader:
             return meta, None, 0  # the rest may be anything
         brain, first = _read(BrainParametersProto, self._data, META_ROOM)
         if not _describes(brain):
-            raise _NotWholeError("no behaviour is described in it")
+            raise _NotWholeError("it describes no behaviour")
         return meta, brain, first
 
     def _overlong(self, start: int, end: int) -> tuple[DemoMeta, Any, int]:
@@ -134,7 +134,7 @@ class DemoReader:
         meta = _meta(proto)
         found = damaged_description(self._data, end, meta.name) if proto.demonstration_name else None
         if found is None:
-            raise _NotWholeError("its header does not fit the room for it")
+            raise _NotWholeError("its header does not fit the space reserved for it")
         return meta, *found
 
 
@@ -236,7 +236,7 @@ def _read(kind: Any, data: bytes, at: int) -> tuple[Any, int]:
     except ValueError as error:
         raise _NotWholeError(str(error)) from error
     if start + length > len(data):
-        raise _NotWholeError(f"claims {length:,} bytes where the file has {max(0, len(data) - start):,} left")
+        raise _NotWholeError(f"claims {length:,} bytes, but the file has {max(0, len(data) - start):,} left")
     return _parse(kind, data[start : start + length]), start + length
 
 
@@ -244,7 +244,7 @@ def _parse(kind: Any, data: bytes) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise _NotWholeError(f"is no {kind.DESCRIPTOR.name}") from error
+        raise _NotWholeError(f"is not a {kind.DESCRIPTOR.name}") from error
 
 
 def _describes(brain: Any) -> bool:

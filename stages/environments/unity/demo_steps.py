@@ -81,7 +81,7 @@ def read_demo(path: Path) -> DemoSteps:
     pairs = iter(reader)
     first = next(pairs, None)
     if first is None:
-        raise StageError(reader.damage or f"{path}: no step was recorded in it")
+        raise StageError(reader.damage or f"{path}: it contains no steps")
     agent, first.agent_info.id = first.agent_info.id, 1
     try:
         decoder = BehaviorReader(reader.brain, first.agent_info, str(path))
@@ -96,7 +96,7 @@ def read_demo(path: Path) -> DemoSteps:
         parts.append(_decoded(chunk, decoder, at, path))
         at += len(chunk)
     if reader.damage:
-        log.warning("%s; what is before it is used", reader.damage)
+        log.warning("%s; the data before that is used", reader.damage)
     steps = _joined(parts)
     _check_idle(steps, idle, path)
     return steps
@@ -179,8 +179,8 @@ def _action(proto: Any, spec: ActionSpec, number: int, path: Path) -> tuple[list
         return [0.0] * spec.continuous_size, [0] * branches
     if (len(continuous), len(discrete)) != (spec.continuous_size, branches):
         raise StageError(
-            f"{path}: pair {number}: {len(continuous)} continuous and {len(discrete)} discrete actions, expected "
-            f"{spec.continuous_size} and {branches}, as the file describes its behaviour; record it again"
+            f"{path}: pair {number}: {len(continuous)} continuous and {len(discrete)} discrete actions; expected "
+            f"{spec.continuous_size} and {branches}, from the file's description of the behaviour; record it again"
         )
     return continuous, discrete
 
@@ -191,8 +191,8 @@ def _check_idle(steps: DemoSteps, idle: list[int], path: Path) -> None:
     for number in idle:
         if last[int(steps.agent_ids[number])] != number:
             raise StageError(
-                f"{path}: pair {number + 1} has no action, and its agent continues; expected one in each pair but an "
-                "episode's last; record it again"
+                f"{path}: pair {number + 1} has no action, although its agent continues; expected an action in every "
+                "pair except the last of an episode; record it again"
             )
 
 

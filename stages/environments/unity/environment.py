@@ -113,7 +113,7 @@ class UnityEnvironment:
         self._given = {name: value for name, value in locals().items() if name != "self"}
         if file_name is None and worker_id != 0:
             raise UnityEnvironmentException(
-                f"worker_id is {worker_id}, but there is only one Unity Editor; give file_name, or leave worker_id 0"
+                f"worker_id is {worker_id}, but there is only one Unity Editor; pass file_name, or leave worker_id 0"
             )
         executable = None
         if file_name is not None:
@@ -152,7 +152,7 @@ class UnityEnvironment:
             UnityEnvironmentException: as the constructor, and for the Editor, as there is only one.
         """
         if self._given["file_name"] is None:
-            raise UnityEnvironmentException("there is only one Unity Editor; give file_name to start several programs")
+            raise UnityEnvironmentException("there is only one Unity Editor; pass file_name to start several programs")
         return UnityEnvironment(**{**self._given, "base_port": 0, "side_channels": None})
 
     @property
@@ -225,7 +225,7 @@ class UnityEnvironment:
         behavior = self._behavior(behavior_name)
         row = behavior.decisions.agent_id_to_index.get(agent_id)
         if row is None:
-            raise UnityActionException(f"{behavior_name}: agent {agent_id} asks for no decision")
+            raise UnityActionException(f"{behavior_name}: agent {agent_id} does not request a decision")
         checked = behavior.spec.action_spec.checked(action, 1, behavior_name)
         if behavior.actions is None:
             behavior.actions = behavior.spec.action_spec.empty_action(len(behavior.decisions))
@@ -244,7 +244,7 @@ class UnityEnvironment:
     def _behavior(self, name: str) -> _AnnouncedBehavior:
         if name not in self._behaviors:
             known = ", ".join(self._behaviors) or "none before the first reset"
-            raise UnityActionException(f"there is no behaviour {name!r}; there are: {known}")
+            raise UnityActionException(f"there is no behaviour {name!r}; the behaviours are: {known}")
         return self._behaviors[name]
 
     def _receive(self, exchange: Coroutine[Any, Any, Any]) -> None:
@@ -271,7 +271,7 @@ class UnityEnvironment:
         behavior = self._behaviors.get(name)
         if behavior is None:
             if name not in self._brains:
-                raise UnityEnvironmentException(f"{self._name} sends agents of {name!r}, which it never announced")
+                raise UnityEnvironmentException(f"{self._name} sends agents of {name!r}, which it has not announced")
             reader = BehaviorReader(self._brains[name], infos[0], self._name)
             spec = _spec(reader, infos[0])
             behavior = _AnnouncedBehavior(reader, spec, DecisionSteps.empty(spec), TerminalSteps.empty(spec))

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 CAPABILITIES = tuple(field.name for field in UnityRLCapabilitiesProto.DESCRIPTOR.fields)
 """All capabilities of the protocol; all are supported."""
 _BASE = "baseRLCapabilities"
-_MORE_TIME = "If it only needs longer, raise --timeout-wait (env_settings.timeout_wait)."
+_MORE_TIME = "If it only needs more time, raise --timeout-wait (env_settings.timeout_wait)."
 _NO_AGENT = (
     "Check that the scene has an active agent, with a Decision Requester or a script that calls RequestDecision, and "
     "with Behavior Type 'Default' in its Behavior Parameters."
@@ -121,14 +121,14 @@ def check(greeting: UnityGreeting, worker: str) -> None:
     if not compatible(COMMUNICATION_VERSION, greeting.communication_version):
         raise UnityRefused(
             f"{worker} speaks version {greeting.communication_version or 'unknown'} of the communication protocol (its "
-            f"package com.unity.ml-agents is {greeting.package_version or 'of unknown version'}), and here it is "
-            f"{COMMUNICATION_VERSION}: the first number must be the same. Put a release of com.unity.ml-agents "
-            "from 1.0 on into the Unity project, and build it again"
+            f"package com.unity.ml-agents is {greeting.package_version or 'of unknown version'}), and Headrace speaks "
+            f"{COMMUNICATION_VERSION}: the major versions must match. Install com.unity.ml-agents 1.0 or newer in the "
+            "Unity project and rebuild it"
         )
     if _BASE not in greeting.capabilities:
         log.warning(
-            "%s doesn't declare %s: its package com.unity.ml-agents (%s) is from before 1.1 and may lack features. "
-            "Training continues; a newer package is better.",
+            "%s does not declare %s: its package com.unity.ml-agents (%s) is older than 1.1 and may lack features. "
+            "Training continues; install a newer package if possible.",
             worker,
             _BASE,
             greeting.package_version,
@@ -160,23 +160,23 @@ _LATE = {
     ConnectionState.STARTING: "hasn't connected within {seconds}.",
     ConnectionState.GREETED: "has connected, but hasn't requested its first command within {seconds}.",
     ConnectionState.FIRST_RESET: "is connected, but within {seconds} no agent has requested a decision.",
-    ConnectionState.RUNNING: "hasn't finished its step within {seconds}: "
-    "it hangs, or no agent asks for decisions any more.",
+    ConnectionState.RUNNING: "hasn't finished its step within {seconds}: it hangs, or its agents no longer request "
+    "decisions.",
 }
 
 
 def _cure(state: ConnectionState, editor: bool) -> str:
     if state is ConnectionState.STARTING:
         return (
-            "Press Play in the Editor, with a scene that has an agent; one that plays already has to be restarted."
+            "Press Play in the Editor, with a scene that has an agent; restart a scene that is already playing."
             if editor
-            else "It runs, so check in its log whether it has started, whether its scene has an agent (without one it "
-            "doesn't connect), and whether its package com.unity.ml-agents is 1.0 or newer."
+            else "The program is running. Check in its log that it has started, that its scene has an agent (without "
+            "an agent it doesn't connect), and that its package com.unity.ml-agents is 1.0 or newer."
         )
     if state is ConnectionState.GREETED:
         return (
-            "Its log says why; most likely it refuses the versions here, which are "
-            f"{COMMUNICATION_VERSION} of the protocol and {PACKAGE_VERSION} of the package."
+            f"Its log says why; most likely it rejects these versions: {COMMUNICATION_VERSION} of the protocol and "
+            f"{PACKAGE_VERSION} of the package."
         )
     if state is ConnectionState.FIRST_RESET:
         return _NO_AGENT

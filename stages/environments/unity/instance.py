@@ -107,8 +107,8 @@ class UnityInstance(Program[Worker]):
         if brain is None:
             known = ", ".join(sorted(self._brains)) or "none"
             raise UnityBroken(
-                f"{self.name} sends agents of a behaviour {behavior_id!r} that it has never announced (announced: "
-                f"{known}); is its package com.unity.ml-agents whole, and of one version?"
+                f"{self.name} sends agents of a behaviour {behavior_id!r} that it has not announced (announced: "
+                f"{known}); is its package com.unity.ml-agents complete, and all of one version?"
             )
         reader = BehaviorReader(brain, first, self.name)
         if self._without_graphics and behavior_id not in self.specs:
@@ -120,8 +120,8 @@ class UnityInstance(Program[Worker]):
         pictures = [observation.name for observation in spec.observations if OBSERVATION_KINDS[observation.kind].pixels]
         if pictures:
             log.warning(
-                "%s, behaviour %r, observes pictures (%s), and without graphics Unity's cameras see nothing but black. "
-                "Unless they come from other sensors than cameras, leave --no-graphics out; without a display, "
-                "xvfb-run before the command makes one",
+                "%s, behaviour %r, observes images (%s), and without graphics, Unity's cameras render only black. "
+                "Unless the images come from other sensors, leave --no-graphics out; without a display, run the "
+                "command with xvfb-run",
                 *(self.name, spec.behavior_id, ", ".join(pictures)),
             )

@@ -120,8 +120,8 @@ def channel_maker(config: RunConfig, index: int) -> Callable[[], Any]:
         missing = [name for name in _OF_CHANNELS if not hasattr(channel, name)]
         if missing:
             raise LoadError(
-                f"{what}: {type_of(channel)} is not a side channel, it has no {', '.join(missing)}; derive it "
-                "from headrace.unity.SideChannel"
+                f"{what}: {type_of(channel)} is not a side channel: it has no {', '.join(missing)}; derive it from "
+                "headrace.unity.SideChannel"
             )
         return channel
 

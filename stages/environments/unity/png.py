@@ -58,7 +58,7 @@ def _end(data: bytes, begin: int) -> int:
         kind = data[at + 4 : at + 8]
         at += int.from_bytes(data[at : at + 4], "big") + _CHUNK_EXTRA
         if at > len(data):
-            raise PngError(f"is cut off: its PNG needs at least {at} bytes, and there are {len(data)}")
+            raise PngError(f"is truncated: its PNG needs at least {at} bytes, but has {len(data)}")
     return at
 
 
@@ -94,18 +94,18 @@ def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None
         if png_size(file) != out.shape[1:]:
             height, width = png_size(file)
             raise PngError(
-                f"holds a picture of {height}×{width} (height × width), expected {out.shape[1]}×{out.shape[2]}"
+                f"holds an image of {height}×{width} (height × width), expected {out.shape[1]}×{out.shape[2]}"
             )
     channels = _side_by_side([_pixels(file) for file in files], mapping or (0,) * len(out)).transpose(2, 0, 1)
     if mapping:
         if len(mapping) != len(channels):
-            raise PngError(f"has a channel mapping for {len(mapping)} channels, its pictures have {len(channels)}")
+            raise PngError(f"has a channel mapping for {len(mapping)} channels, but its images have {len(channels)}")
         for target, sources in zip(out, _sources(mapping, len(out)), strict=True):
             target[...] = _mean(channels[list(sources)])
     elif len(out) == 1:
         out[0] = _mean(channels[: len(channels) // len(files)])
     elif len(channels) < len(out):
-        raise PngError(f"has pictures of {len(channels)} channels, expected {len(out)}")
+        raise PngError(f"has images with {len(channels)} channels, expected {len(out)}")
     else:
         out[...] = channels[: len(out)]
 

@@ -136,7 +136,7 @@ class ExchangeServer:
             UnityRefused: if the port is in use, or not permitted, or this machine does not have the address.
         """
         if not 0 <= self._wanted <= 65_535:
-            raise UnityRefused(f"{self.name}: {self._wanted} isn't a port, which is at most 65535; {self._cure}")
+            raise UnityRefused(f"{self.name}: {self._wanted} is not a port; the maximum is 65535; {self._cure}")
         for _ in range(_ATTEMPTS):
             try:
                 port, hosts = find_port(self._listen, self._wanted)
@@ -204,7 +204,7 @@ class ExchangeServer:
         if call is not None and call.settle(response):
             return
         if call is None and self._interruption is None:
-            raise AssertionError("there is no call to answer")
+            raise AssertionError("no call is waiting for an answer")
         raise self._interruption or ConnectionLost
 
     def interrupt(self, reason: Exception) -> None:
@@ -257,7 +257,7 @@ class ExchangeServer:
             if caller not in self._greeted:
                 raise _Refused("its first message is not a greeting", grpc.StatusCode.INVALID_ARGUMENT)
             if not self._asks(request):
-                raise _Refused("it has greeted, and then asks for no order", grpc.StatusCode.INVALID_ARGUMENT)
+                raise _Refused("it sent a greeting, but no request after it", grpc.StatusCode.INVALID_ARGUMENT)
             self._owner, self.greeting = caller, self._greeted[caller]
             self._greeted = {}
         call = self._call = _Call(request)
@@ -274,14 +274,14 @@ class ExchangeServer:
         """Refuse a caller that does not own the server, and can't become its owner."""
         if self._owner is not None and caller != self._owner:
             raise _Refused(
-                f"another Unity is connected with it already, from {self._owner}; close that, or use another port"
+                f"another Unity is already connected to it, from {self._owner}; close that one, or use another port"
             )
         if self._farewell is not None:
             return
         if self._interruption is not None:
-            raise _Refused("its Unity is gone, and it takes no other until it is started again")
+            raise _Refused("its Unity has disconnected, and it accepts no other until it is restarted")
         if self._call is not None:
-            raise _Refused("an earlier call of this Unity waits for its answer")
+            raise _Refused("an earlier call of this Unity is still waiting for its answer")
 
     async def _arriving(self, caller: str, context: _Context) -> bytes:
         self._reading += 1

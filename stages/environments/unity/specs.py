@@ -148,9 +148,9 @@ class ActionSpec(NamedTuple):
         expected = (n_agents, self.continuous_size), (n_agents, self.discrete_size)
         if (found.continuous.shape, found.discrete.shape) != expected:
             raise UnityActionException(
-                f"{behavior_name}: got continuous actions of shape {found.continuous.shape} and discrete ones of "
-                f"{found.discrete.shape}, expected {expected[0]} and {expected[1]}: a row for each of the "
-                f"{n_agents} agents of its DecisionSteps"
+                f"{behavior_name}: got continuous actions of shape {found.continuous.shape} and discrete actions of "
+                f"{found.discrete.shape}; expected {expected[0]} and {expected[1]}, a row for each of the {n_agents} "
+                "agents in its DecisionSteps"
             )
         return found
 
@@ -205,7 +205,7 @@ class _Steps(Mapping[int, Step], Generic[Step]):
     def __getitem__(self, agent_id: int) -> Step:
         row = self.agent_id_to_index.get(agent_id)
         if row is None:
-            raise KeyError(f"agent {agent_id} is not among these; there are {self.agent_id.tolist()}")
+            raise KeyError(f"agent {agent_id} is not in these steps; the agents are {self.agent_id.tolist()}")
         return self._at(row, [column[row] for column in self.obs])
 
     def _at(self, row: int, obs: list[NDArray[np.float32]]) -> Step:

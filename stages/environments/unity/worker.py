@@ -30,8 +30,8 @@ EDITOR_PORT = 5004
 _WORDING = WorkerWording(
     program="Unity worker",
     unstarted="the Unity Editor",
-    taken_port="The Editor calls no other port, so end what listens there, most likely another training that waits for "
-    "the Editor; or build the scene and train with --env, on a port chosen by --base-port",
+    taken_port="The Editor uses no other port, so end the program that listens there, most likely another training "
+    "run that waits for the Editor; or build the scene and train with --env, on a port chosen by --base-port",
 )
 _REFUSAL_S = 5.0
 """Seconds for a Unity of another version to receive its refusal."""
@@ -152,7 +152,7 @@ class UnityWorker(ProgramWorker):
             if self.greeting is not None and not (answered or self._ended or self._released):
                 await server.farewell_delivered(_EDITOR_FAREWELL_S)
         elif self.greeting is not None and not self._released and not await process.exited(patience_s):
-            log.warning("%s didn't end within %g s after the request, and is killed", self.name, patience_s)
+            log.warning("%s did not end within %g s after the request; killing it", self.name, patience_s)
         await self._abandon()
 
     async def _connect(self) -> None:
@@ -215,7 +215,7 @@ class UnityWorker(ProgramWorker):
             await self._answer(order.SerializeToString())
             output = (await self._receive()).unity_output
             if not output.HasField("rl_output"):
-                raise self._protocol_error("its message has no part about agents")
+                raise self._protocol_error("its message has no section for agents")
             self._side_channels.incoming(output.rl_output.side_channel)
         except UnityBroken:
             await self._abandon()
@@ -226,8 +226,8 @@ class UnityWorker(ProgramWorker):
     async def _answer(self, response: bytes) -> None:
         if len(response) > self._settings.max_message_mib * 2**20:
             raise UnityRefused(
-                f"{self.name}: the order for it (actions, and messages of side channels) has {len(response):,} bytes, "
-                f"and the limit is {self._limit()}"
+                f"{self.name}: the response to it (actions and side-channel messages) has {len(response):,} bytes, and "
+                f"the limit is {self._limit()}"
             )
         try:
             self._listening().answer(response)
@@ -295,16 +295,16 @@ class UnityWorker(ProgramWorker):
 
     def _protocol_error(self, what: str) -> UnityBroken:
         return UnityBroken(
-            f"{self.name} doesn't keep to the protocol: {what}. Is it really Unity's package com.unity.ml-agents that "
-            f"speaks on this port?{self._log_tail()}"
+            f"{self.name} violates the protocol: {what}. Is the program on this port really Unity with the package "
+            f"com.unity.ml-agents?{self._log_tail()}"
         )
 
     async def _connection_lost(self, loss: Exception) -> UnityBroken:
         """The error for a lost connection: the exit of the process, if that follows, otherwise the loss itself."""
         if isinstance(loss, MessageTooLarge):
             return UnityBroken(
-                f"{self.name} has sent a message above the limit of {self._limit()}: raise the limit, or let the scene "
-                f"send fewer or smaller observations{self._log_tail()}"
+                f"{self.name} has sent a message above the limit of {self._limit()}: raise the limit, or send fewer or "
+                f"smaller observations{self._log_tail()}"
             )
         if self._process is not None and await self._process.exited(_LAST_WORDS_S):
             assert self._process.returncode is not None
@@ -320,7 +320,7 @@ class UnityWorker(ProgramWorker):
             self._server.interrupt(self._death(returncode))
 
     def _death(self, returncode: int) -> UnityBroken:
-        connected = "" if self.greeting is not None else " before it had connected"
+        connected = "" if self.greeting is not None else " before it connected"
         problem = f"{self.name} ended with {describe_exit(returncode)}{connected}"
         refusal = self._refusal()
         return UnityDied(f"{problem}{'.' if refusal else ''}{refusal}{self._log_tail()}")

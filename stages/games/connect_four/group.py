@@ -49,8 +49,8 @@ class ConnectFourGroup:
             raise ValueError(f"ConnectFourGroup: num_envs is {num_envs}; it must be at least 1")
         if not 0 <= opening_moves < rules.PLACES:
             raise ValueError(
-                f"ConnectFourGroup: opening_moves is {opening_moves}; it must be 0 to {rules.PLACES - 1}, so that one "
-                "move at least is left"
+                f"ConnectFourGroup: opening_moves is {opening_moves}; it must be 0 to {rules.PLACES - 1}, so that at "
+                "least one move is left"
             )
         self.num_envs = num_envs
         self.on_tick: Callable[[], None] | None = None
@@ -103,7 +103,9 @@ class ConnectFourGroup:
                 columns[mover == team] = actions[behavior_id].discrete[:, 0]
         full = np.flatnonzero(~rules.free(self.heights)[self._boards, columns])
         if len(full):
-            raise StageError(f"connect four: column {columns[full[0]]} of board {full[0]} is full, and masked")
+            raise StageError(
+                f"connect four: column {columns[full[0]]} of board {full[0]} is full, and its choice is masked"
+            )
         self._drop(self._boards, columns)
         if self.on_tick is not None:
             self.on_tick()

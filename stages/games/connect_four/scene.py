@@ -34,7 +34,7 @@ def display(behavior_ids: tuple[str, ...]) -> Display:
         [area(corners, _BOARD), *holes],
         dict(zip(behavior_ids, _NAMES, strict=True)),
         dict.fromkeys(behavior_ids, KeyMapSettings(press=press, wait=True)),
-        "four in a row win",
+        "four in a row wins",
     )
 
 

@@ -86,7 +86,7 @@ class PursuitGroup:
             raise ValueError(f"PursuitGroup: num_envs is {num_envs}; it must be at least 1")
         if pursuer == evader:
             raise ValueError(
-                f"PursuitGroup: pursuer and evader are both {pursuer!r}; the sides differ in what they see"
+                f"PursuitGroup: pursuer and evader are both {pursuer!r}; the two sides have different observations"
             )
         self.game_decisions = int(time_limit_s / (TICK_S * TICKS_PER_DECISION))
         if self.game_decisions < 1:

@@ -44,8 +44,8 @@ ACTIONS = ActionSpec(discrete_branches=(3, 2))
 """Branch 0: back, stay, forward (towards the net); branch 1: stay down, jump."""
 
 PARAMETERS: Mapping[str, str] = {
-    "ball_gravity": f"by which the ball falls, {BALL_GRAVITY:g} m/s² by default",
-    "serve_speed": f"greatest horizontal speed of a serve, {SERVE_SPEED[1]:g} m/s by default",
+    "ball_gravity": f"acceleration of the falling ball, {BALL_GRAVITY:g} m/s² by default",
+    "serve_speed": f"maximum horizontal speed of a serve, {SERVE_SPEED[1]:g} m/s by default",
 }
 """Environment parameters, drawn for each match, and their meanings."""
 

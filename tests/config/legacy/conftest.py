@@ -56,9 +56,10 @@ def take(write: Written, tmp_path: Path) -> Taken:
         assert again.model_dump() == config.model_dump()
         left = set(without_places(again.warnings))
         assert left <= set(without_places(config.warnings))
-        assert converted.warnings == config.warnings
+        warnings = tuple(each for each in config.warnings if "run-pipeline --convert" not in each)  # said to runs only
+        assert converted.warnings == warnings
         data = read_text(converted.text, "new.yaml").data
-        of_old_keys = [each for each in config.warnings if not left & set(without_places([each]))]
+        of_old_keys = [each for each in warnings if not left & set(without_places([each]))]
         notes = [each.removeprefix(f"{tmp_path}{os.sep}") for each in of_old_keys]
         return Taken_(config, data, converted.text, notes)
 

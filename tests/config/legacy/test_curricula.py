@@ -36,13 +36,16 @@ def test_a_file_of_curricula_goes_into_the_trainers_file(take, write):
     assert criteria.signal_smoothing
     assert criteria.require_reset, "old versions began all environments anew with a lesson"
     assert (
-        "lessons.yaml:3: thresholds: is 'environment_parameters.<name>.curriculum.<n>.completion_criteria"
+        "lessons.yaml:3: thresholds: is now 'environment_parameters.<name>.curriculum.<n>.completion_criteria"
         in "".join(taken.notes)
     )
 
 
 def test_a_folder_has_a_file_for_each_behavior(take, write):
-    body = '{"measure": "reward", "thresholds": [%s], "min_lesson_length": 5, "signal_smoothing": false, "parameters": {%s}}'
+    body = (
+        '{"measure": "reward", "thresholds": [%s], "min_lesson_length": 5, "signal_smoothing": false, "parameters": '
+        "{%s}}"
+    )
     folder = write(body % ("1", '"a": [0, 1]'), "lessons/Jumper.json").parent
     write(body.replace(" ", "\t") % ("2, 3", '"b": [0, 1, 2]'), "lessons/Other.json")
     write("not for us", "lessons/Jumper.json.meta")
@@ -52,7 +55,10 @@ def test_a_folder_has_a_file_for_each_behavior(take, write):
 
 
 def test_a_file_of_a_single_behavior_is_named_after_it(take, write):
-    body = '{"measure": "reward", "thresholds": [1], "min_lesson_length": 5, "signal_smoothing": true, "parameters": {"a": [0, 1]}}'
+    body = (
+        '{"measure": "reward", "thresholds": [1], "min_lesson_length": 5, "signal_smoothing": true, "parameters": '
+        '{"a": [0, 1]}}'
+    )
     taken = take(TRAINER, curriculum=write(body, "Jumper.json"))
     assert taken.config.environment_parameters["a"].curriculum[0].completion_criteria.behavior == "Jumper"
 
@@ -73,10 +79,13 @@ def test_a_block_may_hold_its_curriculum(take):
 
 
 def test_curricula_may_be_a_section(take):
-    text = "behaviors: {Jumper: {}}\ncurriculum: {Jumper: {measure: progress, thresholds: [0.5], parameters: {size: [1, 2]}}}"
+    text = (
+        "behaviors: {Jumper: {}}\ncurriculum: {Jumper: {measure: progress, thresholds: [0.5], parameters: {size: [1, "
+        "2]}}}"
+    )
     taken = take(text)
     assert lessons(taken.config, "size") == [("Lesson0", 1, 0.5), ("Lesson1", 2, None)]
-    assert "old.yaml:2: curriculum: is 'environment_parameters.<name>.curriculum' now" in taken.notes
+    assert "old.yaml:2: curriculum: is now 'environment_parameters.<name>.curriculum'" in taken.notes
 
 
 def test_lessons_as_the_upgrade_tool_of_ml_agents_writes_them_are_taken(take):
@@ -85,7 +94,7 @@ def test_lessons_as_the_upgrade_tool_of_ml_agents_writes_them_are_taken(take):
     assert lessons(taken.config, "h") == [("Lesson0", 1, 0), ("Lesson1", 2, None)]
     assert taken.config.environment_parameters["g"] == 2
     (note,) = taken.notes
-    assert note == "old.yaml:2: environment_parameters.<name>.curriculum: its lessons are '- name: …' now"
+    assert note == "old.yaml:2: environment_parameters.<name>.curriculum: its lessons are now written as '- name: …'"
 
 
 @pytest.mark.parametrize(("lesson", "names"), [(1, ["Lesson1", "Lesson2"]), (2, ["Lesson2"]), (9, ["Lesson2"])])
@@ -144,16 +153,16 @@ MISTAKES = [
         "lessons.yaml:1: Jumper: lacks signal_smoothing; expected measure,",
     ),
     (ONE.replace("min_lesson", "min_leson"), "lessons.yaml:1: Jumper: lacks min_lesson_length"),
-    (ONE.replace("[0.1, 0.4]", "0.1"), "lessons.yaml:3: Jumper.thresholds: does not fit; expected a list"),
+    (ONE.replace("[0.1, 0.4]", "0.1"), "lessons.yaml:3: Jumper.thresholds: is not valid; expected a list"),
     (
         ONE.replace("[0.1, 0.4]", "[a, 0.4]"),
         "lessons.yaml:3: environment_parameters.low.curriculum.0.completion_criteria",
     ),
     (
         ONE + ONE.replace("Jumper", "Other").replace("high", "width"),
-        "lessons.yaml:16: Other.parameters.low: has a curriculum already (",
+        "lessons.yaml:16: Other.parameters.low: already has a curriculum (",
     ),
-    ("a: 1", "lessons.yaml:1: holds no curricula; expected behaviours, each with measure,"),
+    ("a: 1", "lessons.yaml:1: contains no curricula; expected behaviours, each with measure,"),
 ]
 
 
@@ -163,7 +172,7 @@ def test_what_is_wrong_with_lessons_is_reported_where_they_stand(refuse, write, 
 
 
 def test_a_folder_without_curricula_is_a_mistake(refuse, tmp_path):
-    assert "holds no curricula; expected a file <behaviour>.json" in refuse(TRAINER, curriculum=tmp_path)[0]
+    assert "contains no curricula; expected a file <behaviour>.json" in refuse(TRAINER, curriculum=tmp_path)[0]
 
 
 def test_lessons_of_a_behavior_that_is_not_there_are_a_mistake(refuse, write):
@@ -174,4 +183,4 @@ def test_lessons_of_a_behavior_that_is_not_there_are_a_mistake(refuse, write):
 def test_a_parameter_has_one_meaning_only(refuse, write):
     text = "behaviors: {Jumper: {}}\nenvironment_parameters: {low: 3}"
     (mistake,) = refuse(text, curriculum=write(ONE, "lessons.yaml"))
-    assert mistake.startswith("lessons.yaml:7: Jumper.parameters.low: has a curriculum already (")
+    assert mistake.startswith("lessons.yaml:7: Jumper.parameters.low: already has a curriculum (")

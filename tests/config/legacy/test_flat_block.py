@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from old_sections import flat
 
-from headrace.config import PPOHyperparameters, SACHyperparameters
+from headrace.config import PPOHyperparameters, SACHyperparameters, load_config
 
 
 def value_at(data: Any, path: str) -> Any:
@@ -119,7 +119,7 @@ CLONED = {"demo_path": "d", "strength": 1, "steps": 5}
 def test_the_old_sac_made_one_pass_over_as_many_demonstrated_steps_as_it_took_of_its_own(take, name, own, written):
     taken = take(f"A: {flat('sac', f'batch_size: 16, {name}: {{{CLONING}{own}}}')}")
     assert taken.data["behaviors"]["A"]["behavioral_cloning"] == CLONED | written
-    told = f"old.yaml:1: {name}.samples_per_update: was no valid setting for the old sac"
+    told = f"old.yaml:1: {name}.samples_per_update: was not a valid setting of the old sac"
     assert any(note.startswith(told) for note in taken.notes) == ("samples" in own)
 
 
@@ -140,14 +140,14 @@ def test_the_old_ppo_cloned_in_as_many_passes_as_it_learned_until_the_section_wa
 def test_a_section_may_name_another_one_over_and_over(take):
     taken = take(f"default: {flat('ppo')}\nA: B\nB: C\nC: {{max_steps: 123}}")
     assert [taken.config.behaviors[name].max_steps for name in "ABC"] == [123, 123, 123]
-    assert "old.yaml:2: A: has the keys of 'B', which are written out now" in taken.notes
+    assert "old.yaml:2: A: takes the keys of 'B', which are now copied into it" in taken.notes
 
 
 def test_a_key_in_many_sections_is_reported_once_with_its_lines(take):
     taken = take(f"default: {flat('ppo')}\n" + "".join(f"S{n}: {{hidden_units: {n + 1}}}\n" for n in range(6)))
     (note,) = [each for each in taken.notes if " hidden_units: " in each]
-    assert note.endswith("is 'network_settings.hidden_units' now (also in lines 2, 3, 4 and 3 more)")
-    assert "old.yaml:2: S0, S1, S2, S3, S4, S5: stand under 'behaviors' now" in taken.notes
+    assert note.endswith("is now 'network_settings.hidden_units' (also in lines 2, 3, 4 and 3 more)")
+    assert "old.yaml:2: S0, S1, S2, S3, S4, S5: are now under 'behaviors'" in taken.notes
 
 
 def test_the_schedule_of_the_learning_rate_also_is_that_of_beta_and_epsilon(take):
@@ -161,7 +161,7 @@ def test_sac_without_a_schedule_lowers_its_learning_rate_linearly_and_that_is_sa
     sac = taken.config.behaviors["Ball"].hyperparameters
     assert isinstance(sac, SACHyperparameters)
     assert sac.learning_rate_schedule == "linear"
-    assert "learning_rate_schedule: linear  # as the old sac had it; today's default is constant" in taken.text
+    assert "learning_rate_schedule: linear  # as in the old sac; the current default is constant" in taken.text
     assert any("old sac lowered its learning rate linearly" in note for note in taken.notes)
 
 
@@ -195,15 +195,20 @@ def test_signals_keep_their_old_defaults(take):
     )
     gail, curiosity = (taken.config.behaviors["Ball"].signals[name] for name in ("gail", "curiosity"))
     assert (gail.network_settings.hidden_units, curiosity.network_settings.hidden_units) == (64, 99)
-    assert "hidden_units: 64  # the old default; today's is 128" in taken.text
+    assert "hidden_units: 64  # the old default; the current one is 128" in taken.text
+
+
+def test_a_run_names_the_command_that_converts_a_flat_file(write):
+    path = write("Ball: {trainer: ppo, batch_size: 64}")
+    assert load_config(path).warnings[-1].endswith(f'to convert it once: run-pipeline --convert "{path}" > new.yaml')
 
 
 def test_old_self_play_swaps_every_20000_steps(take):
     taken = take(f"Ball: {flat('ppo', 'self_play: {play_against_current_self_ratio: 0.3}')}")
     self_play = taken.config.behaviors["Ball"].self_play
     assert (self_play.swap_steps, self_play.play_against_latest_model_ratio) == (20000, 0.3)
-    assert "swap_steps: 20000  # the old default; today's is 2000" in taken.text
-    assert any("'self_play.play_against_latest_model_ratio' now" in note for note in taken.notes)
+    assert "swap_steps: 20000  # the old default; the current one is 2000" in taken.text
+    assert any("is now 'self_play.play_against_latest_model_ratio'" in note for note in taken.notes)
 
 
 def test_before_there_were_signals_gamma_and_use_curiosity_made_them(take):
@@ -212,26 +217,26 @@ def test_before_there_were_signals_gamma_and_use_curiosity_made_them(take):
     extrinsic, curiosity = taken.config.behaviors["Ball"].signals.values()
     assert (extrinsic.gamma, extrinsic.strength) == (0.97, 1)
     assert (curiosity.gamma, curiosity.strength, curiosity.network_settings.hidden_units) == (0.97, 0.2, 40)
-    assert any("gamma: is 'reward_signals.extrinsic.gamma' now" in note for note in taken.notes)
+    assert any("gamma: is now 'reward_signals.extrinsic.gamma'" in note for note in taken.notes)
 
 
 def test_gamma_beside_signals_had_no_effect_and_has_none(take):
     taken = take(f"Ball: {flat('ppo', 'gamma: 0.5')}")
     assert taken.config.behaviors["Ball"].signals["extrinsic"].gamma == 0.9
-    assert any("gamma: has had no effect since there are reward_signals" in note for note in taken.notes)
+    assert any("gamma: has no effect in files with reward_signals" in note for note in taken.notes)
 
 
 @pytest.mark.parametrize("key", ["summary_path", "model_path"])
 def test_paths_of_results_are_gone(take, key: str):
     taken = take(f"Ball: {flat('ppo', f'{key}: ./somewhere')}")
-    assert f"old.yaml:1: {key}: is gone: everything goes to <results_dir>/<run_id>" in taken.notes
+    assert f"old.yaml:1: {key}: was removed: everything goes to <results_dir>/<run_id>" in taken.notes
 
 
 @pytest.mark.parametrize(("trainer", "line", "whose"), [("ppo", "tau: 0.1", "sac"), ("sac", "beta: 1", "poca and ppo")])
 def test_keys_of_another_trainer_are_warned_of_as_all_shared_them(take, trainer: str, line: str, whose: str):
     taken = take(f"Ball: {flat(trainer, line)}")
     key = line.split(":")[0]
-    assert f"old.yaml:1: {key}: is a key of {whose}, without meaning to {trainer}: left out" in taken.notes
+    assert f"old.yaml:1: {key}: is a key of {whose}, which {trainer} does not use: left out" in taken.notes
 
 
 def test_a_key_that_is_of_use_to_some_sections_is_not_said_to_be_of_none_to_others(take):
@@ -244,10 +249,10 @@ def test_of_equal_keys_the_last_counts_as_it_did_with_a_warning(take):
     taken = take("Ball:\n  trainer: ppo\n  max_steps: 5e3\n  max_steps: 6e3\n  time_horizon: 9\n  time_horizon: 9\n")
     assert taken.config.behaviors["Ball"].max_steps == 6000
     assert (
-        "old.yaml:4: Ball.max_steps: stands here twice (first in line 3); the last one counts, as in old versions"
+        "old.yaml:4: Ball.max_steps: appears twice here (first in line 3); the last one applies, as in old versions"
         in taken.notes
     )
-    assert any("Ball.time_horizon: stands here twice (first in line 5)" in note for note in taken.notes)
+    assert any("Ball.time_horizon: appears twice here (first in line 5)" in note for note in taken.notes)
 
 
 def test_what_old_versions_asked_for_is_filled_in_as_their_files_had_it(take):
@@ -285,42 +290,42 @@ def test_overrides_are_in_todays_words(write):
 
 
 MISTAKES = [
-    ("Ball: {batch_size: 64}", "old.yaml:1: Ball: names no trainer, nor does 'default'; add 'trainer: ppo'"),
-    ("Ball: {trainer: pppo}", "old.yaml:1: Ball.trainer: 'pppo' is no trainer; expected one of ppo, poca, sac"),
+    ("Ball: {batch_size: 64}", "old.yaml:1: Ball: names no trainer, and neither does 'default'; add 'trainer: ppo'"),
+    ("Ball: {trainer: pppo}", "old.yaml:1: Ball.trainer: 'pppo' is not a trainer; expected one of ppo, poca, sac"),
     (
         f"Ball: {flat('ppo', 'batchsize: 3')}",
-        "old.yaml:1: Ball.batchsize: unknown key, also to old versions of ML-Agents; did you mean 'batch_size'?",
+        "old.yaml:1: Ball.batchsize: unknown key, also in old versions of ML-Agents; did you mean 'batch_size'?",
     ),
     (
         f"default: {flat('ppo')}\nBall:\n  hidden_units: many",
-        "old.yaml:3: behaviors.Ball.network_settings.hidden_units: 'many' does not fit; expected a whole number",
+        "old.yaml:3: behaviors.Ball.network_settings.hidden_units: 'many' is not valid; expected a whole number",
     ),
     (
         f"Ball: {flat('ppo', 'hidden_units: [48, 24]')}",
-        "old.yaml:1: behaviors.Ball.network_settings.num_layers: 1 stands beside a list of hidden_units",
+        "old.yaml:1: behaviors.Ball.network_settings.num_layers: 1 can't be combined with a list of hidden_units",
     ),
     (
         f"Ball: {flat('ppo', 'vis_encode_type: [simple]')}",
-        "old.yaml:1: behaviors.Ball.network_settings.vis_encode_type: a list does not fit; expected text",
+        "old.yaml:1: behaviors.Ball.network_settings.vis_encode_type: a list is not valid; expected text",
     ),
     (
         f"default: {flat('sac', 'buffer_size: 5')}\nBall: {{}}",
         "old.yaml:1: default_settings.hyperparameters.buffer_size: 5 is smaller than batch_size (64)",
     ),
-    (f"default: {flat('ppo')}\nA: A", "old.yaml:2: A: names itself, by way of A"),
+    (f"default: {flat('ppo')}\nA: A", "old.yaml:2: A: refers to itself, through A"),
     (
         f"default: {flat('ppo')}\nWalker: Wlker",
-        "old.yaml:2: Walker: names a section 'Wlker' that there is not; did you",
+        "old.yaml:2: Walker: refers to a section 'Wlker', which does not exist; did you",
     ),
     (f"default: {flat('ppo')}\nA:", "old.yaml:2: A: is nothing (null); expected a map of keys and values, or the name"),
     (f"default: 5\nA: {flat('ppo')}", "old.yaml:1: default: is 5; expected a map"),
     (
         f"A: {flat('ppo', 'use_recurrent: maybe')}",
-        "old.yaml:1: A.use_recurrent: 'maybe' does not fit; expected true or",
+        "old.yaml:1: A.use_recurrent: 'maybe' is not valid; expected true or",
     ),
     (
         f"A: {flat('sac', 'num_update: 0')}",
-        "old.yaml:1: A.num_update: 0 does not fit; expected a number greater than 0",
+        "old.yaml:1: A.num_update: 0 is not valid; expected a number greater than 0",
     ),
     (
         f"A: {flat('ppo', 'reward_signals: {curiosity: {strength: 1, gamma: 1, num_epoch: 2}}')}",
@@ -354,12 +359,12 @@ def test_all_mistakes_of_an_old_file_are_reported_at_once(refuse):
 
 def test_equal_keys_are_mistakes_in_a_file_of_today(refuse):
     (mistake,) = refuse("behaviors: {A: {max_steps: 5, max_steps: 5}}")
-    assert "stands here twice" in mistake
+    assert "appears twice here" in mistake
 
 
 def test_a_file_of_today_without_behaviors_is_not_taken_for_an_old_one(refuse):
     (mistake, *_) = refuse("Ball: {trainer_type: ppo, max_steps: 5}")
-    assert mistake.startswith("old.yaml:1: Ball: unknown key") or "lists nothing to train" in mistake
+    assert mistake.startswith("old.yaml:1: Ball: unknown key") or "is empty, so the run has nothing to train" in mistake
 
 
 def test_what_default_lacks_is_reported_once_and_not_of_each_section(take):

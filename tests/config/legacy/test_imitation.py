@@ -19,9 +19,9 @@ def test_offline_bc_learns_from_demonstrations_as_many_steps_as_it_did(take):
     assert (bc.demo_path, bc.batch_size, bc.buffer_size, bc.num_epoch) == ("Demos/Ball.demo", 32, 128, 1)
     assert (bc.learning_rate, bc.learning_rate_schedule, bc.held_out) == (1e-3, "constant", 0)
     assert (ball.max_steps, ball.summary_freq) == (5000 * 128, 100 * 128)
-    assert "max_steps: 640000  # 5000 * 128: it counts the steps that are learned from" in taken.text
+    assert "max_steps: 640000  # 5000 * 128: it counts learned steps" in taken.text
     assert any(
-        "max_steps: counted the environment's steps, each of which had 128 learned" in note for note in taken.notes
+        "max_steps: used to count environment steps, each with 128 learned steps" in note for note in taken.notes
     )
 
 
@@ -38,13 +38,13 @@ def test_online_bc_imitates_another_behavior(take, trainer: str):
     bc = pupil.hyperparameters
     assert isinstance(bc, BCHyperparameters)
     assert (bc.teacher, bc.demo_path, bc.num_epoch, pupil.max_steps) == ("Teacher", None, 4, 5000)
-    assert any("brain_to_imitate: is 'hyperparameters.teacher' now" in note for note in taken.notes)
+    assert any("brain_to_imitate: is now 'hyperparameters.teacher'" in note for note in taken.notes)
 
 
 def test_a_teacher_that_was_a_player_is_refused_by_name_with_what_to_do(refuse):
     (mistake,) = refuse(f"Pupil: {{trainer: online_bc, brain_to_imitate: Player, {OFFLINE}}}")
     assert mistake.startswith("old.yaml:1: behaviors.Pupil.hyperparameters.teacher: 'Player' is not listed")
-    assert "record a .demo and name it as demo_path" in mistake
+    assert "record a .demo file and give it as demo_path" in mistake
 
 
 def test_what_is_not_said_is_as_old_files_had_it(take):
@@ -74,7 +74,7 @@ MISTAKES = [
     ),
     (
         "Ball: {trainer: offline_bc, demo_path: d,\n  batches_per_epoch: 0}",
-        "old.yaml:2: Ball.batches_per_epoch: 0 does not fit; expected a number greater than 0",
+        "old.yaml:2: Ball.batches_per_epoch: 0 is not valid; expected a number greater than 0",
     ),
 ]
 

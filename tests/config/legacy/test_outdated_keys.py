@@ -10,7 +10,7 @@ def test_a_flat_block_may_stand_under_behaviors(take):
     taken = take(f"behaviors:\n  A: {flat('ppo')}\n  B: {{trainer_type: ppo, max_steps: 5}}")
     assert taken.data["behaviors"]["A"]["hyperparameters"]["beta"] == 2e-3
     assert taken.data["behaviors"]["B"] == {"trainer_type": "ppo", "max_steps": 5}
-    assert "old.yaml:2: trainer: is 'trainer_type' now" in taken.notes
+    assert "old.yaml:2: trainer: is now 'trainer_type'" in taken.notes
 
 
 def test_a_default_may_stand_among_flat_behaviors(take):
@@ -57,7 +57,7 @@ def test_an_old_key_of_a_block_has_its_new_name(take, body: str, old: str, new: 
     assert found == value
     (note,) = taken.notes
     assert note.startswith(f"old.yaml:2: {old}: ")
-    assert f"'{new}' now" in note
+    assert f"is now '{new}'" in note
 
 
 @pytest.mark.parametrize("key", ["framework: tensorflow", "output_path: default"])
@@ -65,13 +65,13 @@ def test_a_key_without_a_successor_is_left_out(take, key: str):
     taken = take(f"default_settings: {{{key}}}")
     assert taken.data == {"default_settings": {}}
     (note,) = taken.notes
-    assert note.startswith(f"old.yaml:1: {key.split(':')[0]}: is gone")
+    assert note.startswith(f"old.yaml:1: {key.split(':')[0]}: was removed")
 
 
 def test_encoding_size_beside_a_network_had_no_effect_and_has_none(take):
     taken = take("behaviors: {A: {reward_signals: {rnd: {encoding_size: 9, network_settings: {num_layers: 1}}}}}")
     assert taken.data["behaviors"]["A"]["reward_signals"]["rnd"] == {"network_settings": {"num_layers": 1}}
-    assert any("has no effect, as network_settings take precedence" in note for note in taken.notes)
+    assert any("has no effect, because network_settings take precedence" in note for note in taken.notes)
 
 
 def test_load_model_is_resume_and_train_model_is_nothing(take):
@@ -120,17 +120,17 @@ MISTAKES = [
     ),
     (
         "behaviors: {A: {self_play: {play_against_current_self_ratio: 0, play_against_latest_model_ratio: 1}}}",
-        "old.yaml:1: behaviors.A.self_play.play_against_current_self_ratio: stands beside its new name",
+        "old.yaml:1: behaviors.A.self_play.play_against_current_self_ratio: is given together with its new name",
     ),
     (
         "behaviors: {A: {batch_size: 64}}",
         "old.yaml:1: behaviors.A.batch_size: unknown key here; it belongs under 'hyper",
     ),
-    ("behaviors: {A: {}}\nmulti_gpu: true", "old.yaml:2: multi_gpu: one behaviour can't learn on several GPUs"),
-    ("behaviors: {A: {}}\ncurriculum: [1]", "old.yaml:2: curriculum: does not fit; expected a map of behaviours"),
+    ("behaviors: {A: {}}\nmulti_gpu: true", "old.yaml:2: multi_gpu: one behaviour can't train on several GPUs"),
+    ("behaviors: {A: {}}\ncurriculum: [1]", "old.yaml:2: curriculum: is not valid; expected a map of behaviours"),
     (
         "behaviors: {A: {}}\nparameter_randomization: 3",
-        "old.yaml:2: parameter_randomization: does not fit; expected a map",
+        "old.yaml:2: parameter_randomization: is not valid; expected a map",
     ),
 ]
 

@@ -208,7 +208,7 @@ def test_squashed_actions_of_ppo_are_not_clipped_as_well(converted):
 
 
 def test_a_frequency_that_is_no_number_is_named(converted):
-    with pytest.raises(ConfigError, match="sde_sample_freq: often does not fit; expected a whole number"):
+    with pytest.raises(ConfigError, match="sde_sample_freq: often is not valid; expected a whole number"):
         converted(entry(use_sde=True, sde_sample_freq="often"), "Own-v0", "ppo.yml")
 
 
@@ -262,7 +262,7 @@ def test_sac_has_their_target_entropy_and_scaled_rewards(converted):
         (
             {"replay_buffer_kwargs": "{copy_info_dict: true}"},
             ("future", 4),
-            ["replay_buffer_kwargs.copy_info_dict: true: `compute_reward` gets empty infos"],
+            ["replay_buffer_kwargs.copy_info_dict: true: `compute_reward` receives empty infos"],
         ),
     ],
 )
@@ -306,7 +306,7 @@ def test_a_key_without_a_place_is_not_named_if_its_value_is_headraces(converted)
 def test_a_minibatch_has_at_most_a_rollout(converted):
     made, config = converted(PPO, "Swimmer-v4")
     assert config.behaviors["Swimmer"].hyperparameters.batch_size == 32
-    assert "batch_size: 32  # batch_size: 256, of which a rollout of n_steps × n_envs has 32" in made.text
+    assert "batch_size: 32  # batch_size: 256; a rollout of n_steps × n_envs has 32" in made.text
 
 
 def test_each_line_says_what_it_was(converted):
@@ -326,7 +326,7 @@ def test_a_game_of_atari_has_its_own_vectorised_implementation(converted):
     settings = config.behaviors["PongNoFrameskip"]
     assert (settings.network_settings.vis_encode_type, settings.hyperparameters.shared_critic) == ("nature_cnn", True)
     assert settings.network_settings.hidden_units == (512,)
-    assert any("that of 'atari' is converted" in warning for warning in made.warnings)
+    assert any("so the entry 'atari' is converted" in warning for warning in made.warnings)
 
 
 def test_layers_behind_a_picture_are_the_actors_and_the_critics_own(converted):
@@ -406,7 +406,7 @@ def test_another_version_of_the_environment_learns_by_the_entry_that_is_there(co
     made, config = converted(PPO, "Walker-v5")
     assert config.environment.id == "Walker-v5"
     assert config.behaviors["Walker"].hyperparameters.num_epoch == 20
-    assert any("Walker-v5 has no entry; that of 'Walker-v4' is converted" in warning for warning in made.warnings)
+    assert any("Walker-v5 has no entry, so the entry 'Walker-v4' is converted" in warning for warning in made.warnings)
 
 
 def test_what_the_zoo_leaves_beside_an_agent_is_an_entry(converted):
@@ -421,34 +421,34 @@ def test_what_the_zoo_leaves_beside_an_agent_is_an_entry(converted):
 def test_the_algorithm_is_told_by_name_or_keys_or_asked_for(converted, refused):
     assert converted(entry(n_epochs=3), "Own-v0", "mine.yml")[1].behaviors["Own"].trainer_type == "ppo"
     assert converted(entry(gamma=0.9), "Own-v0", "mine.yml", algorithm="sac")[1].behaviors["Own"].trainer_type == "sac"
-    assert "mine.yml: neither its name nor its keys tell the algorithm" in refused(entry(), "Own-v0", "mine.yml")
+    assert "mine.yml: neither its name nor its keys identify the algorithm" in refused(entry(), "Own-v0", "mine.yml")
     assert "its name says ppo_lstm, which has no counterpart" in refused(entry(), "Own-v0", "ppo_lstm.yml")
     assert "--algo names dqn, which has no counterpart" in refused(entry(), "Own-v0", algorithm="dqn")
 
 
 def test_an_entry_that_is_not_there_is_refused_by_name(refused):
     assert "has no entry 'Oen-v1'; did you mean 'Own-v0'?" in refused(entry(), "Oen-v1")
-    assert "'atari' is no environment" in refused(PPO, "atari")
+    assert "'atari' is not an environment" in refused(PPO, "atari")
     assert "it has entries for Walker-v4, Swimmer-v4" in refused(PPO, None)
-    assert "--id and --algo go with a file of rl-baselines3-zoo" in refused("behaviors: {}\n", "Own-v0")
+    assert "--id and --algo are only for files of rl-baselines3-zoo" in refused("behaviors: {}\n", "Own-v0")
 
 
 def test_a_file_of_the_zoo_is_no_configuration_until_it_is_converted(tmp_path):
     (tmp_path / "ppo.yml").write_text(PPO, encoding="utf-8")
-    with pytest.raises(ConfigError, match="ppo.yml: is a file of rl-baselines3-zoo, .* --convert"):
+    with pytest.raises(ConfigError, match="is a file of rl-baselines3-zoo; .* --convert"):
         load_config(tmp_path / "ppo.yml")
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"n_envs": "many"}, "ppo.yml:3: Own-v0.n_envs: many does not fit; expected a whole number above 0"),
+        ({"n_envs": "many"}, "ppo.yml:3: Own-v0.n_envs: many is not valid; expected a whole number above 0"),
         ({"n_steps": ".inf"}, "ppo.yml:3: Own-v0.n_steps: "),
-        ({"learning_rate": "cos_1"}, "ppo.yml:3: behaviors.Own.hyperparameters.learning_rate: 'cos_1' does not fit"),
-        ({"policy_kwargs": '"dict(a=open(1))"'}, "ppo.yml:3: Own-v0.policy_kwargs: holds a Call of Python's"),
-        ({"normalize": "3"}, "ppo.yml:3: Own-v0.normalize: 3 does not fit; expected a map"),
+        ({"learning_rate": "cos_1"}, "ppo.yml:3: behaviors.Own.hyperparameters.learning_rate: 'cos_1' is not"),
+        ({"policy_kwargs": '"dict(a=open(1))"'}, "ppo.yml:3: Own-v0.policy_kwargs: holds a Call,"),
+        ({"normalize": "3"}, "ppo.yml:3: Own-v0.normalize: 3 is not valid; expected a map"),
         ({"env_wrapper": "[{a.B: {}, c.D: {}}]"}, "ppo.yml:3: Own-v0.env_wrapper: "),
-        ({"callback": "[[a.B]]"}, "ppo.yml:3: Own-v0.callback: [a.B] does not fit; expected package.module.Class"),
+        ({"callback": "[[a.B]]"}, "ppo.yml:3: Own-v0.callback: [a.B] is not valid; expected package.module.Class"),
         ({"policy_kwargs": '"dict(a=0x' + "f" * 5000 + ')"'}, "ppo.yml:3: Own-v0.policy_kwargs: holds a Constant"),
     ],
 )

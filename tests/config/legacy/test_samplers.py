@@ -37,23 +37,23 @@ def test_a_file_of_samplers_goes_into_the_trainers_file(take, write):
     taken = take(TODAY, sampler=write(SAMPLERS, "samplers.yaml"))
     check_samplers(taken.config)
     assert taken.notes == [
-        "samplers.yaml:1: resampling-interval: is gone: values were drawn every 500 steps, with a reset; now they are "
-        "for each episode",
-        "samplers.yaml:3: sampler-type: is 'environment_parameters.<name>.sampler_type' now (also in line 7)",
-        "samplers.yaml:4: min_value: is 'environment_parameters.<name>.sampler_parameters.min_value' now",
-        "samplers.yaml:5: max_value: is 'environment_parameters.<name>.sampler_parameters.max_value' now",
-        "samplers.yaml:7: sampler-type: multirange_uniform: is "
-        "'environment_parameters.<name>.sampler_type: multirangeuniform' now",
-        "samplers.yaml:8: intervals: is 'environment_parameters.<name>.sampler_parameters.intervals' now",
-        "samplers.yaml:11: mean: is 'environment_parameters.<name>.sampler_parameters.mean' now",
-        "samplers.yaml:12: st-dev: is 'environment_parameters.<name>.sampler_parameters.st_dev' now",
+        "samplers.yaml:1: resampling-interval: was removed: values were drawn every 500 steps, with a reset; now they "
+        "are drawn for each episode",
+        "samplers.yaml:3: sampler-type: is now 'environment_parameters.<name>.sampler_type' (also in line 7)",
+        "samplers.yaml:4: min_value: is now 'environment_parameters.<name>.sampler_parameters.min_value'",
+        "samplers.yaml:5: max_value: is now 'environment_parameters.<name>.sampler_parameters.max_value'",
+        "samplers.yaml:7: sampler-type: multirange_uniform: is now "
+        "'environment_parameters.<name>.sampler_type: multirangeuniform'",
+        "samplers.yaml:8: intervals: is now 'environment_parameters.<name>.sampler_parameters.intervals'",
+        "samplers.yaml:11: mean: is now 'environment_parameters.<name>.sampler_parameters.mean'",
+        "samplers.yaml:12: st-dev: is now 'environment_parameters.<name>.sampler_parameters.st_dev'",
     ]
 
 
 def test_the_interval_may_have_the_name_that_it_had_first(take, write):
     taken = take(TODAY, sampler=write(SAMPLERS.replace("resampling-interval", "episode-length"), "samplers.yaml"))
     check_samplers(taken.config)
-    assert taken.notes[0].startswith("samplers.yaml:1: episode-length: is gone: values were drawn every 500 steps")
+    assert taken.notes[0].startswith("samplers.yaml:1: episode-length: was removed: values were drawn every 500 steps")
 
 
 def test_samplers_may_be_a_section(take):
@@ -63,7 +63,7 @@ def test_samplers_may_be_a_section(take):
     )
     check_samplers(taken.config)
     assert taken.config.environment_parameters["rain"] == 2
-    assert "old.yaml:2: parameter_randomization: is 'environment_parameters' now" in taken.notes
+    assert "old.yaml:2: parameter_randomization: is now 'environment_parameters'" in taken.notes
 
 
 def test_samplers_alone_load_with_the_defaults_and_that_is_said(take):
@@ -86,7 +86,7 @@ MISTAKES = [
         SAMPLERS.replace("max_value: 10", "max_value: 0"),
         "samplers.yaml:4: environment_parameters.mass.sampler_parameters.min_value: 0.5 is greater than max_value (0)",
     ),
-    ("resampling-interval: 5", "samplers.yaml:1: holds no samplers; expected resampling-interval, and parameters"),
+    ("resampling-interval: 5", "samplers.yaml:1: contains no samplers; expected resampling-interval, and parameters"),
 ]
 
 
@@ -98,4 +98,4 @@ def test_what_is_wrong_with_samplers_is_reported_where_they_stand(refuse, write,
 def test_a_parameter_can_not_have_lessons_and_a_sampler(refuse, write):
     text = "behaviors: {B: {curriculum: {thresholds: [1], parameters: {mass: [1, 2]}}}}"
     (mistake,) = refuse(text, sampler=write(SAMPLERS, "samplers.yaml"))
-    assert mistake.startswith("samplers.yaml:2: mass: is given already (")
+    assert mistake.startswith("samplers.yaml:2: mass: is already given (")

@@ -52,7 +52,7 @@ def test_it_counts_the_shards_of_a_replay_buffer(replicas, said):
 @pytest.mark.parametrize(
     ("block", "torch_settings", "said"),
     [
-        ({}, {}, "by hand if it observes vectors alone and learns on a CPU, else by autograd"),
+        ({}, {}, "by hand if it observes only vectors and learns on a CPU, else by autograd"),
         ({}, {"gradients": "autograd"}, "by autograd, as torch_settings.gradients says"),
         ({}, {"device": "cuda:1"}, "by autograd, on cuda:1"),
         ({"network_settings": {"memory": {}}}, {}, "by autograd, because it has a memory"),
@@ -61,12 +61,12 @@ def test_it_counts_the_shards_of_a_replay_buffer(replicas, said):
         (
             {"trainer_type": "sac"},
             {},
-            "by hand if it observes vectors alone and has no discrete actions and learns on a CPU, else by autograd",
+            "by hand if it observes only vectors and has no discrete actions and learns on a CPU, else by autograd",
         ),
         (
             {"trainer_type": "poca"},
             {},
-            "by hand if it observes vectors alone and learns on a CPU, else by autograd; "
+            "by hand if it observes only vectors and learns on a CPU, else by autograd; "
             "the group critic's by autograd in any case",
         ),
         ({"trainer_type": "poca"}, {"gradients": "autograd"}, "by autograd, as torch_settings.gradients says"),

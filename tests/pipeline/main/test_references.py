@@ -163,7 +163,7 @@ def test_the_defaults_are_looked_at_where_no_behaviour_is_listed(path, capsys):
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("environment: {kind: builtin, id: Voley}\n", 1, "no built-in game is called 'Voley'; did you mean 'Volley'?"),
+        ("environment: {kind: builtin, id: Voley}\n", 1, "no built-in game 'Voley'; did you mean 'Volley'?"),
         ("environment:\n  kind: gymnasium\n  id: your:Ball-v0\n", 3, "no module named 'your'"),
         ("env_settings:\n  env_path: game\n  side_channels: [mine:Chanel]\n", 3, "has no attribute 'Chanel'"),
     ],
@@ -188,8 +188,8 @@ def test_a_game_of_which_nobody_knows_whose_agents_are_in_it_is_refused_with_the
     path.write_text(f"environment: {{kind: builtin, id: {game}}}\nbehaviors: {listed}\n", encoding="utf-8")
     status, (told,) = validated(path, capsys)
     assert status == 2
-    assert told.startswith(f"{path}:1: environment: needs 'behavior', the name of its agents, since 2 behaviours")
-    assert told.endswith(f"such as {cure}")
+    assert told.startswith(f"{path}:1: environment: needs 'behavior', the name of its agents, because 2 behaviours")
+    assert told.endswith(f"for example {cure}")
 
 
 @pytest.mark.parametrize("section", ["{kind: builtin, id: Pursuit}", "{kind: builtin, id: Volley, behavior: Red}"])
@@ -218,7 +218,7 @@ def test_a_run_tells_what_it_does_not_find_as_validation_does(path, capsys):
     ("environment", "place", "message"),
     [
         ("{kind: gymnasium,\n  factory: mine:Nope}", 2, "module 'mine' .* has no attribute 'Nope'"),
-        ("{kind: gymnasium, factory: mine:Env,\n  options: {sise: 2}}", 2, "environment.options do not fit"),
+        ("{kind: gymnasium, factory: mine:Env,\n  options: {sise: 2}}", 2, "environment.options are not valid for"),
     ],
     ids=["the factory", "its options"],
 )

@@ -116,7 +116,7 @@ NOT_TRIED: list[tuple[Any, str]] = [
     ({}, "the environment, which waits for the Unity Editor; so the network and the update were not tried either"),
     ({"environment": {"kind": "godot"}}, "the environment, which waits for Godot's editor"),
     ({"environment": {"kind": "open_protocol"}}, "the environment, which waits for the game"),
-    ({"env_settings": BUILD}, "the game .*, which opens a window, as this machine has no screen .*--no-graphics"),
+    ({"env_settings": BUILD}, "the game .*, which opens a window, as this machine has no display .*--no-graphics"),
     (
         {"environment": {"kind": "godot"}, "env_settings": BUILD, "engine_settings": {"no_graphics": False}},
         "the game .*, which opens a window",
@@ -141,7 +141,7 @@ def test_an_environment_that_can_not_be_tried_is_said(plain, words, monkeypatch)
         ({"environment": {"kind": "godot"}, "env_settings": {"env_path": "no/such"}}, "no/such"),
         (
             {"environment": {"kind": "gymnasium", "id": "CartPole-v1", "options": {"render_mode": "human"}}},
-            "render_mode human opens a window, but this machine has no screen",
+            "render_mode human opens a window, but this machine has no display",
         ),
         (
             {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -95,12 +96,17 @@ def test_the_only_behaviour_is_taken_for_any_name(tmp_path):
         ("rum", r"there is no file and no folder .*rum; did you mean 'run'"),
         (".", r"holds no policies: expected a .pt or .onnx file, the folder of a run"),
         ("notes.txt", r"notes.txt is not a model: expected a .pt or .onnx file"),
+        ("lander.zip", r"lander.zip is not a model: .* this is a model of Stable-Baselines3, whose weights"),
+        ("saved.zip", r"saved.zip is not a model: .* headrace.load extracts"),
     ],
 )
 def test_what_a_reference_does_not_find_is_named(tmp_path, monkeypatch, reference, reason):
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "run")
     (tmp_path / "notes.txt").write_text("nothing")
+    for name, content in (("lander.zip", "policy.pth"), ("saved.zip", "headrace.json")):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr(content, "")
     with pytest.raises(RunError, match=reason):
         find_models(reference)
 

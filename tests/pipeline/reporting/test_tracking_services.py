@@ -142,7 +142,7 @@ def test_mlflow_gets_each_statistic_and_a_resumed_run_goes_on_there(tmp_path: Pa
 def test_an_mlflow_that_is_not_there_is_named_before_anything_starts(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-    with pytest.raises(RunError, match=r"statistics_writers\.0: making mlflow raised .*refused"):
+    with pytest.raises(RunError, match=r"statistics_writers\.0: creating mlflow raised .*refused"):
         make_writers(config({"use": "mlflow", "with": {"tracking_uri": "http://127.0.0.1:9"}}), tmp_path)
 
 

@@ -97,6 +97,6 @@ def test_mistakes_are_found_without_making_a_writer(writer: Mapping[str, Any], m
 def test_a_constructor_that_raises_is_a_reason_not_to_start(tmp_path: Path):
     writer = {"use": "my_writer:JsonLines", "with": {"file": "no/such/folder/a.jsonl"}}
     with pytest.raises(
-        RunError, match=r"pipeline\.statistics_writers\.0: making my_writer:JsonLines raised FileNotFound"
+        RunError, match=r"pipeline\.statistics_writers\.0: creating my_writer:JsonLines raised FileNotFound"
     ):
         make_writers(config(writer), tmp_path)

@@ -143,7 +143,7 @@ def test_what_another_program_holds_for_a_moment_is_done_all_the_same(tmp_path, 
 
 def test_a_file_that_stays_held_is_named_and_the_old_one_stays(tmp_path):
     (tmp_path / "file").write_bytes(OLD)
-    with pytest.raises(PermissionError, match="another program has had it open"):
+    with pytest.raises(PermissionError, match="another program has kept the file open"):
         write_atomic(tmp_path / "file", NEW, files=Held("replace", tries=99))
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [OLD]
 

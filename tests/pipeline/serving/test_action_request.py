@@ -100,11 +100,11 @@ def test_other_observations_are_refused_with_what_was_expected(observations, wor
         ({1: 2}, "1: there is no such key"),
         (
             {"masks": [[1] * 4] * 2},
-            "masks: row 0 has the shape (4,); expected 1 for each choice that is allowed",
+            "masks: row 0 has the shape (4,); expected 1 for each allowed choice",
         ),
         ({"masks": [[1] * 5]}, "masks: has the shape (1, 5), for 2 agents"),
         ({"masks": [[1] * 5, [0, 0, 0, 1, 1]]}, "masks: row 1 forbids all 3 choices of branch 0"),
-        ({"masks": [[2] * 5] * 2}, "masks: row 0 has 2 at index 0, expected 1 for each choice"),
+        ({"masks": [[2] * 5] * 2}, "masks: row 0 has 2 at index 0, expected 1 for each allowed choice"),
         ({"masks": [[1], [1, 1]]}, "masks: row 0 has the shape (1,); expected 1 for each"),
         ({"masks": "all"}, "masks: is str 'all'; expected 1 for each"),
         ({"deterministic": 1}, "deterministic: expected true or false, got a number"),

@@ -366,7 +366,7 @@ async def test_requests_beyond_their_number_are_refused_at_once_and_welcome_late
             assert (status, b"Retry-After: 1\r\n" in head, json.loads(body)["error"]) == (
                 503,
                 True,
-                "too many requests wait; try again later",
+                "too many requests are waiting; try again later",
             )
             assert await status_of(caller, "/orders") == 200  # what has no body is answered as ever
             desk.go_on.set()

@@ -419,7 +419,7 @@ async def test_another_team_s_turn_begins_all_games_anew_so_that_games_without_a
             )
             if learns
         }
-        assert (SEEKER, 3) in learned, "games of the new turn are played, and learned from"
+        assert (SEEKER, 3) in learned, "a game of the new turn are played, and learned from"
 
 
 async def test_what_is_open_when_a_turn_ends_spends_no_credits_however_often_turns_change():
@@ -618,7 +618,7 @@ async def test_what_instances_that_begin_anew_left_half_made_is_dropped_and_all_
         (batch,) = items
         assert sorted(batch.lengths.tolist()) == [5, 5, 10, 10], "two of four begin at tick 5"
         assert not batch.truncated.any(), "nothing says that they ended"
-        assert "8 steps of incomplete trajectories are dropped with it" in caplog.text
+        assert "8 steps of incomplete trajectories are lost" in caplog.text
         assert rig.processor.emitted("Walker") == 30
 
 

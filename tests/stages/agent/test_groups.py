@@ -199,5 +199,5 @@ def test_results_of_games_alone_come_with_empty_columns_of_groups(processor):
 
 def test_where_groups_come_and_go_the_behaviour_is_named(processor):
     run(processor, step(0, Row(1)))
-    with pytest.raises(ShapeError, match="Team: a behaviour has group_ids either in all steps or in none"):
+    with pytest.raises(ShapeError, match="Team: a behaviour must have group_ids either in all steps or in no step"):
         run(processor, step(1, Row(1), grouped=False))

@@ -233,7 +233,7 @@ def test_a_new_episode_without_an_ending_drops_the_open_decision_and_truncates_b
     assert batch.episodes == {}
     assert processor.pending("Ball") == 0
     assert len(caplog.records) == 1
-    assert "agent 7 began episode 1, but its episode 0 never ended" in caplog.text
+    assert "agent 7 began episode 1, but its episode 0 has not ended" in caplog.text
 
 
 @pytest.mark.parametrize("change", [{"generation": 4}, {"learning": False}, {"opponent": 2}])

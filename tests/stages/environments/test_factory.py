@@ -183,12 +183,12 @@ def test_a_group_of_the_users_own_is_neither_wrapped_nor_taken_for_something_els
     kind = "pettingzoo" if key in ("behaviors", "rotate_sides") else "gymnasium"
     settings = EnvironmentSettings(kind=kind, factory="factory_module:Own", **{key: value})
 
-    with pytest.raises(StageError, match=rf"environment\.{key}: does not go with .* its own EnvironmentGroup"):
+    with pytest.raises(StageError, match=rf"environment\.{key}: can't be combined with .* an EnvironmentGroup"):
         group_of(settings, "P", 2, folder)
 
 
 def test_options_that_a_factory_does_not_take_are_reported(folder):
-    with pytest.raises(StageError, match=r"options do not fit .*'wheels'; it takes \(g=10\.0\)"):
+    with pytest.raises(StageError, match=r"options are not valid for .*'wheels'; it takes \(g=10\.0\)"):
         group_of(by_factory("single", wheels=3), "P", 3, folder)
 
 
@@ -203,12 +203,12 @@ def test_a_factory_that_raises_is_reported(folder):
 
 
 def test_a_factory_that_gives_no_environment_is_reported(folder):
-    with pytest.raises(LoadError, match=r"'factory_module:nothing' gave an int; expected a gymnasium\.Env"):
+    with pytest.raises(LoadError, match=r"'factory_module:nothing' returned an int; expected a gymnasium\.Env"):
         group_of(by_factory("nothing"), "P", 3, folder)
 
 
 def test_a_factory_that_can_not_be_called_is_reported(folder):
-    with pytest.raises(LoadError, match="expected something to call that makes an environment, got 5"):
+    with pytest.raises(LoadError, match="expected a callable that makes an environment, got 5"):
         group_of(by_factory("number"), "P", 3, folder)
 
 
@@ -224,9 +224,9 @@ def test_the_built_in_game_is_made_with_its_options():
 
 
 def test_an_unknown_built_in_game_is_reported_with_a_suggestion():
-    with pytest.raises(StageError, match=r"no built-in game is called 'Voley'; did you mean 'Volley'\?"):
+    with pytest.raises(StageError, match=r"no built-in game 'Voley'; did you mean 'Volley'\?"):
         group_of(EnvironmentSettings(kind="builtin", id="Voley"), "B", 1)
-    with pytest.raises(StageError, match="no built-in game is called 'Chess'; there are: Volley"):
+    with pytest.raises(StageError, match="no built-in game 'Chess'; there are: Volley"):
         group_of(EnvironmentSettings(kind="builtin", id="Chess"), "B", 1)
     with pytest.raises(StageError, match=r"'connect_four'; did you mean 'ConnectFour'\?"):
         group_of(EnvironmentSettings(kind="builtin", id="connect_four"), "B", 1)
@@ -262,7 +262,7 @@ def test_what_is_said_about_pettingzoo_reaches_the_group(folder):
 
     group.reset(0)
     assert list(group.behavior_specs) == ["One?team=1", "Two?team=0"]
-    with pytest.raises(StageError, match=r"environment\.rotate_sides: its sides can't be changed"):
+    with pytest.raises(StageError, match=r"environment\.rotate_sides: the sides can't be swapped"):
         group_of(zoo(behaviors=roles, rotate_sides=True), "", 1, folder)
 
 
@@ -273,11 +273,13 @@ def test_a_pettingzoo_id_is_a_module_next_to_the_yaml(folder):
     group = group_of(settings, "Count", 2, folder)
 
     assert list(at_once(group.reset(0)).steps) == ["Count?team=0", "Count?team=1"]
-    with pytest.raises(StageError, match=r"options do not fit PettingZoo environment 'factory_meadow_v0': .*'goal'"):
+    with pytest.raises(
+        StageError, match=r"options are not valid for PettingZoo environment 'factory_meadow_v0': .*'goal'"
+    ):
         group_of(settings.model_copy(update={"options": {"goal": 3}}), "Count", 2, folder)
     sys.modules.pop("factory_meadow_v0")
 
 
 def test_an_option_that_a_built_in_game_does_not_know_is_reported():
-    with pytest.raises(StageError, match=r"options do not fit built-in game 'Volley': .*'wheels'; it takes"):
+    with pytest.raises(StageError, match=r"options are not valid for built-in game 'Volley': .*'wheels'; it takes"):
         group_of(EnvironmentSettings(kind="builtin", id="Volley", options={"wheels": 3}), "B", 1)

@@ -158,12 +158,12 @@ def test_what_is_no_outcome_of_a_game_is_refused(outcomes, complaint, given):
         ([2], [[1.0, 0]], r"env_ids name 2, but there are 2 instances; expected numbers from 0 to 1"),
         ([-1], [[1.0, 0]], r"env_ids name -1, but"),
         ([1, 0, 1], [[1.0, 0]] * 3, r"env_ids name 1 more than once; expected one row per game"),
-        ([0.0], [[1, 0]], r"env_ids are of the type float(64|32); expected whole numbers"),
+        ([0.0], [[1, 0]], r"env_ids have the dtype float(64|32); expected whole numbers"),
         ([0], [1], r"env_ids have the shape \[1\] and outcomes \[1\]; expected \[games\] and \[games, teams\]"),
         ([0, 1], [[1, 0]], r"have the shape \[2\] and outcomes \[1, 2\]"),
         ([], [[1, 0]], r"have the shape \[0\] and outcomes \[1, 2\]"),
         ([[0, 1]], [[[1, 0], [1, 0]]], r"have the shape \[1, 2\] and"),
-        ([0], [["1", "0"]], r"outcomes are of the type <U1; expected numbers"),
+        ([0], [["1", "0"]], r"outcomes have the dtype <U1; expected an array of numbers"),
     ],
 )
 def test_results_that_are_not_a_row_for_each_of_some_instances_are_refused(env_ids, outcomes, complaint, given):
@@ -184,7 +184,8 @@ def test_outcomes_may_be_rounded_and_results_lists():
 def test_results_of_fewer_teams_than_there_are_are_refused():
     _, watch = watching(HOME, AWAY, THIRD)
     with pytest.raises(
-        StageError, match="environment Arena: .* about 2 teams, but team 2 plays; give a column for each team id"
+        StageError,
+        match="environment Arena: .* have columns for 2 teams, but team 2 plays; add a column for each team id",
     ):
         finish(watch, result(over([0], [0.0, 1.0]), **PLAYING))
 
@@ -192,7 +193,7 @@ def test_results_of_fewer_teams_than_there_are_are_refused():
 @pytest.mark.parametrize(
     ("outcomes", "complaint"),
     [
-        ([2.0, 2.0], "are 2, 2; expected a column for each team id from 0 to 2: finite numbers by team id, more for"),
+        ([2.0, 2.0], "are 2, 2; expected a column for each team id from 0 to 2: finite numbers by team id, higher for"),
         ([7.0], "are 7; expected a column for each team id from 0 to 2"),
         ([0.5, np.nan, 1.0], "are 0.5, nan, 1; expected finite numbers by team id"),
     ],

@@ -55,7 +55,8 @@ def test_what_is_no_longer_given_is_refused_with_what_to_do():
     with giving("make", GivenEnvironment([cartpole])) as reference:
         pass
     with pytest.raises(
-        LoadError, match=r"'headrace.given:make': it was an object .*headrace.load\('results/<run-id>'\).resume"
+        LoadError,
+        match=r"'headrace.given:make': the environment was an object .*headrace.load\('results/<run-id>'\).resume",
     ):
         find_given(reference)
 
@@ -64,21 +65,21 @@ def test_what_cannot_be_pickled_is_named():
     lock = threading.Lock()
     with pytest.raises(StageError, match="cannot pickle '_thread.lock' object"):
         GivenEnvironment([lambda: lock]).pickled()
-    with pytest.raises(StageError, match="an environment object can't go to another process"):
+    with pytest.raises(StageError, match="an environment object can't be sent to another process"):
         GivenEnvironment([GivenObject(cartpole())]).pickled()
 
 
 def test_what_is_too_large_for_a_start_message_is_named(monkeypatch):
     monkeypatch.setattr(given, "MOST_BYTES", 2**20)
     large = bytes(2**21)
-    with pytest.raises(StageError, match=r"what it holds takes 0.0 GiB, and 0.000976562 can be sent"):
+    with pytest.raises(StageError, match=r"its contents take 0.0 GiB, and 0.000976562 can be sent"):
         GivenEnvironment([lambda: large]).pickled()
 
 
 def test_what_other_processes_cannot_make_is_known_by_its_name():
     with giving("a", GivenEnvironment([cartpole])) as made, giving("b", GivenEnvironment([GivenObject(0)])) as single:
         assert why_not_elsewhere(made) == why_not_elsewhere("my_env:MyEnv") == why_not_elsewhere(None) == ""
-        assert why_not_elsewhere(single) == "TypeError: an environment object can't go to another process"
+        assert why_not_elsewhere(single) == "TypeError: an environment object can't be sent to another process"
 
 
 def test_bytes_that_are_of_no_use_here_are_named(monkeypatch):
@@ -105,7 +106,7 @@ def test_an_object_stays_open_and_one_group_at_a_time_has_it():
 
     with giving("Told", GivenEnvironment([GivenObject(Told(cartpole()))])) as reference:
         group = make_group(request_of(settings(reference)))
-        with pytest.raises(StageError, match="is one object, and this run needs a second one"):
+        with pytest.raises(StageError, match="is a single object, but this run needs several"):
             make_group(request_of(settings(reference)))
         group.close()
         make_group(request_of(settings(reference))).close()

@@ -307,7 +307,7 @@ def test_a_mask_that_comes_late_is_an_error_of_every_kind(kind):
     random = np.random.default_rng(0)
     result = group.reset(0)
     assert not next(iter(group.behavior_specs.values())).actions.masked
-    with pytest.raises(Exception, match=r"there is an action_mask in the infos now, .* at the first reset"):
+    with pytest.raises(Exception, match=r"the infos now contain action_mask, .* at the first reset"):
         for _ in range(6):
             result = group.step(random_actions(group, result, random))
 
@@ -388,11 +388,11 @@ class Maskable(gymnasium.Env):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (Maskable, r"Env: it has 'action_masks\(\)', which is not read"),
+        (Maskable, r"Env: it has 'action_masks\(\)', which Headrace ignores"),
         (lambda: gymnasium.wrappers.RecordEpisodeStatistics(Maskable()), r"Env: it has 'action_masks\(\)'"),
         (
             lambda: gymnasium.wrappers.FlattenObservation(Strict(Rule(PAIR, FORMS["flat"][0], True, 0))),
-            "Env: it has 'action_mask in the observations within FlattenObservation', which is not read",
+            "Env: it has 'action_mask in the observations within FlattenObservation', which Headrace ignores",
         ),
         (
             lambda: gymnasium.wrappers.FilterObservation(Strict(Rule(PAIR, FORMS["flat"][0], True, 0)), ["sign"]),

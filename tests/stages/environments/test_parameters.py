@@ -197,7 +197,7 @@ def test_a_group_with_the_setter_gets_them(caplog):
 
 def test_a_group_that_can_t_take_them_is_named_with_what_to_do(caplog):
     connect_parameters(Deaf(), made({"p": 1.0}), logging.getLogger())
-    assert "Deaf can't take parameters" in caplog.text
+    assert "Deaf does not accept parameters" in caplog.text
     assert "set_parameters(self, parameters)" in caplog.text
 
 

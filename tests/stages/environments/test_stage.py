@@ -524,7 +524,7 @@ async def test_agents_remember_within_their_episodes_as_they_come_and_go():
         await stage.advance()
     assert recalled > 100
     assert begun > 50
-    assert len(stage._memories.of("Walker")) <= 5, "those whose episodes have ended are forgotten"
+    assert len(stage._memories.of("Walker")) <= 5, "those whose episodes have ended are overwritten"
 
 
 async def test_an_agent_that_restarts_within_the_tick_of_its_ending_remembers_nothing():

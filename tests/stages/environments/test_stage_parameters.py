@@ -105,4 +105,4 @@ async def test_one_actor_warns_once_of_environments_that_can_t_be_told(caplog, r
     stage, _ = await started(3, replica=replica, make=CountingGroup)
     await stage.restart(2)
     assert len(caplog.records) == warnings
-    assert all("CountingGroup can't take parameters" in record.getMessage() for record in caplog.records)
+    assert all("CountingGroup does not accept parameters" in record.getMessage() for record in caplog.records)

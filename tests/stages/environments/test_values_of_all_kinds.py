@@ -124,7 +124,7 @@ def play(group):
 @pytest.mark.parametrize("gear", [4, -1])
 def test_an_index_outside_of_its_space_is_an_error_with_its_instance(kind, time, gear):
     make, who = KINDS[kind]
-    words = f"^{who}: the observation 'gear' is {gear}, outside of its space Discrete\\(4\\); expected 0 to 3$"
+    words = f"^{who}: the observation 'gear' is {gear}, outside its space Discrete\\(4\\); expected 0 to 3$"
     with pytest.raises(BrokenEnvironmentError, match=words):
         play(make(TIMES[time], (gear, 0.0)))
 
@@ -135,9 +135,7 @@ def test_a_number_beyond_its_bounds_is_a_warning_with_its_instance(kind, time, c
     make, who = KINDS[kind]
     play(make(TIMES[time], (0, 1.5)))
     (message,) = caplog.messages
-    assert message.startswith(
-        f"{who}: the observation 'speed' has 1.5 at [1], outside of its space Box(-1.0, 1.0, (2,)"
-    )
+    assert message.startswith(f"{who}: the observation 'speed' has 1.5 at [1], outside its space Box(-1.0, 1.0, (2,)")
 
 
 @pytest.mark.parametrize("kind", KINDS)

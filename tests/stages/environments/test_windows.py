@@ -24,7 +24,7 @@ def _linux_without_a_screen(monkeypatch):
 def test_a_machine_without_a_screen_says_so_and_what_to_do_instead():
     with pytest.raises(
         StageError,
-        match=r"^environment.options: .* no screen \(neither DISPLAY nor WAYLAND_DISPLAY.*--video DIR.*--monitor",
+        match=r"^environment.options: .* no display \(neither DISPLAY nor WAYLAND_DISPLAY.*--video DIR.*--monitor",
     ):
         check_window(HUMAN, 1)
 
@@ -46,11 +46,11 @@ def test_a_display_that_nothing_listens_at_is_none(monkeypatch):
         server.bind(("127.0.0.1", 0))
         number = server.getsockname()[1] - factory._X_PORT
         monkeypatch.setenv("DISPLAY", f"127.0.0.1:{number}.0")
-        assert no_screen().startswith(f"no screen answers at DISPLAY=127.0.0.1:{number}.0. Film the game")
+        assert no_screen().startswith(f"no display responds at DISPLAY=127.0.0.1:{number}.0. Record the game")
         server.listen()
         assert not no_screen()
     monkeypatch.setenv("DISPLAY", ":54321")
-    assert "no screen answers" in no_screen(), "nor is there a file for it"
+    assert "no display responds" in no_screen(), "nor is there a file for it"
 
 
 def test_other_systems_have_a_screen_without_naming_it(monkeypatch):

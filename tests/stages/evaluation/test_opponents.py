@@ -241,7 +241,10 @@ def test_a_scripted_player_plays_all_opponents(tmp_path):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Wrong", "returned one of continuous [1, 3] and discrete [1, 0] for 2 agents of Ball?team=1; expected"),
+        (
+            "Wrong",
+            "returned an ActionBatch of continuous [1, 3] and discrete [1, 0] for 2 agents of Ball?team=1; expected",
+        ),
         ("Broken", "raised ValueError: no idea (at "),
     ],
 )
@@ -273,7 +276,7 @@ def test_each_built_in_kind_is_made(tmp_path, name):
 
 
 def test_what_is_no_kind_of_opponents_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="'snapshots' is no brain.*did you mean 'snapshot'"):
+    with pytest.raises(ConfigError, match="'snapshots' is not a brain.*did you mean 'snapshot'"):
         scripted(tmp_path, opponents="snapshots")
     with pytest.raises(ConfigError, match="opponents_with.*'random' accepts nothing"):
         scripted(tmp_path, opponents="random", opponents_with={"seed": 3})

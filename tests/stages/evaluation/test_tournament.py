@@ -113,12 +113,12 @@ async def test_it_stops_with_the_games_that_were_played():
 
 @pytest.mark.parametrize("teams", [1, 3])
 async def test_two_teams_are_needed(teams):
-    with pytest.raises(StageError, match="is played by two teams, and the environment has Duel"):
+    with pytest.raises(StageError, match="needs two teams, but the environment has Duel"):
         await played(Duel(teams=teams), (1, 2), 4)
 
 
 async def test_games_that_end_without_a_result_are_refused_not_waited_for():
-    with pytest.raises(StageError, match="ends games without saying who has won"):
+    with pytest.raises(StageError, match="does not report who has won"):
         await played(Duel(declares=False), (1, 2), 4)
 
 

@@ -187,17 +187,17 @@ def test_atari_is_shown_as_policies_see_it(name, option, shape, beside):
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        ({"id": "shown_module:ShownBlind-v0"}, "pictures need render_mode: rgb_array, with which .*ShownBlind-v0"),
-        ({"factory": "shown_module:passes_it_on"}, "pictures need render_mode: rgb_array, with which .*passes_it_on"),
+        ({"id": "shown_module:ShownBlind-v0"}, "images need render_mode: rgb_array, but with that, .*ShownBlind-v0"),
+        ({"factory": "shown_module:passes_it_on"}, "images need render_mode: rgb_array, but with that, .*passes_it_on"),
         (
             {"factory": "shown_module:Blind"},
-            r"shown_module:Blind' \(Blind\) draws no pictures: .* \[\], without",
+            r"shown_module:Blind' \(Blind\) renders no images: .* \[\], without",
         ),
-        ({"factory": "shown_module:PoolEnvPool"}, r"\(PoolEnvPool\) draws no pictures"),
-        ({"factory": "shown_module:Window"}, r"\(Window\) draws no pictures: .* \['human'\], without 'rgb_array'"),
+        ({"factory": "shown_module:PoolEnvPool"}, r"\(PoolEnvPool\) renders no images"),
+        ({"factory": "shown_module:Window"}, r"\(Window\) renders no images: .* \['human'\], without 'rgb_array'"),
         ({"factory": "shown_module:Nothing"}, r"render\(\) returned a NoneType; expected an RGB image"),
         ({"kind": "godot"}, "Godot shows its games itself"),
-        ({"kind": "open_protocol"}, "games of the open protocol show themselves"),
+        ({"kind": "open_protocol"}, "a game of the open protocol draws its own window"),
     ],
     ids=str,
 )
@@ -211,6 +211,6 @@ def test_a_factory_that_lets_choose_the_mode_says_how(beside):
     config = configured(beside, factory="shown_module:Seen", options={"render_mode": "ansi"})
     group = make_group(EnvironmentRequest(config))
     group.reset(1)
-    with pytest.raises(StageError, match=r"render_mode 'ansi'; .* options: \{render_mode: rgb_array\}"):
+    with pytest.raises(StageError, match=r"render_mode 'ansi'; .* environment.options: \{render_mode: rgb_array\}"):
         group.render(0)  # type: ignore[attr-defined]
     group.close()

@@ -112,7 +112,7 @@ def test_single_ones_are_shown_where_they_are_alike(shown):
 
 def test_without_any_image_it_is_said(shown):
     group, _ = shown(Blind)
-    with pytest.raises(StageError, match="draws nothing, and observes no image"):
+    with pytest.raises(StageError, match="does not render, and has no image"):
         group.reset(1)
     group.close()
 

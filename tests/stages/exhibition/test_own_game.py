@@ -95,7 +95,7 @@ def test_only_a_seats_behaviour_id_waits_for_persons():
 
 
 def test_where_nobody_can_play_a_person_is_refused_by_name():
-    with pytest.raises(StageError, match="behaviors.Ball.brain.0: a person plays in a run's own game alone"):
+    with pytest.raises(StageError, match="behaviors.Ball.brain.0: a person can play only in the run's own game"):
         make_brain(BrainRequest("player", key=("behaviors", "Ball", "brain", 0), spec=SPEC))
 
 

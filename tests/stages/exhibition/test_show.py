@@ -200,7 +200,7 @@ async def test_pictures_of_gymnasium_are_images_at_its_pace():
     ("plain", "words"),
     [
         ({}, "Unity shows its games itself"),
-        ({"environment": {"kind": "mlagents", "factory": "a:b"}}, "have no pictures"),
+        ({"environment": {"kind": "mlagents", "factory": "a:b"}}, "have no images"),
     ],
 )
 def test_what_has_no_pictures_is_refused_by_name(plain, words):

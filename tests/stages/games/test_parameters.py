@@ -109,7 +109,11 @@ def test_a_match_under_way_goes_on_as_it_began():
     ("group", "name", "hint"),
     [
         (PursuitGroup(1), "pursuers_speed", "environment_parameters.pursuers_speed: .*did you mean 'pursuer_speed'?"),
-        (VolleyGroup(1), "wind", "environment_parameters.wind: Volley takes no such parameter; it takes ball_gravity"),
+        (
+            VolleyGroup(1),
+            "wind",
+            "environment_parameters.wind: Volley has no parameter of this name; it takes ball_gravity",
+        ),
     ],
 )
 def test_a_parameter_that_a_game_does_not_take_is_refused(group, name, hint):

@@ -98,7 +98,7 @@ def test_with_one_team_nothing_rotates_and_a_warning_says_why_nobody_is_played_a
         assert matchup is None
         assert len(updates) == 1
     (warning,) = caplog.messages
-    assert warning.startswith("behaviors.Ball.self_play: the environment has one team only (Ball?team=0)")
+    assert warning.startswith("behaviors.Ball.self_play: the environment has only one team (Ball?team=0)")
     assert "such as Ball?team=1" in warning
 
 
@@ -111,8 +111,8 @@ def test_where_the_others_have_no_self_play_the_warning_says_so(caplog):
     for step in (0, 5000):
         controller.receive_policy(policy(step))
     (warning,) = caplog.messages
-    assert "all that have self_play are of one team (Ball?team=0)" in warning
-    assert "give Wall?team=1 a self_play block too" in warning
+    assert "all behaviours with self_play are in one team (Ball?team=0)" in warning
+    assert "add a self_play block to Wall?team=1 as well" in warning
 
 
 def test_teams_change_by_trainer_steps_and_the_new_learner_starts_from_the_newest_weights():
@@ -628,7 +628,7 @@ def test_a_team_that_is_gone_after_a_resume_gets_no_turns_and_plays_no_games(ann
         seen.append(again.learning_team)
     assert seen == [1, 0] * 3
     (warning,) = caplog.messages
-    assert "continues without Ball?team=2: the checkpoint has them, but this run's environments do not" in warning
+    assert "continues without Ball?team=2, which the checkpoint contains but this run's environments do not" in warning
     assert "resume it with environments that have" in warning
     assert again.state_dict()["ids"] == [HOME, AWAY]
 

@@ -42,7 +42,7 @@ def test_when_all_are_announced_those_who_are_gone_are_named_and_not_waited_for(
     assert "Seeker" not in call
     assert "Hider" in call, "its trainer is on its way"
     (warning,) = caplog.messages
-    assert warning.startswith(f"Self-play continues without {SEEKER}, Seeker?team=2:")
+    assert warning.startswith(f"Self-play continues without {SEEKER}, Seeker?team=2, which")
     assert call.all_announced() == frozenset()
     assert len(caplog.messages) == 1
 

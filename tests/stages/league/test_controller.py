@@ -82,7 +82,8 @@ def test_a_full_disk_delays_a_freeze_and_is_told_once(tmp_path, monkeypatch, cap
         assert league.receive_policy("main", policy(step=10)) is None
         assert league.table("main") is None
     assert [record.getMessage() for record in caplog.records] == [
-        f"Duel.main can't be frozen into {tmp_path}: No space left on device. Training continues, and the league retries with each new policy."
+        f"Duel.main can't be frozen into {tmp_path}: No space left on device. Training continues, and the league "
+        "retries with each new policy."
     ]
     league.receive_policy("main", policy(step=20))
     assert frozen(league) == [("main", 20, -1)]

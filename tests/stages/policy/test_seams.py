@@ -94,7 +94,7 @@ def test_an_environments_space_is_taken_for_a_kind_of_the_table_if_asked(clips):
 
 def test_a_rank_of_no_kind_is_refused_with_those_that_there_are():
     spec = BehaviorSpec("Test", (CLIP,), CONTINUOUS)
-    expected = r"expected a vector \(rank 1\), a set of things \(rank 2\) or an image \(rank 3\); reshape it"
+    expected = r"expected a vector \(rank 1\), a set of elements \(rank 2\) or an image \(rank 3\); reshape it"
     with pytest.raises(StageError, match=expected):
         ObservationLayout(spec)
 

@@ -70,4 +70,4 @@ def test_a_recording_that_was_removed_is_said_to_be_lost(tmp_path, caplog):
     recorder = GuardedRecorder(lambda: Recorder(StreamWriter(path, header()), "trainer"))
     path.unlink()
     recorder.finish()
-    assert "a.stream was removed while it was written; the recording is lost" in caplog.text
+    assert "a.stream was deleted while the run was writing it; the recording is lost" in caplog.text

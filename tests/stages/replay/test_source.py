@@ -109,7 +109,7 @@ async def test_only_the_chosen_edge_is_replayed(tmp_path):
 
 def test_an_ambiguous_or_unknown_edge_is_a_mistake_that_lists_them(tmp_path):
     path = stream(tmp_path, "a", 1, edges=("trainer", "ghost"))
-    for edge, reason in ((None, "name the one"), ("trainr", "no stream has an edge 'trainr'")):
+    for edge, reason in ((None, "name the edge"), ("trainr", "no stream has an edge 'trainr'")):
         with pytest.raises(StageError, match=reason) as caught:
             ReplaySource([path], edge=edge).start(CONTEXT)
         assert "['ghost', 'trainer']" in str(caught.value)
@@ -189,7 +189,7 @@ async def test_a_stream_that_was_never_closed_is_reported_in_a_warning(tmp_path,
     path = stream(tmp_path, "a", 1, 2)
     path.write_bytes(path.read_bytes()[: int(index_of(path)[0][1])])
     assert await numbers(ReplaySource([path])) == [1]
-    assert "0 bytes are lost, but the stream was never closed" in caplog.text
+    assert "0 bytes are lost, but the stream was not closed" in caplog.text
 
 
 async def test_a_whole_stream_gives_no_warning(tmp_path, caplog):

@@ -139,7 +139,7 @@ class OutgoingMessage:
             ValueError: if the message is not empty.
         """
         if self.buffer:
-            raise ValueError(f"the message has {len(self.buffer)} bytes already; raw bytes can only be the whole of it")
+            raise ValueError(f"the message has {len(self.buffer)} bytes already; raw bytes must be the entire message")
         self.buffer = bytearray(buffer)
 
 
@@ -182,7 +182,7 @@ def _float(value: float) -> bytes:
     try:
         return _FLOAT.pack(value)
     except (struct.error, OverflowError) as error:
-        raise ValueError(f"{value!r} is not a number that a 32 bit float can hold") from error
+        raise ValueError(f"{value!r} can't be stored in a 32-bit float") from error
 
 
 class SideChannels:
@@ -206,8 +206,8 @@ class SideChannels:
             other = self._by_id.setdefault(channel.channel_id, channel)
             if other is not channel:
                 raise ChannelMisused(
-                    f"{worker}: the side channels {_named(other)} and {_named(channel)} have one id, "
-                    f"{channel.channel_id}; give each its own"
+                    f"{worker}: the side channels {_named(other)} and {_named(channel)} have the same id, "
+                    f"{channel.channel_id}; give each a unique id"
                 )
 
     @property
@@ -240,8 +240,8 @@ class SideChannels:
             elif channel_id not in self._warned:
                 self._warned.add(channel_id)
                 log.warning(
-                    "%s sends messages on the side channel %s, which no class here handles; they are dropped. If it "
-                    "is your own, name its class under env_settings.side_channels",
+                    "%s sends messages on the side channel %s, for which no class is configured; Headrace drops them. "
+                    "If the channel is your own, list its class under env_settings.side_channels",
                     self._worker,
                     channel_id,
                 )
@@ -251,17 +251,17 @@ class SideChannels:
         while at < len(data):
             begin = at + _HEAD.size
             if begin > len(data):
-                raise self._broken(data, at, f"{_HEAD.size} bytes of its head")
+                raise self._broken(data, at, f"{_HEAD.size} bytes of its header")
             guid, length = _HEAD.unpack_from(data, at)
             at = begin + length
             if length < 0 or at > len(data):
                 size = f"{length:,} bytes" if length >= 0 else "a negative number of bytes"
-                raise self._broken(data, begin, f"a message of {size}, as its head says,")
+                raise self._broken(data, begin, f"a message of {size}, according to its header,")
             yield uuid.UUID(bytes_le=guid), data[begin:at]
 
     def _broken(self, data: bytes, at: int, expected: str) -> UnityBroken:
         return UnityBroken(
-            f"{self._worker}: what it sent on its side channels can't be read: expected {expected} at byte {at}, and "
+            f"{self._worker}: its side-channel data can't be read: expected {expected} at byte {at}, and "
             f"{len(data) - at} bytes are left of {len(data)}"
         )
 

@@ -167,7 +167,7 @@ class EnvironmentParametersChannel(SendingChannel):
 
 def _message(key: str, kind: _Type) -> OutgoingMessage:
     if not key.isascii():
-        raise ChannelMisused(f"environment parameter {key!r}: Unity reads names of ASCII letters only; rename it")
+        raise ChannelMisused(f"environment parameter {key!r}: Unity accepts only ASCII names; rename it")
     message = OutgoingMessage()
     message.write_string(key)
     message.write_int32(kind)
@@ -282,7 +282,7 @@ class StatsSideChannel(SideChannel):
         if number not in self._warned:
             self._warned.add(number)
             log.warning(
-                "Unity records %r with the aggregation method %d, which is unknown; it is averaged",
+                "Unity records %r with the unknown aggregation method %d; Headrace averages its values",
                 key,
                 number,
             )

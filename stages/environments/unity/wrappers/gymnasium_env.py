@@ -74,14 +74,14 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         self.action_space = self._actions.space
         self._mask = self._actions.mask(None)
         if flatten_branched and not actions.is_discrete():
-            self._warn("flatten_branched has no effect, as its actions are not all choices")
+            self._warn("flatten_branched has no effect, because not all its actions are discrete")
         self._shapes = [tuple(each.shape) for each in self.group_spec.observation_specs]
         self._pictures, self._sets, self._vectors = (
             [index for index, shape in enumerate(self._shapes) if len(shape) == rank] for rank in (3, 2, 1)
         )
         self._bytes = uint8_visual
         if uint8_visual and not self._pictures:
-            self._warn("uint8_visual has no effect, as it sees no pictures")
+            self._warn("uint8_visual has no effect, because it observes no images")
         self._several, self._flat = allow_multiple_obs, flatten_branched
         self.observation_space = self._observation_space()
         self.spec = self._registered()
@@ -93,13 +93,13 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         """Reset the program, whose random numbers follow the seed of its start, not the `seed` of this call."""
         super().reset(seed=seed)
         if seed is not None:
-            self._warn("reset(seed=…) seeds nothing in Unity, which has the seed of its start (UnityEnvironment's)")
+            self._warn("reset(seed=…) has no effect in Unity, which keeps the seed from its start (UnityEnvironment's)")
         self._env.reset()
         decisions = self._first_decision()
         self.game_over = False
         observation, info = self._seen(decisions)
         if not self.observation_space.contains(observation):
-            self._warn(f"it sees numbers beyond the observation space, {self.observation_space}")
+            self._warn(f"it observes numbers outside the observation space, {self.observation_space}")
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -129,7 +129,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
             UnityGymException: if the actions are not all choices.
         """
         if self._actions.mask_space is None:
-            raise UnityGymException(f"{self.name}: there are no masks, as its actions are not all choices")
+            raise UnityGymException(f"{self.name}: there are no masks, because not all its actions are discrete")
         return np.concatenate(self._mask if isinstance(self._mask, tuple) else [self._mask]).astype(np.bool_)
 
     def render(self) -> Any:
@@ -166,8 +166,8 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
     def _not_one(self, found: str) -> UnityGymException:
         where = f"{self.name}: " if self.name else ""
         return UnityGymException(
-            f"{where}this program has {found}, and an environment of Gymnasium one agent: make a UnityParallelEnv or a "
-            "UnityAECEnv of it, or give the scene one agent"
+            f"{where}this program has {found}, but a Gymnasium environment has one agent: use UnityParallelEnv or "
+            "UnityAECEnv, or give the scene one agent"
         )
 
     def _registered(self) -> EnvSpec:
@@ -188,11 +188,13 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         if self._vectors:
             parts.append(unlimited((sum(self._shapes[index][0] for index in self._vectors),)))
         if not parts:
-            raise UnityGymException(f"{self.name}: it sees nothing: give it a sensor of one, two or three dimensions")
+            raise UnityGymException(
+                f"{self.name}: it has no observations: give it a sensor with one, two or three dimensions"
+            )
         if self._several:
             return spaces.Tuple(parts)
         if len(parts) > 1:
-            self._warn("it sees more than one thing, and you get one of them: allow_multiple_obs=True gives all")
+            self._warn("it has several observations, and only one is returned: set allow_multiple_obs=True to get all")
         return parts[self._one]
 
     @property

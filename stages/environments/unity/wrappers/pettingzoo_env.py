@@ -39,7 +39,7 @@ class _AgentKind:
         self.actions = ActionMap(spec.action_spec, name, seed=seed)
         seen: list[Space[Any]] = [unlimited(each.shape) for each in spec.observation_specs]
         if not seen:
-            raise UnityException(f"{name}: it sees nothing: give it a sensor")
+            raise UnityException(f"{name}: it has no observations: give it a sensor")
         self._single = len(seen) == 1
         self.observation_space: Space[Any] = seen[0] if self._single else spaces.Tuple(seen)
         self._masks = self.actions.mask_space
@@ -124,7 +124,9 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         """Reset the program, whose random numbers follow the seed of its start, not the `seed` of this call."""
         if seed is not None and not self._warned:
             self._warned = True
-            log.warning("reset(seed=…) seeds nothing in Unity, which has the seed of its start (UnityEnvironment's).")
+            log.warning(
+                "reset(seed=…) has no effect in Unity, which keeps the seed from its start (UnityEnvironment's)."
+            )
         said = self._begin()
         return said.observations, said.infos
 
@@ -156,9 +158,9 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
     def _refuse(self, acting: set[str]) -> None:
         asking = ", ".join(self.agents) or "none: call reset()"
         for agent in sorted(acting - set(self.agents)):
-            raise UnityActionException(f"{agent} asks for no decision now; those who do are: {asking}")
+            raise UnityActionException(f"{agent} does not request a decision now; these agents do: {asking}")
         missing = ", ".join(sorted(set(self.agents) - acting))
-        raise UnityActionException(f"there is no action for {missing}, which request one")
+        raise UnityActionException(f"no action was passed for {missing}, which request one")
 
     def _begin(self) -> Said:
         """Reset the program, and wait until an agent needs a decision."""

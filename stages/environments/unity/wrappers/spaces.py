@@ -41,7 +41,7 @@ class ActionMap:
         self._width = int(spec.continuous_size)
         self._flat = flatten and len(self._branches) > 1 and not self._width
         if not self._width and not self._branches:
-            raise UnityActionException(f"{name}: it has no actions, so there is nothing to decide")
+            raise UnityActionException(f"{name}: it has no actions")
         choices: Space[Any] = spaces.MultiDiscrete(list(self._branches))
         if self._flat or len(self._branches) == 1:
             choices = spaces.Discrete(math.prod(self._branches))

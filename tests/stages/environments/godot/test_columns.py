@@ -92,7 +92,7 @@ def test_infos_may_be_missing_or_none():
         (
             SEEN,
             {},
-            "agent 1: lacks the observation 'obs' .it has none: look for .* an error in its get_obs.*export-debug",
+            "agent 1: lacks the observation 'obs' .it has no observations: look for .* an error in its get_obs.*export-debug",
         ),
         (SEEN, None, "agent 1: lacks the observation 'obs'.*None"),
         (SEEN, {"obs": [1], "phase": 0}, "agent 1: has 1 numbers.*'obs'.*the 2 numbers"),
@@ -108,9 +108,9 @@ def test_infos_may_be_missing_or_none():
         (SEEN, {"obs": [1, 2], "phase": 3}, "agent 1: has 3 as the observation 'phase'.*from 0 to 2"),
         (SEEN, {"obs": [1, 2], "phase": 0.5}, "agent 1: has 0.5"),
         (SEEN, {"obs": [1, 2], "phase": None}, "agent 1: has None"),
-        (CAMERA, {"cam_2d": None}, "agent 1: has None as the picture.*xvfb-run"),
-        (CAMERA, {"cam_2d": "00" * 5}, "agent 1: has a picture 'cam_2d' of 5 bytes, expected 6"),
-        (CAMERA, {"cam_2d": "xy"}, "agent 1: has a picture 'cam_2d' of no such digits"),
+        (CAMERA, {"cam_2d": None}, "agent 1: has None as the image.*xvfb-run"),
+        (CAMERA, {"cam_2d": "00" * 5}, "agent 1: has an image 'cam_2d' of 5 bytes, expected 6"),
+        (CAMERA, {"cam_2d": "xy"}, "agent 1: has an image 'cam_2d' that is not hexadecimal"),
     ],
 )
 def test_what_does_not_fit_is_named(observations, second, problem):

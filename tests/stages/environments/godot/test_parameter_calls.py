@@ -38,5 +38,5 @@ def test_a_change_that_the_game_can_not_be_told_of_is_warned_of_once(caplog):
         source.receive(EnvironmentParameters(generation, {"a": float(generation + 1)}))
         assert told.calls() == []
     assert len(caplog.messages) == 1
-    assert "Godot worker 0: the environment parameter 'a' is 2 from now on" in caplog.text
+    assert "Godot worker 0: the environment parameter 'a' is now 2" in caplog.text
     assert "environment.calls" in caplog.text

@@ -51,7 +51,7 @@ def test_a_map_may_leave_the_name_and_give_each_agent_a_team():
 
 
 def test_a_pattern_that_fits_nobody_is_refused_with_the_policies():
-    with pytest.raises(ProgramRefused, match=r"environment.behaviors.green fits no policy.*there are: red"):
+    with pytest.raises(ProgramRefused, match=r"environment.behaviors.green matches no policy.*the policies are: red"):
         behaviors(["red", "red"], {"green": {"team": 1}})
 
 
@@ -74,7 +74,7 @@ def test_a_mask_among_the_observations_is_refused():
 
 
 def test_agents_of_one_behaviour_have_equal_spaces_whatever_their_team():
-    with pytest.raises(ProgramRefused, match=r"agents 0 and 1 are of one behaviour, 'A'.*policy_name"):
+    with pytest.raises(ProgramRefused, match=r"agents 0 and 1 share one behaviour, 'A'.*policy_name"):
         assign_agents(
             announced("A?team=0", "A?team=1", sizes=(2, 3)), [("A?team=0", 0), ("A?team=1", 0)], "auto", "game"
         )

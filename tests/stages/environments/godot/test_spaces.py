@@ -157,7 +157,7 @@ TURN = {"turn": {"size": 2, "action_type": "continuous"}}
     ],
 )
 def test_agents_of_one_behaviour_that_differ_are_told_by_the_field_in_which_they_do(spaces, problem):
-    with pytest.raises(ProgramRefused, match=f"agents 0 and 1 are of one behaviour, 'B', but announce {problem}"):
+    with pytest.raises(ProgramRefused, match=f"agents 0 and 1 share one behaviour, 'B', but announce {problem}"):
         of_two(**spaces)
 
 

@@ -48,13 +48,13 @@ def test_numbers_that_are_not_finite_are_words(sent):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"]]{}", "no JSON.*byte 0"),
-        (b"\xff\xfe\x00", "no JSON"),
-        (b'{"type": "step", "obs": [1, 2', "no JSON"),
+        (b"]]{}", "invalid JSON.*byte 0"),
+        (b"\xff\xfe\x00", "invalid JSON"),
+        (b'{"type": "step", "obs": [1, 2', "invalid JSON"),
         (b"[1]", "not a message"),
         (b'{"obs": []}', "not a message"),
         (b'{"type": 3}', "not a message"),
-        (b"", "no JSON"),
+        (b"", "invalid JSON"),
     ],
 )
 def test_what_is_no_message_is_told_with_a_part_of_it(content, problem):

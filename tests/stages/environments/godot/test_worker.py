@@ -69,7 +69,7 @@ async def test_a_name_beyond_ascii_arrives(tmp_path):
         ("exit3", ProgramBroken, "ended with return code 3.*The end of .*Godot-0.log"),
         ("cut", ProgramBroken, "in the middle of an answer"),
         ("close", ProgramBroken, "dropped the connection"),
-        ("garbage", ProgramBroken, "what is no JSON"),
+        ("garbage", ProgramBroken, "invalid JSON"),
         ("binary", ProgramBroken, "max_message_mib"),
         ("type", ProgramBroken, "type 'surprise', expected 'step'"),
     ],
@@ -84,7 +84,7 @@ async def test_what_goes_wrong_in_a_step_is_named_and_the_game_ended(tmp_path, f
 
 async def test_a_crash_of_one_that_draws_no_pictures_is_told_with_the_cure(tmp_path):
     worker = await begun(tmp_path, "--game=picture", "--fault=exit11", "--fault_at=1")
-    with pytest.raises(ProgramBroken, match="return code 11; its agents observe pictures.*no_graphics.*xvfb-run"):
+    with pytest.raises(ProgramBroken, match="return code 11; its agents observe images.*no_graphics.*xvfb-run"):
         await worker.step(action_message([b'{"side":1}'] * 4))
     await worker.close()
 
@@ -103,7 +103,7 @@ async def test_a_game_that_hangs_is_killed_after_the_time_limit(tmp_path):
 async def test_an_answer_that_comes_twice_is_not_taken_for_the_next_one(tmp_path):
     worker = await begun(tmp_path, "--fault=twice", "--fault_at=1")
     await worker.step(PRESS)
-    with pytest.raises(ProgramBroken, match="answers nothing"):
+    with pytest.raises(ProgramBroken, match="without a request"):
         for _ in range(1000):
             await worker.call("wait")
     await worker.close()
@@ -114,7 +114,7 @@ async def test_an_answer_that_comes_twice_is_not_taken_for_the_next_one(tmp_path
     [
         (
             ("--fault=start", "--status=0"),
-            "return code 0 before it had announced its agents; has its main scene a Sync node",
+            "return code 0 before it announced its agents; does its main scene have a Sync node",
         ),
         (("--fault=start", "--status=9"), "return code 9 before"),
         (("--fault=exit4", "--fault_at=0"), "return code 4 before"),
@@ -142,7 +142,7 @@ async def test_a_port_in_use_is_refused_with_the_cure(tmp_path):
     port = holder.sockets[0].getsockname()[1]
     with pytest.raises(ProgramRefused, match=f"port {port} .* in use.*--base-port"):
         await GodotWorker(WorkerSettings(0, port, 0, 5, 8), GodotBuild(build_in(tmp_path))).start()
-    with pytest.raises(ProgramRefused, match=f"port {port} .* in use.*The editor calls"):
+    with pytest.raises(ProgramRefused, match=f"port {port} .* in use.*The editor always uses"):
         await GodotWorker(WorkerSettings(0, port, 0, 5, 8), None).start()
     holder.close()
 
@@ -152,7 +152,7 @@ async def test_a_second_caller_is_turned_away_and_the_first_plays_on(tmp_path, c
     reader, writer = await asyncio.open_connection("127.0.0.1", worker._server.port)
     assert await reader.read() == b""
     writer.close()
-    assert "A second program calls" in caplog.text
+    assert "Rejected a second connection to" in caplog.text
     assert (await worker.step(PRESS))["type"] == "step"
     await worker.close()
 

@@ -51,15 +51,15 @@ AT_RESET = {
     "no info": (SEEN, "its reset() returned a ndarray; expected two values", None),
     "three values": ((SEEN, {}, 0), "its reset() returned 3 values", None),
     "info is None": ((SEEN, None), "reset() returned a NoneType as info; expected a dict", None),
-    "shape": ((SEEN[:2], {}), "observation from reset() has shape (2,), but its space says (3,)", None),
-    "ragged": (([1, [2, 3]], {}), "expected an array of shape (3,), as its space says", None),
+    "shape": ((SEEN[:2], {}), "observation from reset() has shape (2,), but its space has (3,)", None),
+    "ragged": (([1, [2, 3]], {}), "expected an array of shape (3,), from its space", None),
     "words": ((["a", "b", "c"], {}), "expected an array of shape (3,)", None),
     "nothing": ((None, {}), "observation from reset() is None; expected an array", None),
-    "lacks a key": (({"arm": SEEN[:2]}, {}), "lacks the keys 'leg', which its space has; it has: 'arm'", LIMBS),
+    "lacks a key": (({"arm": SEEN[:2]}, {}), "lacks the keys 'leg' from its space; it has: 'arm'", LIMBS),
     "a part": (({"arm": SEEN[:2], "leg": SEEN}, {}), "observation 'leg' from reset() has shape (3,)", LIMBS),
-    "no dict": ((SEEN, {}), "does not fit its space Dict", LIMBS),
-    "kind of number": ((1.5, {}), "is 1.5, which does not fit its space Discrete(4)", Discrete(4)),
-    "fractions in bytes": ((SEEN, {}), "is of dtype float32, but its space says uint8", Box(0, 255, (3,), np.uint8)),
+    "no dict": ((SEEN, {}), "is not in its space Dict", LIMBS),
+    "kind of number": ((1.5, {}), "is 1.5, which is not in its space Discrete(4)", Discrete(4)),
+    "fractions in bytes": ((SEEN, {}), "is of dtype float32, but its space has uint8", Box(0, 255, (3,), np.uint8)),
 }
 AT_STEP = {
     "four values": ((SEEN, 0.0, False, {}), r"its step\(\) returned 4 values; expected five values.*shimmy"),
@@ -70,7 +70,7 @@ AT_STEP = {
     "reward is a word": ((SEEN, "one", False, False, {}), "reward 'one'; expected a number"),
     "reward is a number in words": ((SEEN, "1.0", False, False, {}), "reward '1.0'; expected a number"),
     "reward is None": ((SEEN, None, False, False, {}), "reward None; expected a number"),
-    "reward is a vector": ((SEEN, SEEN, False, False, {}), r"reward array\(\[0., 0., 0.\].*; expected a number"),
+    "for a vector of rewards": ((SEEN, SEEN, False, False, {}), r"reward array\(\[0., 0., 0.\].*; expected a number"),
     "flag is None": ((SEEN, 0.0, None, False, {}), "None as `terminated`; expected True or False"),
     "flag is a word": ((SEEN, 0.0, False, "no", {}), "'no' as `truncated`; expected True or False"),
     "flag is a dict": ((SEEN, 0.0, {}, False, {}), "{} as `terminated`; expected True or False"),
@@ -231,7 +231,7 @@ def test_a_space_that_changes_after_the_reset_is_named():
             return super().reset()
 
     with pytest.raises(
-        BrokenEnvironmentError, match=r"observation_space was Box\(.*\(3,\).* is Box\(.*\(4,\).* now; set"
+        BrokenEnvironmentError, match=r"observation_space was Box\(.*\(3,\).* is now Box\(.*\(4,\).*; set"
     ):
         group_of(Growing(), Growing()).reset(0)
 
@@ -281,15 +281,15 @@ OF_VECTORS = {
     "four": (lambda *told: told[:4], r"its step\(\) returned 4 values; expected 5"),
     "infos are None": (
         lambda *told: (*told[:4], None),
-        r"its step\(\) returned 5 values; expected 5, the last .* a dict",
+        r"its step\(\) returned 5 values; expected 5, with a dict of infos last",
     ),
-    "shape": (lambda seen, *told: (seen[:, :1], *told), r"has shape \(3, 1\), but its space says \(3, 2\)"),
-    "too few": (lambda seen, *told: (seen[:2], *told), r"has shape \(2, 2\), but its space says \(3, 2\)"),
+    "shape": (lambda seen, *told: (seen[:, :1], *told), r"has shape \(3, 1\), but its space has \(3, 2\)"),
+    "too few": (lambda seen, *told: (seen[:2], *told), r"has shape \(2, 2\), but its space has \(3, 2\)"),
     "rewards are words": (lambda seen, r, *told: (seen, ["a", "b", "c"], *told), "Env, instance 0: .* reward .*a"),
     "a reward is None": (lambda seen, r, *told: (seen, [1, 2, None], *told), "Env, instance 2: .* the reward None"),
     "rewards are ragged": (
         lambda seen, r, *told: (seen, [1, [2], 3], *told),
-        "Env: step.* gave rewards of which NumPy",
+        "Env: step.* gave rewards which NumPy",
     ),
     "rewards are one": (lambda seen, r, *told: (seen, 1.0, *told), r"Env: step.* gave rewards of shape \(\); exp"),
     "ends are words": (lambda seen, r, e, *told: (seen, r, ["no"] * 3, *told), "Env, instance 0: .*as `terminated`"),

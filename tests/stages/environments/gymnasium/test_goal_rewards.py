@@ -57,8 +57,8 @@ def test_the_outermost_wrapper_that_computes_rewards_counts():
         ({"broken": "raises"}, "its compute_reward.. raised TypeError: list indices .* on 6 rows; hindsight calls"),
         ({"broken": "scalar"}, "its compute_reward.. returned a float for 6 rows; hindsight calls compute_reward"),
         ({"broken": "nan"}, "its compute_reward.. returned nan for the achieved goal .*, .* and the desired goal"),
-        ({"size": 3}, "its observation 'achieved_goal' is of the space MultiBinary.4.; hindsight expects .* of 3"),
-        ({"factory": "CartPole-v1"}, "Gymnasium environment 'CartPole-v1': its observation 'achieved_goal' is of the"),
+        ({"size": 3}, "its observation 'achieved_goal' has the space MultiBinary.4.; hindsight expects .* of 3"),
+        ({"factory": "CartPole-v1"}, "Gymnasium environment 'CartPole-v1': its observation 'achieved_goal' has the"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_refused_by_name(wrong, said):
 
 
 def test_a_vectorised_environment_has_none_to_ask():
-    with pytest.raises(StageError, match="needs a single environment to ask for rewards"):
+    with pytest.raises(StageError, match="needs a single environment to compute rewards"):
         rewards_of(factory="test_goal_rewards:vectorised")
 
 

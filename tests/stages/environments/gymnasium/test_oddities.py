@@ -114,7 +114,11 @@ def test_an_environment_that_is_single_and_vectorised_is_taken_for_vectorised(gr
 
 
 def test_an_environment_that_is_single_and_vectorised_is_wrapped_by_nothing(group_of):
-    with pytest.raises(StageError, match="gave a vector environment, but environment.wrappers wrap single ones"):
+    with pytest.raises(
+        StageError,
+        match="returned a vector environment, but environment.wrappers apply to single environments; wrap the "
+        "environments inside it",
+    ):
         group_of(Pool, [TimeLimit])
 
 
@@ -122,7 +126,9 @@ def test_an_id_that_makes_several_instances_at_once_asks_for_a_factory(monkeypat
     monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
     drawn: Any = type("Drawn", (Pool,), {"metadata": {"render_modes": ["rgb_array"]}})
     gymnasium.register("Pool-v0", drawn)
-    with pytest.raises(StageError, match=r"making one of it gave a vector environment \(Drawn\).* or a factory"):
+    with pytest.raises(
+        StageError, match=r"creating one instance returned a vector environment \(Drawn\).* or a factory"
+    ):
         make_vector("Pool-v0", 2, {}, "Env")
 
 
@@ -142,7 +148,7 @@ def test_options_that_a_vectorised_implementation_lacks_make_single_environments
     assert isinstance(envs, SyncVectorEnv)
     assert envs.single_observation_space.shape == shape
     (text,) = [record.getMessage() for record in caplog.records if "single environments" in record.getMessage()]
-    assert text.startswith(f"{env_id} is stepped by single environments (sync): its vectorised implementation does not")
+    assert text.startswith(f"{env_id} runs as single environments (sync): its vectorised implementation does not")
     envs.close()
 
 
@@ -205,13 +211,13 @@ class NewWrapper(gymnasium.Wrapper):
 @pytest.mark.parametrize(
     ("env", "wrappers", "lack"),
     [
-        (WithoutAnything, [], r"reset\(\) of WithoutAnything takes no seed and no options"),
-        (WithoutOptions, [], r"reset\(seed=None\) of WithoutOptions takes no options"),
-        (WithoutSeed, [], r"reset\(options=None\) of WithoutSeed takes no seed"),
-        (WithOldSeed, [], r"reset\(\) of WithOldSeed takes no seed and no options"),
-        (WithOldSeed, [NewWrapper], r"reset\(\) of WithOldSeed takes no seed and no options"),
-        (Plain, [OldWrapper], r"reset\(\) of OldWrapper takes no seed and no options"),
-        (Plain, [NewWrapper, OldWrapper, NewWrapper], r"reset\(\) of OldWrapper takes no seed and no options"),
+        (WithoutAnything, [], r"reset\(\) of WithoutAnything accepts no seed and no options"),
+        (WithoutOptions, [], r"reset\(seed=None\) of WithoutOptions accepts no options"),
+        (WithoutSeed, [], r"reset\(options=None\) of WithoutSeed accepts no seed"),
+        (WithOldSeed, [], r"reset\(\) of WithOldSeed accepts no seed and no options"),
+        (WithOldSeed, [NewWrapper], r"reset\(\) of WithOldSeed accepts no seed and no options"),
+        (Plain, [OldWrapper], r"reset\(\) of OldWrapper accepts no seed and no options"),
+        (Plain, [NewWrapper, OldWrapper, NewWrapper], r"reset\(\) of OldWrapper accepts no seed and no options"),
     ],
 )
 def test_a_reset_of_the_old_kind_is_seeded_and_warned_of_once(group_of, env, wrappers, lack, caplog, monkeypatch):
@@ -245,7 +251,7 @@ def test_parameters_of_the_environment_need_a_reset_with_options(group_of):
 
     group.set_parameters(Parameters())
     with pytest.raises(
-        StageError, match=r"WithoutOptions takes no options, by which the parameters .* \(gravity\)"
+        StageError, match=r"WithoutOptions accepts no options, through which it receives the parameters .* \(gravity\)"
     ) as found:
         group.reset(0)
     assert found.value.__cause__ is None  # who looks for its causes would never end if it were its own
@@ -307,7 +313,7 @@ def gym(request, monkeypatch):
 @pytest.mark.parametrize(("seeded", "converter"), [(False, "GymV21"), (True, "GymV26")])
 def test_a_class_of_old_gym_names_who_converts_it(group_of, gym, seeded, converter):
     old = type("Old", (gym.Env,), {"reset": (Plain if seeded else WithoutAnything).reset})
-    words = rf'gave an Old; expected a gymnasium.Env.* old package gym .* shimmy: .*"shimmy:{converter}Environment-v0"'
+    words = rf'returned an Old; expected a gymnasium.Env.* shimmy converts environments of the old package gym: .*"shimmy:{converter}Environment-v0"'
     with pytest.raises(LoadError, match=words):
         group_of(old)
 
@@ -326,9 +332,7 @@ def test_an_observation_alone_names_who_converts_it(group_of):
         def reset(self, *, seed=None, options=None):
             return super().reset(seed=seed)[0]
 
-    with pytest.raises(
-        BrokenEnvironmentError, match=r'returned a ndarray; .*shimmy: environment: {id: "shimmy:GymV21E'
-    ):
+    with pytest.raises(BrokenEnvironmentError, match=r'returned a ndarray; .*gym: environment: {id: "shimmy:GymV21E'):
         group_of(Alone).reset(0)
 
 
@@ -350,7 +354,7 @@ def test_four_values_name_who_converts_them(group_of, limited):
 @pytest.mark.parametrize("made", [object, dict, lambda: None, lambda: [Plain()]])
 def test_what_is_no_environment_is_refused(group_of, made):
     with pytest.raises(
-        LoadError, match="gave an? .*; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an Env"
+        LoadError, match="returned an? .*; expected a gymnasium.Env, a gymnasium.vector.VectorEnv or an Env"
     ):
         group_of(made)
 
@@ -360,12 +364,14 @@ def test_what_looks_like_an_environment_is_told_to_be_one(group_of):
         observation_space, action_space = Plain.observation_space, Plain.action_space
         reset, step = Plain.reset, Plain.step
 
-    with pytest.raises(LoadError, match=r"gave a Duck; .*\. Derive its class from gymnasium.Env"):
+    with pytest.raises(LoadError, match=r"returned a Duck; .*\. Derive its class from gymnasium.Env"):
         group_of(Duck)
 
 
 def test_a_class_is_no_environment_yet(group_of):
-    with pytest.raises(LoadError, match=r"gave a type; expected .*\. It is a class; return an object of it"):
+    with pytest.raises(
+        LoadError, match=r"returned a type; expected .*\. It is a class; return an instance of the class"
+    ):
         group_of(lambda: Plain)
 
 
@@ -388,7 +394,7 @@ def test_metadata_may_be_none(group_of, wrap):
 @pytest.mark.parametrize("which", ["observation_space", "action_space"])
 @pytest.mark.parametrize(("space", "words"), [(None, "it has no"), ({"n": 2}, "its .* is {'n': 2} of builtins")])
 def test_spaces_must_be_there(group_of, which, space, words):
-    with pytest.raises(StageError, match=f"{words}.* one of gymnasium.spaces"):
+    with pytest.raises(StageError, match=f"{words}.* a space of gymnasium.spaces"):
         group_of(type("Bare", (Plain,), {which: space}))
 
 
@@ -434,7 +440,7 @@ def test_a_wrapper_of_the_yaml_that_gives_no_environment_is_named(group_of):
         return None
 
     with pytest.raises(
-        StageError, match=f"environment wrapper '{MODULE}:give_nothing' gave a NoneType; expected a gym"
+        StageError, match=f"environment wrapper '{MODULE}:give_nothing' returned a NoneType; expected a gym"
     ):
         group_of(Plain, [give_nothing])
 
@@ -449,7 +455,7 @@ class Misshapen(Plain):
 @pytest.mark.parametrize(
     ("env", "wrapper", "words"),
     [
-        (Misshapen, None, r"observation from step\(\) has shape \(2,\), but its space says \(1,\)"),
+        (Misshapen, None, r"observation from step\(\) has shape \(2,\), but its space has \(1,\)"),
         (Plain, Swallowing, r"wrapper Swallowing: its step\(\) returned a NoneType"),
     ],
 )
@@ -526,7 +532,7 @@ def test_a_module_that_is_named_is_told_what_it_registers(monkeypatch):
     gymnasium.register("Dual-v0", f"{MODULE}:Plain")
     with pytest.raises(StageError, match=rf"The module {MODULE} registers no Duel-v0; it registers Dual-v0$"):
         make_vector(f"{MODULE}:Duel-v0", 1, {}, "Env")
-    with pytest.raises(StageError, match="registered by a module, named before a colon: my_module:Duel-v0"):
+    with pytest.raises(StageError, match="your own environment before a colon: my_module:Duel-v0"):
         make_vector("Duel-v0", 1, {}, "Env")
 
 
@@ -534,8 +540,8 @@ def test_a_factory_that_takes_any_option_can_be_given_the_number_of_instances(gr
     def make(**options):
         return SyncVectorEnv([Plain] * options.get("num_envs", 1))
 
-    with pytest.raises(StageError, match="an argument num_envs, or set environment.options.num_envs: 2$"):
+    with pytest.raises(StageError, match="an argument num_envs to it, or set environment.options.num_envs: 2$"):
         group_of(make)
     assert group_of(make, options={"num_envs": 2}, max_episode_steps=3).num_envs == 2
-    with pytest.raises(StageError, match="an argument num_envs$"):
+    with pytest.raises(StageError, match="an argument num_envs to it$"):
         group_of(lambda: SyncVectorEnv([Plain]))

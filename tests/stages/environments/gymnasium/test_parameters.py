@@ -177,7 +177,7 @@ def test_a_vector_environment_with_its_resets_left_to_the_group_receives_paramet
 
 def test_a_vector_environment_that_restarts_by_itself_receives_parameters_at_whole_resets_and_a_warning_says_so(caplog):
     play = Play(ToldVector(AutoresetMode.NEXT_STEP), {"p": 1.0})
-    assert "starts episodes by itself (autoreset mode NEXT_STEP)" in caplog.text
+    assert "starts episodes itself (autoreset mode NEXT_STEP)" in caplog.text
     play.change({"p": 2.0})
     play.step(2 * LENGTH)
     assert set(play.deciding.values()) == {1.0}
@@ -207,7 +207,7 @@ def test_where_there_is_a_choice_environments_with_parameters_are_single_ones(ca
     # CartPole's own options: bounds of its first state.
     parameters.receive(EnvironmentParameters(0, {"low": 0.04, "high": 0.04}))
     connect_parameters(groups[0], parameters)
-    assert "starts episodes by itself" in caplog.text, "the vectorised implementation"
+    assert "starts episodes itself" in caplog.text, "the vectorised implementation"
     caplog.clear()
     connect_parameters(groups[1], parameters)
     assert not caplog.text

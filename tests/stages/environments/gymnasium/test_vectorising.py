@@ -87,7 +87,7 @@ def test_an_option_that_the_environment_does_not_know_is_reported():
 def test_a_vector_environment_of_another_size_is_refused_and_closed():
     made = SyncVectorEnv([Reusing, Reusing, Reusing])
 
-    with pytest.raises(StageError, match="of 3 instances where 2 are wanted; let it take an argument num_envs"):
+    with pytest.raises(StageError, match="of 3 instances, but 2 are needed; add an argument num_envs"):
         vectorise(made, Reusing, 2, "Env")
     assert made.closed
 
@@ -158,10 +158,14 @@ def test_a_wrapper_that_gives_no_environment_is_reported():
 
 def test_wrappers_do_not_go_round_vectorised_implementations():
     wrap = wrap_of((Scaled, {"scale": 1}))
-    with pytest.raises(StageError, match="of which vectorization_mode 'vector_entry_point' has none"):
+    with pytest.raises(StageError, match="and vectorization_mode 'vector_entry_point' has no single environments"):
         make_vector("CartPole-v1", 2, {"vectorization_mode": "vector_entry_point"}, "Env", wrap)
     made = SyncVectorEnv([Reusing, Reusing])
-    with pytest.raises(StageError, match="gave a vector environment, but environment.wrappers wrap single ones"):
+    with pytest.raises(
+        StageError,
+        match="returned a vector environment, but environment.wrappers apply to single environments; wrap the "
+        "environments inside it",
+    ):
         vectorise(made, Reusing, 2, "Env", wrap)
     assert made.closed
 
@@ -178,7 +182,7 @@ def test_an_environment_with_a_window_is_stepped_singly_and_draws(monkeypatch):
 
 def test_a_vectorised_implementation_without_a_window_is_refused_with_one():
     options = {"render_mode": "human", "vectorization_mode": "vector_entry_point"}
-    with pytest.raises(StageError, match="CartPole-v1 has no window, so render_mode human does not go with"):
+    with pytest.raises(StageError, match="CartPole-v1 has no window, so render_mode human can't be combined with"):
         make_vector("CartPole-v1", 2, options, "Env")
 
 
@@ -187,7 +191,7 @@ def test_atari_without_its_package_is_reported_with_what_to_install(monkeypatch)
     monkeypatch.setattr(gymnasium.envs.registration, "registry", {})
     monkeypatch.setattr(gymnasium, "registry", {})
 
-    with pytest.raises(StageError, match=r"^Env comes with the package ale-py, .*: python -m pip install ale-py$"):
+    with pytest.raises(StageError, match=r"^Env belongs to the package ale-py, .*: python -m pip install ale-py$"):
         make_vector("ALE/Pong-v5", 1, {}, "Env")
 
 

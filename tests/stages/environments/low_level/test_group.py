@@ -181,7 +181,7 @@ def test_what_does_not_fit_its_spec_is_named(wrong, says):
     ("mask", "says"),
     [
         ([[True]], r"action_mask has the shape \(1, 1\), for 1 agents; expected .*: 3$"),
-        ([[True, True, True]], "action_mask of row 0 forbids all 3 choices; expected at least one that is false"),
+        ([[True, True, True]], "action_mask of row 0 forbids all 3 choices; expected at least one false value"),
         ([[[1, 2], [3]]], "is not a mask for 1 agents"),
     ],
 )
@@ -194,7 +194,7 @@ def test_a_mask_that_can_not_be_is_named(mask, says):
 
 def test_an_agent_twice_in_one_step_is_named():
     made = group(ScriptedEnv(VECTOR, {BRAIN: (asking(1, 1), NOBODY)}))
-    with pytest.raises(BrokenEnvironmentError, match=r"DecisionSteps.agent_id has an agent twice: \[1, 1\]"):
+    with pytest.raises(BrokenEnvironmentError, match=r"DecisionSteps.agent_id contains an agent twice: \[1, 1\]"):
         made.reset()
 
 
@@ -260,4 +260,4 @@ def test_parameters_that_no_environment_can_receive_are_warned_of(caplog):
     parameters = EpisodeParameters()
     parameters.receive(EnvironmentParameters(1, {"gravity": 3.0}))
     group(ScriptedEnv(VECTOR)).set_parameters(parameters)
-    assert "let its factory take side_channels" in caplog.text
+    assert "add a parameter side_channels to its factory" in caplog.text

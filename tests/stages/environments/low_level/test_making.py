@@ -78,13 +78,15 @@ def test_a_factory_that_takes_no_numbers_is_given_none():
 
 
 def test_mistakes_say_what_was_expected():
-    with pytest.raises(StageError, match="environment.options do not fit .*unexpected keyword argument 'size'"):
+    with pytest.raises(StageError, match="environment.options are not valid for .*unexpected keyword argument 'size'"):
         make("fails", options={"size": 3})
     with pytest.raises(BrokenEnvironmentError, match="'low_level_factories:fails' raised OSError: no such motor"):
         make("fails")
-    with pytest.raises(LoadError, match="gave an int, which has no reset, step, .*behavior_specs; expected an object"):
+    with pytest.raises(
+        LoadError, match="returned an int, which lacks reset, step, .*behavior_specs; expected an object"
+    ):
         make("gives_a_number")
-    with pytest.raises(LoadError, match="expected something to call"):
+    with pytest.raises(LoadError, match="expected a callable"):
         make("MADE")
 
 

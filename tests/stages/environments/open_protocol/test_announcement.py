@@ -75,7 +75,7 @@ def test_teams_and_groups_are_announced():
         ({"actions": {}}, "expected at least one action"),
         ({"actions": {"continuous": -1}}, "behaviors.Ball.actions.continuous"),
         ({"actions": {"discrete": [0]}}, "behaviors.Ball.actions.discrete"),
-        ({"actions": {"continuous": 1, "masked": True}}, "which alone can be masked"),
+        ({"actions": {"continuous": 1, "masked": True}}, "and only those can be masked"),
         ({"action": {}}, "announces the unknown 'action' in behaviors.Ball"),
     ],
 )

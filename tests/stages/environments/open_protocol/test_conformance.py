@@ -63,7 +63,7 @@ async def test_a_game_in_order_is_told_with_what_it_sends():
     asking, ending = {"deciding": [1, 2]}, {"deciding": [1, 2], "ended": [2]}
     lines = await checked(ScriptedGame(*[asking, asking, ending] * 400))
     assert noted(lines) == []
-    assert "ok answers a reset: 2 agents ask for a decision" in lines
+    assert "ok answers a reset: 2 agents request a decision" in lines
     assert "ok Ball: 602 decisions, 100 episodes of 3.0 decisions (0 truncated), mean return 2.990 at random" in lines
     assert "ok sends the statistics Goals" in lines
 
@@ -78,21 +78,22 @@ async def test_an_agent_that_ends_without_having_begun_fails():
 async def test_agents_that_are_not_heard_of_any_more_are_noted():
     lines = noted(await checked(ScriptedGame({"deciding": [1, 2]}, {"deciding": [1]})))
     assert (
-        "note Ball: neither requested a decision nor ended for over 200 states: 2; one that leaves has to end" in lines
+        "note Ball: neither requested a decision nor ended for over 200 states: 2; an agent that leaves must end "
+        "first" in lines
     )
 
 
 async def test_a_game_in_which_nobody_asks_again_is_noted():
     lines = noted(await checked(ScriptedGame({"deciding": [1]}, {"ended": [1]}, {})))
-    assert any(line.startswith("note in 300 of 300 states no agent needed a decision") for line in lines)
+    assert any(line.startswith("note in 300 of 300 states, no agent requested a decision") for line in lines)
 
 
 async def test_pictures_that_are_too_small_for_the_usual_network_are_noted():
     camera = [{"name": "camera", "shape": [8, 8, 3], "type": "uint8"}]
     lines = noted(await checked(ScriptedGame({}, observations=camera)))
-    assert any("the picture 'camera' is smaller than 20 × 20" in line and "match3" in line for line in lines)
+    assert any("the image 'camera' is smaller than 20 × 20" in line and "match3" in line for line in lines)
 
 
 async def test_the_end_of_a_game_in_order_is_no_failure():
     lines = await checked(ScriptedGame({"deciding": [1]}, ProgramEnded("Game 0 has ended: the player left")))
-    assert noted(lines) == ["note Game 0 has ended: the player left; what comes behind it was not tested"]
+    assert noted(lines) == ["note Game 0 has ended: the player left; the tests after that did not run"]

@@ -30,12 +30,12 @@ def test_a_message_comes_back_and_tells_its_format(content, form):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"{]", "not JSON: .* at character 1, in '{]'"),
-        (b'{"type": "state", "rewards": [0.5, NaN]}', "not JSON: .* in .*not finite: look for a division by zero"),
-        (b'{"type": "stat\xe9"}', "neither JSON, which is UTF-8, nor msgpack: byte 14"),
-        (b"\x82\xc1", "not msgpack"),
+        (b"{]", "invalid JSON: .* at character 1, in '{]'"),
+        (b'{"type": "state", "rewards": [0.5, NaN]}', "invalid JSON: .* in .*not finite: look for a division by zero"),
+        (b'{"type": "stat\xe9"}', "neither JSON .in UTF-8. nor msgpack: byte 14"),
+        (b"\x82\xc1", "invalid msgpack"),
         (b"", "an empty message"),
-        (b"hello", "not JSON: .* at character 0"),
+        (b"hello", "invalid JSON: .* at character 0"),
         (b'{"typ": 1}', "not a message"),
         (b"[1, 2]", "not a message"),
         (b'{"type": 3}', "not a message"),

@@ -80,7 +80,7 @@ async def test_pages_of_other_sites_and_second_games_are_turned_away(caplog):
             with pytest.raises(aiohttp.WSServerHandshakeError, match="409"):
                 await session.ws_connect(url)
     assert "https://elsewhere.example" in caplog.text
-    assert "A second program calls port" in caplog.text
+    assert "Rejected a second connection to port" in caplog.text
 
 
 async def test_connections_that_say_nothing_keep_no_game_out():

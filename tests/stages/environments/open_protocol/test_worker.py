@@ -56,10 +56,10 @@ async def test_a_game_plays_in_both_formats(tmp_path, form, game):
         ("exit5", ProgramBroken, "ended with return code 5"),
         ("hang", ProgramBroken, "hasn't sent its next state within 1 s"),
         ("drop", ProgramBroken, "dropped the connection without a message"),
-        ("garbage", ProgramBroken, "has sent what is not JSON"),
+        ("garbage", ProgramBroken, "has sent invalid JSON"),
         ("say", ProgramBroken, "has failed: the level is broken"),
         ("end", ProgramEnded, "has ended: the player has left"),
-        ("twice", ProgramBroken, "a message that answers nothing"),
+        ("twice", ProgramBroken, "a message without a request"),
         ("late", ProgramBroken, "has sent a state with the number 3, expected 4"),
         ("unnumbered", ProgramBroken, "has sent a state without a number, expected 4"),
         ("nan", ProgramBroken, "null at index 1"),
@@ -92,7 +92,7 @@ async def test_a_game_is_told_why_it_is_refused(tmp_path):
 
 @pytest.mark.lengthy
 async def test_a_program_that_ends_or_is_silent_before_its_hello_is_named(tmp_path):
-    with pytest.raises(ProgramBroken, match=r"return code 5 before it had announced its agents"):
+    with pytest.raises(ProgramBroken, match=r"return code 5 before it announced its agents"):
         await worker_of(tmp_path, "--fault=start").start()
     with pytest.raises(ProgramBroken, match=r"hasn't connected within 0.5 s.*--trainer="):
         await worker_of(tmp_path, "--fault=mute", timeout_s=0.5).start()
@@ -124,10 +124,16 @@ async def test_the_end_of_its_connection_is_the_end_of_such_a_game():
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        (b"\0\0\0\5hello", r"has sent the bytes 00 00 00 05 \(5 if the highest byte came first\) where the length"),
-        (b"GET / HTTP/1.1", r"the text 'GET '\) where the length of a message has to be.*really a game that calls"),
+        (
+            b"\0\0\0\5hello",
+            r"has sent the bytes 00 00 00 05 \(5 as a big-endian number\) instead of the length",
+        ),
+        (
+            b"GET / HTTP/1.1",
+            r"the text 'GET '\) instead of the length of a message .*on this port really a game",
+        ),
         (b"\xff\xff\xff\x0f" + b"\0" * 60, "has sent a message of 268,435,455 bytes; the limit is 8 MiB"),
-        (b"\x20\0\0\0hello", "says no hello within 0.3 s: 5 bytes have arrived of the 32 that it has announced"),
+        (b"\x20\0\0\0hello", "has not sent a hello within 0.3 s: 5 of 32 announced bytes have arrived"),
     ],
 )
 async def test_bytes_that_are_no_message_are_told_with_what_they_look_like(sent, words):

@@ -89,14 +89,14 @@ def test_without_the_package_its_extra_is_named(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("deul", {}, "'deul': there is no such game; did you mean 'duel'"),
-        ("chess", {}, "there is no such game; there are: duel, truel"),
+        ("deul", {}, "'deul': this game does not exist; did you mean 'duel'"),
+        ("chess", {}, "this game does not exist; there are: duel, truel"),
         ("nobodys_module:duel", {}, "nobodys_module"),
         ("duel", {"card": 3}, "takes no 'card'; did you mean 'cards'"),
         ("truel", {"players": 3}, "takes no 'players'; it takes none"),
         ("duel", {"cards": "3"}, "cards: expected a whole number, got a str: '3'"),
         ("duel", {"open": 1}, "open: expected true or false, got an int: 1"),
-        ("duel", {"cards": 99}, "can't be made: cards <= 10 cards = 99; its parameters: bet, cards, open"),
+        ("duel", {"cards": 99}, "can't be created: cards <= 10 cards = 99; its parameters: bet, cards, open"),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(name, options, message):
@@ -116,7 +116,7 @@ def test_a_whole_number_will_do_for_a_parameter_that_is_any_number(spiel):
     [
         ({"dynamics": "mean field"}, "mean field game"),
         ({"provides_information_state_tensor": False}, "neither an information state tensor nor an observation tensor"),
-        ({"chance_mode": "its own"}, "takes no rng_seed"),
+        ({"chance_mode": "its own"}, "has no rng_seed"),
         ({"actions": None}, "LegalActions unimplemented"),
     ],
 )
@@ -126,5 +126,5 @@ def test_games_of_kinds_that_are_not_played_are_refused(said, message):
 
 
 def test_the_seed_of_a_game_that_draws_by_itself_is_no_option():
-    with pytest.raises(StageError, match="rng_seed follows from the run's seed"):
+    with pytest.raises(StageError, match="the run sets rng_seed from its own seed"):
         find_game("duel", {"rng_seed": 1})

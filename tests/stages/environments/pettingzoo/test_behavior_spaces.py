@@ -73,9 +73,7 @@ def test_a_mask_that_comes_once_the_policy_is_made_without_masks_is_reported():
     plain.expect_masks({})
 
     assert plain.masks([step(None)], who) is None
-    with pytest.raises(
-        StageError, match=r"Zoo: there is an action_mask in the infos now, .*\['action_mask'\] from reset"
-    ):
+    with pytest.raises(StageError, match=r"Zoo: the infos now contain action_mask, .*\['action_mask'\] from reset"):
         plain.masks([step(None), step(None, {"action_mask": [0, 1, 0]})], who)
 
 

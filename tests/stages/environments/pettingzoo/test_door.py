@@ -144,7 +144,7 @@ def test_zero_and_one_stand_for_flags(kind):
 def test_spaces_that_are_none_are_named_with_the_agent(made, space):
     env = made(SCRIPT)
     env.action_space = lambda agent: space
-    with pytest.raises(StageError, match=r"^Zoo: agent '(a|player_0)': it.*action_space.* one of gymnasium.spaces"):
+    with pytest.raises(StageError, match=r"^Zoo: agent '(a|player_0)': it.*action_space.* a space of gymnasium.spaces"):
         group_of(env)
 
 
@@ -200,7 +200,7 @@ def test_a_reset_of_the_old_kind_is_seeded_by_the_method_seed_and_warned_of_once
 
     assert [env.seeded for env in envs] == [[5], [6]]
     (text,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "Zoo: reset() of Old takes no seed and no options; a seed reaches it by its method seed" in text
+    assert "Zoo: reset() of Old accepts no seed and no options; its seed is set through its method seed" in text
 
 
 @pytest.mark.parametrize("base", [Crowd, Counting])

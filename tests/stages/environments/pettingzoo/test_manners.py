@@ -111,7 +111,7 @@ def test_an_agent_that_ends_and_comes_back_in_the_next_step_begins_another_episo
 def test_agents_that_are_over_and_forgotten_in_agents_are_named():
     env = Scripted({"a": "+", "b": "+"}, *({"a": "+", "b": "T+"} for _ in range(30)))
     with pytest.raises(
-        BrokenEnvironmentError, match="'b' has ended in 20 steps in a row, and is still in agents; remove"
+        BrokenEnvironmentError, match="'b' has ended in 20 steps in a row, but is still in agents; remove"
     ):
         play(group_of(env), 30)
 
@@ -128,7 +128,7 @@ def test_an_agent_that_pauses_gets_no_action_and_its_rewards_add_up(pause, lengt
     assert rows[:3] == [(0, 0, 0, ""), (0, length + 1, 2 * (length + 1), ""), (0, length + 2, 2, "T")]
     (text,) = [record.getMessage() for record in caplog.records]
     assert "agent 'b' is " in text
-    assert "so it pauses: it gets no action until" in text
+    assert "so it pauses: it receives no action until" in text
 
 
 @pytest.mark.parametrize("end", ["T", "C"])
@@ -271,7 +271,7 @@ def test_patterns_fit_the_names_of_ids(ids):
 
 @pytest.mark.parametrize("ids", [([0], [1]), ("a", "a"), (1, True), ({}, "a")], ids=str)
 def test_ids_that_are_none_are_refused(ids):
-    with pytest.raises(StageError, match="^Zoo: agent '.*': expected ids that are hashable, each of one agent"):
+    with pytest.raises(StageError, match="^Zoo: agent '.*': expected hashable ids, each for one agent"):
         group_of(Scripted(agents=ids))
 
 

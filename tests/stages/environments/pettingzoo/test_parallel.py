@@ -156,7 +156,7 @@ def test_an_agent_that_vanishes_with_the_game_but_without_an_end_is_reported():
                 del terminations["blue_0"]
             return seen, rewards, terminations, *rest
 
-    with pytest.raises(BrokenEnvironmentError, match="'blue_0' is gone from agents, but neither terminated nor"):
+    with pytest.raises(BrokenEnvironmentError, match="'blue_0' is no longer in agents, but neither terminated nor"):
         play(group_of(Forgetful(TWO)), 3)
 
 
@@ -269,7 +269,7 @@ def test_sides_stay_if_that_is_asked_for():
 @pytest.mark.parametrize("roles", [TEAMS, {"*": RoleSettings(behavior="One", team=0)}])
 def test_sides_that_differ_can_not_be_changed(roles):
     env = Crowd(TWO)
-    with pytest.raises(StageError, match="environment.rotate_sides: its sides can't be changed"):
+    with pytest.raises(StageError, match="environment.rotate_sides: the sides can't be swapped"):
         group_of(env, roles=roles, rotate_sides=True)
     assert env.closed == 1
 
@@ -359,7 +359,7 @@ def test_agents_that_no_one_spoke_of_before_may_bring_masks():
 
 
 def test_an_episode_that_is_over_at_once_is_reported():
-    with pytest.raises(BrokenEnvironmentError, match="over at its reset, before any agent could act"):
+    with pytest.raises(BrokenEnvironmentError, match="ended at its reset, before any agent could act"):
         group_of(Crowd({"a": (1, 2, 0.0)})).reset(0)
 
 
@@ -376,7 +376,9 @@ def test_what_was_not_made_for_pictures_gives_none():
     env = Crowd(TWO)
     env.render_mode = None
 
-    with pytest.raises(StageError, match=r"\(Crowd\) draws no pictures: .* render_mode None; render_modes .* \[\]"):
+    with pytest.raises(
+        StageError, match=r"\(Crowd\) renders no images: .* render_mode None; its metadata's render_modes .* \[\]"
+    ):
         group_of(env).render()
 
 

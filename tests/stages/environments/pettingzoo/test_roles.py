@@ -109,14 +109,14 @@ def test_sides_are_alike_if_all_have_the_same_behaviours(by, alike):
         (
             {"adversry_*": {}, "*": {}},
             ("adversry_*",),
-            r"behaviors\.adversry_\*: fits none of its agents; did you mean 'adversary_\*'",
+            r"behaviors\.adversry_\*: matches none of its agents; did you mean 'adversary_\*'",
         ),
         (
             {"wolf": {}, "*": {}},
             ("wolf",),
-            r"behaviors\.wolf: fits none of its agents; there are: adversary_0, adversary_1,",
+            r"behaviors\.wolf: matches none of its agents; there are: adversary_0, adversary_1,",
         ),
-        ({"*": {}, "agent_0": {}}, ("agent_0",), r"behaviors\.agent_0: all its agents fit patterns before it"),
+        ({"*": {}, "agent_0": {}}, ("agent_0",), r"behaviors\.agent_0: earlier patterns match all its agents"),
         (
             {"ad*": {"team": 0}, "ag*": {"team": 2}},
             (),

@@ -110,7 +110,7 @@ def test_masks_are_those_of_who_is_to_move(masks):
     second = group.step(moves(team_0=[0]))
     np.testing.assert_array_equal(second.steps[ONE].action_masks, [[True, False]])
     last = group.step(moves(team_1=[0]))
-    assert len(last.steps[ONE].action_masks) == 0, "a row that ends asks for no decision"
+    assert len(last.steps[ONE].action_masks) == 0, "a row that ends does not request a decision"
 
 
 def test_masks_of_others_may_come_with_their_turns_only():
@@ -209,7 +209,7 @@ def test_the_dead_that_stay_are_reported():
     group = group_of(Counting(target=1, stubborn=True), rotate_sides=False)
     group.reset(0)
 
-    with pytest.raises(BrokenEnvironmentError, match="agent 'player_1' was stepped with None at its end, and is still"):
+    with pytest.raises(BrokenEnvironmentError, match="agent 'player_1' was stepped with None at its end, but is still"):
         group.step(moves(team_0=[0]))
 
 

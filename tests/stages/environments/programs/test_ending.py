@@ -155,7 +155,7 @@ async def test_one_that_never_answers_is_killed_unasked(kind, tmp_path, caplog):
     await given_up(game.step())
     await game.worker.close(0.1)
     (said,) = caplog.messages
-    assert "didn't end within 0.1 s with its answer, and is killed" in said
+    assert "did not end within 0.1 s with its answer; killing it" in said
     assert "WRONG" not in (tmp_path / game.log).read_text()
 
 

@@ -36,7 +36,7 @@ async def test_the_game_is_who_says_something_first_and_is_told_what_was_said_be
     late, its_writer = await call(server)
     assert await late.read() == b""
     its_writer.close()
-    assert caplog.text.count("A second program calls port") == 2
+    assert caplog.text.count("Rejected a second connection to port") == 2
     server.send(b"well")
     assert await reader.readexactly(8) == framed(b"well")
     writer.close()

@@ -47,23 +47,29 @@ def test_what_is_clear_is_not_in_doubt(space):
     [
         (
             pixels(8, 8, 8),
-            r"shape \(8, 8, 8\), all of whose dimensions are equal; its channels are taken to come first",
+            r"shape \(8, 8, 8\), all of whose dimensions are equal; its channels are assumed to come first",
         ),
         (pixels(64, 3, 64), "outer dimensions are equal, .* come last. If not, .*observation to {channels: first}"),
         (pixels(8, 111, 8), "outer dimensions are equal, .* come first. If not, .*observation to {channels: last}"),
         (pixels(64, 3, 60), "with the middle dimension the smallest; .* come last"),
         (pixels(4, 9, 9, 9), "all of whose dimensions are equal"),
-        (box(24, 24, 3, high=255), "Box.* only bytes are scaled to 0 to 1, .* Make its dtype uint8, or divide it"),
+        (
+            box(24, 24, 3, high=255),
+            "Box.* only bytes are scaled to the range 0 to 1, .* Make its dtype uint8, or scale it",
+        ),
         (box(24, 24, 3, high=255, dtype=np.float64), "only bytes are scaled"),
         (box(24, 24, 3, high=255, dtype=np.int32), "only bytes are scaled"),
         (box(24, 24, 3, low=-128, high=127, dtype=np.int8), "only bytes are scaled"),
-        (box(8, 8, 12, high=1, dtype=np.uint8), "bytes are divided by 255, so that the network gets 0 to 0.0039"),
-        (box(84, 84), r"read as a vector of 7056 numbers. If it is a picture, set .* to image \(of 2 to 4 dimensions"),
-        (box(84, 84, high=1, dtype=np.uint8), "read as a vector of 7056 numbers"),
-        (pixels(10, 84), "read as a vector of 840 numbers"),
-        (box(4, 84, 84, 3), "read as a vector of 84672 numbers"),
-        (pixels(84 * 84), "read as a vector of 7056 numbers. If it is a picture, .* it has to keep them"),
-        (box(40_000), "read as a vector of 40000 numbers"),
+        (box(8, 8, 12, high=1, dtype=np.uint8), "bytes are divided by 255, so the network receives 0 to 0.0039"),
+        (
+            box(84, 84),
+            r"treated as a vector of 7056 numbers. If it is an image, set .* to image \(of 2 to 4 dimensions",
+        ),
+        (box(84, 84, high=1, dtype=np.uint8), "treated as a vector of 7056 numbers"),
+        (pixels(10, 84), "treated as a vector of 840 numbers"),
+        (box(4, 84, 84, 3), "treated as a vector of 84672 numbers"),
+        (pixels(84 * 84), "treated as a vector of 7056 numbers. If it is an image, .* keep its shape"),
+        (box(40_000), "treated as a vector of 40000 numbers"),
     ],
 )
 def test_what_is_a_guess_is_said(space, words):
@@ -80,7 +86,7 @@ def test_what_is_a_guess_is_said(space, words):
 def test_a_mask_that_is_not_at_its_place_is_said(key):
     inner = spaces.Dict({"board": box(9), key: spaces.MultiBinary(9)})
     (doubt,) = said_of(spaces.Dict({"state": inner, "mask": box(9)}))
-    assert doubt.startswith(f"the observation 'state.{key}' is learned from like any other; if it is a mask")
+    assert doubt.startswith(f"the observation 'state.{key}' is used like any other; if it is an action mask")
 
 
 @pytest.mark.parametrize(

@@ -142,33 +142,33 @@ def test_any_mask_in_any_form_is_what_it_was(sizes, n, seed, data):
 
 
 WRONG = [
-    (spaces.Discrete(3), np.ones(4), r"^has the shape \(4,\); expected 1 for each choice that is allowed .*: 3$"),
+    (spaces.Discrete(3), np.ones(4), r"^has the shape \(4,\); expected 1 for each allowed choice .*: 3$"),
     (spaces.Discrete(3), np.ones(1), r"^has the shape \(1,\); .*: 3$"),
     (spaces.Discrete(3), np.ones((3, 3)), r"^has the shape \(3, 3\)"),
     (spaces.Discrete(3), np.array(1), r"^has the shape \(\)"),
     (spaces.Discrete(3), "all", r"^is str 'all'; expected"),
     (spaces.Discrete(3), [1, None, 1], r"^is a list of 3: \[1, None, 1\]; expected"),
-    (spaces.Discrete(3), np.array([0, -np.inf, 0]), r"^has -inf at index 1, as masks have that are added to logits; .*== 0"),
-    (spaces.Discrete(3), np.array([0, 0, -1e9]), r"^has -1000000000.0 at index 2, as masks have that are added"),
-    (spaces.Discrete(3), np.array([0.2, 0.8, 0]), r"^has 0.2 at index 0, expected 1 for each choice"),
-    (spaces.Discrete(3), np.array([1, 2, 0]), r"^has 2 at index 1, expected 1 for each choice"),
+    (spaces.Discrete(3), np.array([0, -np.inf, 0]), r"^has -inf at index 1, as in a mask that is added to logits; .*== 0"),
+    (spaces.Discrete(3), np.array([0, 0, -1e9]), r"^has -1000000000.0 at index 2, as in a mask that is added"),
+    (spaces.Discrete(3), np.array([0.2, 0.8, 0]), r"^has 0.2 at index 0, expected 1 for each allowed choice"),
+    (spaces.Discrete(3), np.array([1, 2, 0]), r"^has 2 at index 1, expected 1 for each allowed choice"),
     (spaces.Discrete(3), np.array([1, np.nan, 0]), r"^has nan at index 1"),
-    (spaces.Discrete(3), np.zeros(3, np.int8), r"^forbids all 3 choices; expected at least one 1, which stands for allowed"),
+    (spaces.Discrete(3), np.zeros(3, np.int8), r"^forbids all 3 choices; expected at least one 1, which means allowed"),
     (TWO_AND_THREE, np.array([1, 0, 0, 0, 0]), r"^forbids all 3 choices of branch 1; expected"),
     (TWO_AND_THREE, np.ones((3, 2)), r"^has the shape \(3, 2\); expected .*: 5 \(2 \+ 3\)$"),
     (TWO_AND_THREE, (np.ones(2), np.ones(4)), r"^\[1\] has the shape \(4,\)"),
     (TWO_AND_THREE, (np.ones(2),), r"^has the shape \(1, 2\)"),
     (TWO_AND_THREE, {"a": np.ones(2)}, "^is a map, but the space is not a Dict"),
     (spaces.MultiDiscrete([5, 5]), np.ones((5, 5)), r"^has the shape \(5, 5\); expected .*: 10 \(5 \+ 5\)$"),
-    (FLAGS, np.array([0, 3]), r"^has 3 at index 1, expected for each flag 0 where it has to be 0"),
+    (FLAGS, np.array([0, 3]), r"^has 3 at index 1, expected for each flag, 0 if it must be 0"),
     (FLAGS, np.array([True, False]), "^has a boolean for each flag of MultiBinary.* is ambiguous: .*: 4 .*: 2$"),
-    (FLAGS, np.ones(3), r"^has the shape \(3,\); .*: 4 \(2 \+ 2\), or for each flag 0 where .*: 2$"),
-    (BODY, {"wing": np.ones(2)}, "^is of 'wing', which the actions do not have; there are: 'hand', 'leg', 'walk'$"),
-    (BODY, {"leg": np.ones(1)}, r"^\['leg'\] is of Box\(.*\), of which nothing can be forbidden"),
+    (FLAGS, np.ones(3), r"^has the shape \(3,\); .*: 4 \(2 \+ 2\), or for each flag, 0 if .*: 2$"),
+    (BODY, {"wing": np.ones(2)}, "^is of 'wing', which the actions do not have; the parts are: 'hand', 'leg', 'walk'$"),
+    (BODY, {"leg": np.ones(1)}, r"^\['leg'\] is for Box\(.*\), which can't be masked"),
     (BODY, {"hand": np.ones(4)}, r"^\['hand'\] has the shape \(4,\)"),
     (PAIR, (np.ones(1), None, None), r"^\[0\] has the shape \(1,\)"),
     (NESTED, {"arm": {"grip": np.ones(3)}}, r"^\['arm'\]\['grip'\] has the shape \(3,\)"),
-    (spaces.Box(-1, 1, (2,)), np.ones(2), r"^is of Box\(.*\), of which nothing can be forbidden; expected a mask of"),
+    (spaces.Box(-1, 1, (2,)), np.ones(2), r"^is for Box\(.*\), which can't be masked; expected a mask of"),
 ]  # fmt: skip
 
 
@@ -247,7 +247,7 @@ def test_a_mask_in_both_places_counts_twice():
 def test_a_mask_that_comes_once_the_policy_is_made_without_masks_is_an_error():
     masks = masks_of(spaces.Discrete(3))
     assert masks.read(2, None, [None, None], who) is None
-    with pytest.raises(StageError, match=r"^Env: there is an action_mask in the infos now, .*from reset\(\) too"):
+    with pytest.raises(StageError, match=r"^Env: the infos now contain action_mask, .*from reset\(\) as well"):
         masks.read(2, None, [None, np.ones(3)], who)
 
 
@@ -255,7 +255,7 @@ def test_a_mask_where_nothing_is_chosen_is_an_error():
     masks = masks_of(spaces.Box(-1, 1))
     masks.expect({"action_mask": [1]})
     assert not masks.masked
-    with pytest.raises(BrokenEnvironmentError, match=r"^Env.*: info\['action_mask'\] is of Box"):
+    with pytest.raises(BrokenEnvironmentError, match=r"^Env.*: info\['action_mask'\] is for Box"):
         masks.read(1, None, [np.ones(1)], who)
     with pytest.raises(StageError, match="^Env: its observation space has the key 'action_mask', but"):
         masks_of(spaces.Box(-1, 1), observed=True)
@@ -275,7 +275,7 @@ def test_a_mask_under_another_name_is_warned_about_once(key, caplog):
     masks.expect({key: [1, 0]})
     assert not masks.masked
     (message,) = caplog.messages
-    assert message.startswith(f"Env: it has {key!r}, which is not read; masks of actions stand in the infos")
+    assert message.startswith(f"Env: it has {key!r}, which Headrace ignores; put action masks into the infos")
 
 
 @pytest.mark.parametrize("info", [{}, {"speed": 1, "masked_ball": 2}, {"action_mask": None, "legal_moves": []}])

@@ -351,7 +351,7 @@ def test_more_entities_than_there_is_room_for_are_reported_with_the_key():
 
     part.extract(batched(space, [{"enemies": (1, 2)}]))
     with pytest.raises(
-        StageError, match=r"has 3 entities, more than the 2 .*raise environment\.observations\.enemies\.max"
+        StageError, match=r"has 3 entities, more than the maximum of 2; raise environment\.observations\.enemies\.max"
     ):
         part.extract(batched(space, [{"enemies": (1,)}, {"enemies": (0, 1, 2)}]))
 
@@ -406,7 +406,7 @@ def test_a_one_hot_observation_can_be_a_goal():
         ({"state.position": "set"}, r"observations\.state\.position: .* can't be used as 'set'"),
         ({"state.position": {"channels": "last"}}, r"position\.channels: only an image has channels; .* as a vector"),
         ({"hands.1": {"kind": "image", "channels": "last"}}, r"hands\.1\.channels: .* has no axis for channels"),
-        ({"hands.1": {"kind": "set", "max_entities": 3}}, r"hands\.1\.max_entities: only a Sequence space has no fixed"),
+        ({"hands.1": {"kind": "set", "max_entities": 3}}, r"hands\.1\.max_entities: only a Sequence space has a variable"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_fit_are_reported(settings, message):
@@ -422,13 +422,13 @@ def test_a_sequence_is_nothing_but_a_set():
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Text(5), "Env: its observations are of a Text space, which can't be learned from; .*MyObservationWrapper"),
+        (spaces.Text(5), "Env: its observations are of a Text space, which is not supported; .*MyObservationWrapper"),
         (spaces.Dict(a=spaces.Text(5)), "Env: its observation 'a' is of a Text space, .*FilterObservation"),
         (spaces.Graph(spaces.Discrete(2), None), "of a Graph space"),
         (spaces.OneOf([spaces.Discrete(2)]), "of a OneOf space"),
         (spaces.Sequence(spaces.Text(3)), "of a Text space"),
         (spaces.Sequence(spaces.Sequence(spaces.Discrete(2))), "of a Sequence space"),
-        (spaces.Dict({}), "is empty; an agent has to observe something"),
+        (spaces.Dict({}), "is empty; an agent needs observations"),
     ],
 )  # fmt: skip
 def test_spaces_that_can_not_be_learned_from_are_refused_with_what_to_do(space, message):

@@ -92,7 +92,7 @@ def test_spaces_of_other_kinds_and_keys_have_no_plain_form():
     ],
 )
 def test_what_is_no_description_is_refused(plain):
-    with pytest.raises(ValueError, match="not the description of a space"):
+    with pytest.raises(ValueError, match="not a description of a space"):
         from_plain(plain)
 
 

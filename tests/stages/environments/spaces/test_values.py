@@ -46,18 +46,18 @@ def nested(space, name):
 @pytest.mark.parametrize(
     ("space", "right", "wrong", "words"),
     [
-        (spaces.Discrete(4), 3, 4, "is 4, outside of its space Discrete(4); expected 0 to 3"),
-        (spaces.Discrete(4), 0, -1, "is -1, outside of its space Discrete(4); expected 0 to 3"),
-        (spaces.Discrete(3, start=5), 7, 4, "is 4, outside of its space Discrete(3, start=5); expected 5 to 7"),
-        (spaces.Discrete(3, start=-2), -2, 1, "is 1, outside of its space Discrete(3, start=-2); expected -2 to 0"),
-        (spaces.MultiDiscrete([3, 3]), [0, 2], [0, 3], "has 3 at index 1, outside of its space MultiDiscrete([3, 3])"),
+        (spaces.Discrete(4), 3, 4, "is 4, outside its space Discrete(4); expected 0 to 3"),
+        (spaces.Discrete(4), 0, -1, "is -1, outside its space Discrete(4); expected 0 to 3"),
+        (spaces.Discrete(3, start=5), 7, 4, "is 4, outside its space Discrete(3, start=5); expected 5 to 7"),
+        (spaces.Discrete(3, start=-2), -2, 1, "is 1, outside its space Discrete(3, start=-2); expected -2 to 0"),
+        (spaces.MultiDiscrete([3, 3]), [0, 2], [0, 3], "has 3 at index 1, outside its space MultiDiscrete([3, 3])"),
         (
             spaces.MultiDiscrete([3, 9]),
             [0, 8],
             [-1, 2],
-            "has -1 at index 0, outside of its space MultiDiscrete([3, 9])",
+            "has -1 at index 0, outside its space MultiDiscrete([3, 9])",
         ),
-        (spaces.MultiBinary(2), [0, 1], [0, 2], "has 2 at index 1, outside of its space MultiBinary((2,))"),
+        (spaces.MultiBinary(2), [0, 1], [0, 2], "has 2 at index 1, outside its space MultiBinary((2,))"),
     ],
 )
 def test_an_index_outside_of_its_space_is_an_error_that_names_it(space, right, wrong, words, place):
@@ -75,10 +75,10 @@ def test_an_index_outside_of_its_space_is_an_error_that_names_it(space, right, w
 @pytest.mark.parametrize(
     ("space", "right", "wrong", "words"),
     [
-        (spaces.Box(*SMALL), [1, 1e20], [1.5, 0], "has 1.5 at [0], outside of its space Box([-1, 0], [1, inf], (2,)"),
-        (spaces.Box(*SMALL), [-1, 0], [0, -0.5], "has -0.5 at [1], outside of its space"),
-        (spaces.Box(0, 100, (2,), np.uint8), [0, 100], [0, 101], "has 101 at [1], outside of its space Box(0, 100"),
-        (spaces.Box(-3, 3, (), np.int64), 3, -4, "has -4, outside of its space Box(-3, 3"),
+        (spaces.Box(*SMALL), [1, 1e20], [1.5, 0], "has 1.5 at [0], outside its space Box([-1, 0], [1, inf], (2,)"),
+        (spaces.Box(*SMALL), [-1, 0], [0, -0.5], "has -0.5 at [1], outside its space"),
+        (spaces.Box(0, 100, (2,), np.uint8), [0, 100], [0, 101], "has 101 at [1], outside its space Box(0, 100"),
+        (spaces.Box(-3, 3, (), np.int64), 3, -4, "has -4, outside its space Box(-3, 3"),
     ],
 )
 def test_a_number_beyond_the_bounds_of_a_box_is_warned_about_once(space, right, wrong, words, place, caplog):
@@ -98,7 +98,7 @@ def test_a_number_beyond_the_bounds_of_a_box_is_warned_about_once(space, right, 
 
     (message,) = caplog.messages
     assert message.startswith(f"Env, instance 1: the observation '{name}' {words}")
-    assert "widen the bounds, or clip it" in message
+    assert "widen the bounds, or clip the observation" in message
 
 
 def test_each_observation_has_its_own_warning(caplog):

@@ -158,7 +158,7 @@ def test_an_observation_that_is_not_finite_is_reported_by_agent_and_index(name):
 def test_doubled_agents_are_reported():
     reader = reader_of(agent(1, numbers([1])))
     deciding = [agent(1, numbers([1])), agent(6, numbers([1])), agent(6, numbers([2]))]
-    assert "agent 6: asks for a decision 2 times in one step" in broken(reader, deciding)
+    assert "agent 6: requests a decision 2 times in one step" in broken(reader, deciding)
     ending = [agent(6, numbers([1]), done=True), agent(6, numbers([1]), done=True)]
     assert "agent 6: ended 2 times in one step" in broken(reader, ending)
 
@@ -183,7 +183,8 @@ def test_a_mask_that_leaves_no_choice_is_reported():
     reader = reader_of(agent(1, numbers([1])), branches=(2, 3))
     message = broken(reader, [agent(4, numbers([1]), mask=(False, False, True, True, True))])
     assert (
-        "agent 4: its action mask forbids all 3 choices of branch 1; expected at least one that is left out" in message
+        "agent 4: its action mask forbids all 3 choices of branch 1; expected at least one choice that it does not "
+        "forbid" in message
     )
 
 
@@ -197,9 +198,9 @@ def test_another_number_of_observations_is_reported():
 @pytest.mark.parametrize(
     ("odd", "problem"),
     [
-        (numbers([1, 2, 3]), "has shape (3,), expected (2,)"),
+        (numbers([1, 2, 3]), "has shape (3,); expected (2,)"),
         (numbers([1, 2, 3], shape=(2,)), "has 3 numbers, expected 2 (shape (2,))"),
-        (numbers([1, 2], shape=(1, 2)), "has shape (1, 2), expected (2,)"),
+        (numbers([1, 2], shape=(1, 2)), "has shape (1, 2); expected (2,)"),
     ],
 )
 def test_an_observation_of_another_shape_is_reported(odd, problem):
@@ -232,7 +233,7 @@ def test_an_uncompressed_picture_among_compressed_ones_must_be_of_brightnesses()
     reader = reader_of(agent(1, picture(png(noise(2, 2, 3)), (3, 2, 2))))
     message = broken(reader, [agent(4, numbers(np.full((3, 2, 2), 2.0), properties=(1, 2, 2)))])
     assert "agent 4: observation 'Vector'" not in message  # it is called as the first agent called it
-    assert "agent 4: observation 'Camera' has numbers beyond 0 and 1" in message
+    assert "agent 4: observation 'Camera' has uncompressed numbers outside 0 to 1" in message
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_what_is_whole_of_a_file_that_was_cut_is_read(tmp_path, closed):
     path.write_bytes(path.read_bytes()[: -behind - 3])
     reader = DemoReader(path)
     assert list(reader) == pairs[:4]
-    assert "a.demo: cut off or damaged: pair 5" in reader.damage
+    assert "a.demo: truncated or damaged: pair 5" in reader.damage
     assert "claims" in reader.damage
 
 
@@ -73,7 +73,7 @@ def test_both_versions_of_the_format_are_read(tmp_path, version):
             b"# a text file that somebody renamed to .demo, of more than a few bytes\n",
             r"not a demonstration \(.*\); expected a",
         ),
-        (bytes(100), r"not a demonstration \(no behaviour is described in it\)"),
+        (bytes(100), r"not a demonstration \(it describes no behaviour\)"),
         (b"\xff" * 100, r"not a demonstration \(has no length at byte 0\)"),
         (b"\x05\x08\x01\x12\x01A", r"not a demonstration \(has no length at byte 33\)"),
         (b"\x02\x08\x07".ljust(40, b"\0"), "of format version 7, expected 0 or 1; record it again"),
@@ -145,7 +145,7 @@ def test_a_long_name_that_was_written_over_the_description_is_tolerated(tmp_path
 
 def test_a_description_of_which_nothing_is_left_is_refused(tmp_path):
     path = unity_file(tmp_path / "a.demo", episode(3), "x" * 90)
-    with pytest.raises(StageError, match=r"not a demonstration \(its header does not fit"):
+    with pytest.raises(StageError, match=r"not a demonstration \(its header does not fit the space"):
         DemoReader(path)
 
 

@@ -162,13 +162,13 @@ def test_a_pair_without_an_action_within_an_episode_is_named(tmp_path, ahead):
     pairs = episode(ahead + 2)
     del pairs[ahead].action_info.continuous_actions[:]
     path = unity_file(tmp_path / "a.demo", pairs)
-    with pytest.raises(StageError, match=rf"a\.demo: pair {ahead + 1} has no action, and its agent continues"):
+    with pytest.raises(StageError, match=rf"a\.demo: pair {ahead + 1} has no action, although its agent continues"):
         read_demo(path)
 
 
 def test_a_pair_with_another_number_of_actions_is_named(tmp_path):
     path = unity_file(tmp_path / "a.demo", [*episode(3), pair([0.0], continuous=(0.1, 0.2))])
-    with pytest.raises(StageError, match=r"a\.demo: pair 5: 2 continuous and 0 discrete actions, expected 1 and 0"):
+    with pytest.raises(StageError, match=r"a\.demo: pair 5: 2 continuous and 0 discrete actions; expected 1 and 0"):
         read_demo(path)
 
 
@@ -198,12 +198,14 @@ def test_a_recording_of_2019_is_refused_with_what_to_do(tmp_path):
     path = unity_file(tmp_path / "a.demo", [], closed=False)
     state = b"\x0a\x08" + np.array([0.5, -1.0], "<f4").tobytes() + b"\x3d" + np.array(0.1, "<f4").tobytes()
     path.write_bytes(path.read_bytes() + 3 * (bytes([len(state)]) + state))
-    with pytest.raises(StageError, match=r"pair 1.*recordings from before ML-Agents 1\.0 have another form: record it"):
+    with pytest.raises(
+        StageError, match=r"pair 1.*recordings from before ML-Agents 1\.0 have a different format: record it"
+    ):
         read_demo(path)
 
 
 def test_a_file_without_a_pair_is_refused(tmp_path):
-    with pytest.raises(StageError, match=r"a\.demo: no step was recorded in it"):
+    with pytest.raises(StageError, match=r"a\.demo: it contains no steps"):
         read_demo(unity_file(tmp_path / "a.demo", [], closed=False))
 
 
@@ -212,8 +214,8 @@ def test_what_is_lost_of_a_cut_file_is_reported_and_the_rest_used(tmp_path, capl
     path.write_bytes(path.read_bytes()[:-3])
     with caplog.at_level(logging.WARNING):
         assert len(read_demo(path)) == 4
-    assert "a.demo: cut off or damaged: pair 5" in caplog.text
-    assert "what is before it is used" in caplog.text
+    assert "a.demo: truncated or damaged: pair 5" in caplog.text
+    assert "the data before that is used" in caplog.text
 
 
 def test_images_of_bytes_are_png_and_unity_can_tell_what_each_axis_means(tmp_path):

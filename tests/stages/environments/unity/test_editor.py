@@ -103,7 +103,7 @@ async def test_a_second_editor_is_sent_away(free_port, listening, tmp_path):
             async with pressed(free_port, tmp_path / "second"):
                 pass
             await worker.close()
-    assert "another Unity is connected with it already" in reports(tmp_path / "second")[0]["reason"]
+    assert "another Unity is already connected to it" in reports(tmp_path / "second")[0]["reason"]
     assert reports(tmp_path / "first")[0]["returncode"] == 0
 
 
@@ -128,6 +128,6 @@ async def test_two_trainings_cannot_both_wait_for_the_editor(free_port, listenin
     first = editor(free_port)
     async with asyncio.TaskGroup() as tasks:
         starting = await connect(first, listening, tasks)
-        with pytest.raises(UnityRefused, match="The Editor calls no other port, so end what listens there"):
+        with pytest.raises(UnityRefused, match="The Editor uses no other port, so end the program that listens there"):
             await editor(free_port).start()
         starting.cancel()

@@ -108,7 +108,7 @@ def test_steps_are_mappings_by_agent(play):
     assert np.array_equal(step.obs[0], decisions.obs[0][1])
     assert not step.action_mask[0].any(), "true = forbidden"
     assert len(endings) == 0
-    with pytest.raises(KeyError, match="agent 99 is not among these"):
+    with pytest.raises(KeyError, match="agent 99 is not in these steps"):
         decisions[99]
 
 
@@ -127,7 +127,7 @@ def test_one_agent_s_action_leaves_the_others_as_they_were(play):
     env.set_actions(SIMPLE, ActionTuple(np.zeros((2, 1), np.float32)))
     env.set_action_for_agent(SIMPLE, before.agent_id[1], ActionTuple(np.ones((1, 1), np.float32)))
     env.step()
-    with pytest.raises(UnityActionException, match="agent 77 asks for no decision"):
+    with pytest.raises(UnityActionException, match="agent 77 does not request a decision"):
         env.set_action_for_agent(SIMPLE, 77, ActionTuple(np.ones((1, 1), np.float32)))
 
 
@@ -167,7 +167,7 @@ def test_wrong_actions_say_what_was_expected(play):
     env.reset()
     with pytest.raises(UnityActionException, match=r"got continuous actions of shape \(1, 1\).*expected \(2, 1\)"):
         env.set_actions(SIMPLE, ActionTuple(np.zeros((1, 1), np.float32)))
-    with pytest.raises(UnityActionException, match=r"no behaviour 'Simple'; there are: Simple\?team=0"):
+    with pytest.raises(UnityActionException, match=r"no behaviour 'Simple'; the behaviours are: Simple\?team=0"):
         env.get_steps("Simple")
 
 
@@ -175,9 +175,9 @@ def test_wrong_actions_say_what_was_expected(play):
     ("trouble", "expected", "says"),
     [
         ("wrong-observation", UnityObservationException, "numbers, expected"),
-        ("garbage", UnityCommunicationException, "doesn't keep to the protocol"),
+        ("garbage", UnityCommunicationException, "violates the protocol"),
         ("nan-reward", UnityCommunicationException, "its reward is nan"),
-        ("unknown-behavior", UnityEnvironmentException, "never announced"),
+        ("unknown-behavior", UnityEnvironmentException, "not announced"),
         ("stop", UnityCommunicatorStoppedException, "closed the connection"),
     ],
 )
@@ -208,7 +208,7 @@ def test_what_can_not_start_says_why(unity, tmp_path):
         UnityEnvironment(worker_id=1)
     with pytest.raises(UnityEnvironmentException, match="no Unity executable"):
         UnityEnvironment(str(tmp_path / "none"))
-    with pytest.raises(UnitySideChannelException, match="have one id"):
+    with pytest.raises(UnitySideChannelException, match="have the same id"):
         unity(side_channels=[EngineConfigurationChannel(), EngineConfigurationChannel()])
     with socket.socket() as busy:
         busy.bind(("", 0))

@@ -76,12 +76,12 @@ def test_on_windows_the_game_of_a_folder_has_its_name_or_is_the_only_one(tmp_pat
     make(tmp_path, "Godot/Soccer.exe", "Godot/Soccer.console.exe", "Godot/unitycrashhandler32.exe")
     assert find_executable(tmp_path / "Ball", "Unity", "win32") == tmp_path / "Ball" / "ball.exe"
     assert find_executable(tmp_path / "Godot", "Godot", "win32") == tmp_path / "Godot" / "Soccer.exe"
-    with pytest.raises(ProgramRefused, match=r"meant is one of the programs in it: .*A\.exe, .*B\.exe\. The"):
+    with pytest.raises(ProgramRefused, match=r"give one of the programs in it: .*A\.exe, .*B\.exe\. The"):
         find_executable(tmp_path / "Two", "Unity", "win32")
 
 
 def test_backslashes_are_for_windows_alone():
-    with pytest.raises(ProgramRefused, match=r"Only Windows separates folders by \\; write /"):
+    with pytest.raises(ProgramRefused, match=r"Only Windows uses \\ between folders; write /"):
         find_executable(Path(r"builds\Game"), "Unity", "linux")
 
 
@@ -98,16 +98,18 @@ def test_a_missing_executable_is_refused_with_what_was_looked_at(tmp_path):
 
 def test_a_build_for_another_system_is_named(tmp_path):
     make(tmp_path, "Game.exe")
-    with pytest.raises(ProgramRefused, match=r"Game\.exe is a build for another system than this one \(linux\)"):
+    with pytest.raises(
+        ProgramRefused, match=r"Game\.exe is a build for a different system; build it for this one \(linux\)"
+    ):
         find_executable(tmp_path / "Game", "Unity", "linux")
 
 
 def test_a_folder_is_no_executable_but_the_program_in_it_is_named(tmp_path):
     (tmp_path / "Game").mkdir()
-    with pytest.raises(ProgramRefused, match=r"no Unity executable .*It is a folder; meant is the program in it\. The"):
+    with pytest.raises(ProgramRefused, match=r"no Unity executable .*It is a folder; give the program in it\. The"):
         find_executable(tmp_path / "Game", "Unity", "linux")
     make(tmp_path, "Game/Ball.x86_64")
-    with pytest.raises(ProgramRefused, match=r"meant is the program in it: .*Game[/\\]Ball\.x86_64\. The"):
+    with pytest.raises(ProgramRefused, match=r"give the program in it: .*Game[/\\]Ball\.x86_64\. The"):
         find_executable(tmp_path / "Game", "Unity", "linux")
 
 

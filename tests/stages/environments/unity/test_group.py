@@ -312,8 +312,8 @@ async def test_if_wanted_one_that_closes_is_started_again_within_the_limits_and_
     results = [await world.step() for _ in range(8)]
     assert [each.lost.tolist() for each in results if each.lost is not None] == [[0]]
     assert [each.closed.tolist() for each in results if each.closed is not None] == [[0]]
-    assert "it has quit after 1: starting it again (restart 1), as env_settings.on_close is restart." in caplog.text
-    assert "it has quit after 2, and is not started again: it was restarted once (env_settings." in caplog.text
+    assert "it has quit after 1: restarting it (restart 1), because env_settings.on_close is restart." in caplog.text
+    assert "it has quit after 2, and is not restarted again: it was restarted once (env_settings." in caplog.text
     await world.group.close()
 
 
@@ -375,7 +375,7 @@ async def test_one_that_hangs_when_the_run_is_to_end_is_not_waited_for(in_step):
     stepping = asyncio.create_task(world.step())
     await asyncio.sleep(0.5)
     world.group.request_stop()
-    with pytest.raises(EnvironmentEnded, match="Unity worker 0.* was still in a step when the run was to end"):
+    with pytest.raises(EnvironmentEnded, match="Unity worker 0.* was still in a step when the run had to end"):
         await stepping
     await world.group.close()
 

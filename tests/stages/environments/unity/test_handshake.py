@@ -50,7 +50,7 @@ def test_all_seven_capabilities_are_ours():
 def test_a_refusal_names_both_versions_and_what_to_do():
     greeting = read_greeting(UnityRLInitializationOutputProto(package_version="0.15.1", communication_version="0.15.0"))
     with pytest.raises(
-        UnityRefused, match=r"worker 3 speaks version 0\.15\.0 .*0\.15\.1.* 1\.5\.0: the first number.*build it again"
+        UnityRefused, match=r"worker 3 speaks version 0\.15\.0 .*0\.15\.1.* 1\.5\.0: the major versions.*rebuild it"
     ):
         check(greeting, "worker 3")
 
@@ -59,4 +59,4 @@ def test_a_unity_without_the_protocols_base_is_warned_of(caplog):
     greeting = read_greeting(UnityRLInitializationOutputProto(package_version="1.0.8", communication_version="1.0.0"))
     with caplog.at_level(logging.WARNING):
         check(greeting, "worker 3")
-    assert "worker 3 doesn't declare baseRLCapabilities" in caplog.text
+    assert "worker 3 does not declare baseRLCapabilities" in caplog.text

@@ -31,7 +31,7 @@ def sees(agent_id):
 async def test_who_observes_pictures_without_graphics_is_warned_of(without_graphics, who, warned, caplog):
     with caplog.at_level(logging.WARNING):
         await instance(without_graphics, first(who), says(who)).begin()
-    assert ("observes pictures (Camera), and without graphics" in caplog.text) == warned
+    assert ("observes images (Camera), and without graphics," in caplog.text) == warned
 
 
 async def test_it_is_said_once_however_often_it_is_begun_anew(caplog):

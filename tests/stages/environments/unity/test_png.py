@@ -120,10 +120,10 @@ def test_a_signature_within_a_file_begins_no_new_one():
 def test_a_file_that_is_cut_off_anywhere_is_reported(cut):
     file = png(noise(3, 4, 3))
     cut = min(cut, len(file) - 1)
-    expected = "has no data" if not cut else "no PNG signature" if cut < len(SIGNATURE) else "is cut off"
+    expected = "has no data" if not cut else "no PNG signature" if cut < len(SIGNATURE) else "is truncated"
     assert expected in wrong(file[:cut], (3, 3, 4))
     if cut:
-        assert ("no PNG signature at byte" if cut < len(SIGNATURE) else "is cut off") in wrong(
+        assert ("no PNG signature at byte" if cut < len(SIGNATURE) else "is truncated") in wrong(
             file + file[:cut], (6, 3, 4)
         )
 
@@ -139,18 +139,18 @@ def test_damaged_content_is_reported():
 def test_a_picture_of_another_size_is_reported_before_it_is_decoded():
     header = struct.pack(">IIBBBBB", 1 << 20, 1 << 20, 8, 2, 0, 0, 0)
     enormous = SIGNATURE + chunk(b"IHDR", header) + chunk(b"IEND", b"")
-    assert "holds a picture of 1048576×1048576 (height × width), expected 3×4" in wrong(enormous, (3, 3, 4))
-    assert "holds a picture of 3×5" in wrong(png(noise(3, 4, 3)) + png(noise(3, 5, 3)), (6, 3, 4))
+    assert "holds an image of 1048576×1048576 (height × width), expected 3×4" in wrong(enormous, (3, 3, 4))
+    assert "holds an image of 3×5" in wrong(png(noise(3, 4, 3)) + png(noise(3, 5, 3)), (6, 3, 4))
 
 
 def test_too_few_channels_are_reported():
-    assert "has pictures of 3 channels, expected 4" in wrong(png(noise(3, 4, 3)), (4, 3, 4))
+    assert "has images with 3 channels, expected 4" in wrong(png(noise(3, 4, 3)), (4, 3, 4))
 
 
 @pytest.mark.parametrize(
     ("channels", "mapping", "problem"),
     [
-        (1, (0, 0), "has a channel mapping for 2 channels, its pictures have 3"),
+        (1, (0, 0), "has a channel mapping for 2 channels, but its images have 3"),
         (2, (0, 2, -1), "has the channel mapping [0, 2, -1]: expected -1, and 0, 1, 2 … without gaps"),
         (1, (0, -2, 0), "has the channel mapping [0, -2, 0]: expected -1, and 0, 1, 2 … without gaps"),
         (1, (1, 1, 1), "without gaps"),
@@ -210,7 +210,7 @@ def test_of_an_uncompressed_picture_the_properties_tell_and_their_absence_means_
 
 
 def test_a_first_picture_that_is_not_of_its_shape_is_reported():
-    with pytest.raises(UnityBroken, match=r"'Camera' of shape \(3, 5, 5\) holds a picture of 6×8"):
+    with pytest.raises(UnityBroken, match=r"'Camera' of shape \(3, 5, 5\) holds an image of 6×8"):
         reader_of(agent(1, picture(png(noise(6, 8, 3)), (3, 5, 5))))
     with pytest.raises(UnityBroken, match=r"agent 1: observation 'Camera' of shape \(3, 5, 5\) has no data"):
         reader_of(agent(1, picture(b"", (3, 5, 5))))
@@ -218,5 +218,5 @@ def test_a_first_picture_that_is_not_of_its_shape_is_reported():
 
 def test_a_picture_of_too_few_channels_is_reported_by_agent():
     info = agent(1, picture(png(noise(6, 8, 3)), (4, 6, 8)))
-    with pytest.raises(UnityBroken, match="agent 1: observation 'Camera' has pictures of 3 channels, expected 4"):
+    with pytest.raises(UnityBroken, match="agent 1: observation 'Camera' has images with 3 channels, expected 4"):
         reader_of(info).read([info])

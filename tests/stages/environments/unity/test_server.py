@@ -106,7 +106,7 @@ async def test_a_lost_connection_wakes_a_sender_that_waits():
             server.answer(b"actions")
         with pytest.raises(ConnectionLost):
             await server.receive()
-        await refused(call(b"a new one, which is not who was to be answered"), "its Unity is gone")
+        await refused(call(b"a new one, which is not who was to be answered"), "its Unity has disconnected")
 
 
 async def test_an_interruption_wakes_a_waiting_receive():
@@ -194,7 +194,7 @@ async def test_a_port_that_was_just_given_up_can_be_used_at_once():
 
 
 async def test_a_number_that_is_no_port_is_refused():
-    with pytest.raises(UnityRefused, match="70000 isn't a port"):
+    with pytest.raises(UnityRefused, match="70000 is not a port"):
         await make_server(70_000).start()
 
 
@@ -204,14 +204,14 @@ async def test_a_second_unity_is_refused_and_named_and_the_first_goes_on(caplog)
         waiting = first(b"one")
         await server.receive()
         for message in (b"greeting", b"two", b""):
-            await refused(second(message), r"another Unity is connected with it already, from .*:\d+; close that")
+            await refused(second(message), r"another Unity is already connected to it, from .*:\d+; close that")
         server.answer(b"yours")
         assert await waiting == b"yours"
-        await refused(second(b"between two calls of the first"), "another Unity is connected")
+        await refused(second(b"between two calls of the first"), "another Unity is already connected")
     (line,) = [
         record.getMessage() for record in caplog.records if record.name == "headrace.stages.environments.unity.server"
     ]
-    assert re.match(r"worker 7 refused a call from \S+:\d+: another Unity is connected with it already", line)
+    assert re.match(r"worker 7 refused a call from \S+:\d+: another Unity is already connected to it", line)
 
 
 async def test_a_second_unitys_message_is_not_even_read():
@@ -219,7 +219,7 @@ async def test_a_second_unitys_message_is_not_even_read():
         await first(b"greeting")
         waiting = first(b"one")
         await server.receive()
-        await refused(second(bytes(11 * MIB)), "another Unity is connected")
+        await refused(second(bytes(11 * MIB)), "another Unity is already connected")
         server.answer(b"yours")
         await waiting
 
@@ -229,7 +229,7 @@ async def test_whoever_greets_and_says_no_more_owns_nothing():
         assert await silent(b"greeting") == await unity(b"greeting") == b"hello"
         waiting = unity(b"agents")
         assert await server.receive() == b"agents"
-        await refused(silent(b"late"), "another Unity is connected")
+        await refused(silent(b"late"), "another Unity is already connected")
         server.answer(b"actions")
         assert await waiting == b"actions"
 
@@ -238,7 +238,7 @@ async def test_whoever_greets_and_then_stops_or_sends_garbage_owns_nothing():
     async with listening() as (server, port), calling(port) as stranger, calling(port) as unity:
         for message in (b"stop", b""):
             await stranger(b"greeting")
-            await refused(stranger(message), "asks for no order", grpc.StatusCode.INVALID_ARGUMENT)
+            await refused(stranger(message), "no request after it", grpc.StatusCode.INVALID_ARGUMENT)
         await unity(b"greeting")
         waiting = unity(b"agents")
         assert await server.receive() == b"agents"

@@ -155,7 +155,9 @@ def test_joined_statistics_keep_all_values():
 
 async def test_a_behaviour_that_was_never_announced_breaks_its_unity():
     world = World([says(asks(0), behavior="Stranger?team=0")], lifetime=0)
-    with pytest.raises(StageError, match=r"Unity worker 0 sends agents of a behaviour 'Stranger\?team=0' .* never"):
+    with pytest.raises(
+        StageError, match=r"Unity worker 0 sends agents of a behaviour 'Stranger\?team=0' .* not announced"
+    ):
         await world.reset()
     await world.group.close()
 

@@ -200,7 +200,7 @@ async def test_a_unity_that_dies_before_it_connects_is_noticed(make, tmp_path):
     script = tmp_path / "crash.sh"
     script.write_text("#!/bin/sh\nexit 42\n")
     script.chmod(0o755)
-    with pytest.raises(UnityBroken, match="ended with return code 42 before it had connected"):
+    with pytest.raises(UnityBroken, match="ended with return code 42 before it connected"):
         await make(executable=Executable(script)).start()
 
 
@@ -236,7 +236,7 @@ async def test_a_unity_that_never_connects_has_a_message_of_its_own_and_is_kille
 @pytest.mark.lengthy
 async def test_another_version_is_refused_and_the_executable_killed(make):
     worker = make("--misbehave", "wrong-version", "--communication-version", "API-13")
-    with pytest.raises(UnityRefused, match=r"speaks version API-13 of the communication .* here it is 1\.5\.0"):
+    with pytest.raises(UnityRefused, match=r"speaks version API-13 of the communication .* Headrace speaks 1\.5\.0"):
         await worker.start()
     assert not alive(worker.pid)
 
@@ -245,7 +245,7 @@ async def test_another_version_is_refused_and_the_executable_killed(make):
 async def test_a_missing_base_capability_is_warned_of(tmp_path, caplog):
     async with playing(tmp_path, "--lacks", "baseRLCapabilities") as worker:
         await worker.reset()
-    assert "doesn't declare baseRLCapabilities" in caplog.text
+    assert "does not declare baseRLCapabilities" in caplog.text
 
 
 @pytest.mark.lengthy
@@ -258,7 +258,7 @@ async def test_a_missing_base_capability_is_warned_of(tmp_path, caplog):
 )
 async def test_nonsense_is_refused_as_such(tmp_path, kind, words):
     async with playing(tmp_path, "--misbehave", kind) as worker:
-        with pytest.raises(UnityBroken, match="doesn't keep to the protocol") as caught:
+        with pytest.raises(UnityBroken, match="violates the protocol") as caught:
             await play(worker, steps=10)
     assert words in str(caught.value)
 
@@ -285,7 +285,7 @@ async def test_the_limit_holds_for_orders_too(tmp_path):
         def outgoing(self) -> bytes:
             return bytes(2**20)
 
-    words = r"the order for it .* has 1,048,\d+ bytes, and the limit is 1 MiB, set by"
+    words = r"the response to it .* has 1,048,\d+ bytes, and the limit is 1 MiB, set by"
     async with playing(tmp_path, channels=Talker(), max_message_mib=1) as worker:
         with pytest.raises(UnityRefused, match=words):
             await worker.reset()
@@ -310,7 +310,7 @@ async def test_strangers_who_speak_the_protocol_neither_end_nor_disturb_a_traini
         output = await worker.reset()
         for _ in range(50):
             for message in (STOP, b"", UnityMessageProto(header={"status": OK}).SerializeToString()):
-                with pytest.raises(grpc.aio.AioRpcError, match=r"another Unity is connected with it already, from"):
+                with pytest.raises(grpc.aio.AioRpcError, match=r"another Unity is already connected to it, from"):
                     await stranger.unary_unary(EXCHANGE)(message)
             output = await worker.step(actor(output))
     (report,) = reports(tmp_path)
@@ -345,7 +345,7 @@ def greeting(version: str = "1.5.0") -> bytes:
 @pytest.mark.parametrize(
     ("version", "words"),
     [
-        ("1.5.0", r"hasn't requested its first command.*refuses the versions here.* 1\.5\.0"),
+        ("1.5.0", r"hasn't requested its first command.*rejects these versions.* 1\.5\.0"),
         ("2.0.0", r"speaks version 2\.0\.0 of the communication protocol"),
     ],
 )
@@ -399,7 +399,9 @@ async def test_a_build_whose_place_another_one_has_taken_ends_with_both_named(ma
         waiting = stranger.unary_unary(EXCHANGE)(UnityMessageProto(header={"status": OK}).SerializeToString())
         await starting
         (tmp_path / "go").touch()
-        with pytest.raises(UnityBroken, match=r"The call from \S+ was refused: another Unity is connected with it alr"):
+        with pytest.raises(
+            UnityBroken, match=r"The call from \S+ was refused: another Unity is already connected to it"
+        ):
             await play(worker, steps=10)
         waiting.cancel()
 
@@ -505,7 +507,7 @@ async def test_a_unity_that_exits_while_its_call_waits_has_broken_whatever_its_r
 
 async def test_a_unity_that_exits_before_it_has_connected_has_broken_whatever_its_return_code(make):
     worker = make(executable=Executable(Path("/bin/true"), ()))
-    with pytest.raises(UnityBroken, match="ended with return code 0 before it had connected"):
+    with pytest.raises(UnityBroken, match="ended with return code 0 before it connected"):
         await worker.start()
 
 
@@ -517,7 +519,7 @@ async def test_close_kills_what_does_not_end(make, caplog):
     worker.timeout_s = 0.2
     await worker.close()
     assert not alive(worker.pid)
-    assert "didn't end within 0.2 s after the request, and is killed" in caplog.text
+    assert "did not end within 0.2 s after the request; killing it" in caplog.text
 
 
 @pytest.mark.lengthy

@@ -62,7 +62,7 @@ def test_agents_that_were_recorded_in_between_each_other_are_separated(tmp_path)
     mixed = [each for two in zip(episode(3, agent=9), episode(3, agent=4, first=20), strict=True) for each in two]
     unity_file(tmp_path / "a.demo", [*mixed, *episode(1, agent=9, first=40)])
     found = read_unity_demo(tmp_path / "a.demo", "Ball")
-    assert found.lengths.tolist() == [3, 3, 1], "in the order in which they began"
+    assert found.lengths.tolist() == [3, 3, 1], "in the order in which began"
     np.testing.assert_allclose(found.continuous[:, 0] * 100, [0, 1, 2, 20, 21, 22, 40], rtol=1e-5)
     np.testing.assert_allclose(found.rewards * 100, [0, 1, 2, 20, 21, 22, 40], rtol=1e-5)
 

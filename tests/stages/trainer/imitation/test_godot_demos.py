@@ -69,7 +69,7 @@ def test_actions_beyond_the_bounds_are_clipped_with_a_warning(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[[[[1,2]", "is not a recording of Godot's addon: no JSON"),
+        ("[[[[1,2]", "is not a recording of Godot's addon: invalid JSON"),
         ({"some": "settings"}, "expected a list of episodes"),
         ([[[1, 2]]], "episode 1: expected a pair"),
         ([EPISODES[0], [[[1, 2]], [[0, 0, 0]]]], "episode 2 has 1 observations and 1 actions"),

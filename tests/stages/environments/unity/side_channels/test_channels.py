@@ -127,7 +127,7 @@ def test_what_the_yaml_gives_a_parameter_is_sent_with_the_runs_seed_unless_it_ha
 
 
 def test_a_parameter_name_that_unity_can_not_read_is_refused():
-    with pytest.raises(ChannelMisused, match="environment parameter 'größe': Unity reads names of ASCII letters only"):
+    with pytest.raises(ChannelMisused, match="environment parameter 'größe': Unity accepts only ASCII names"):
         EnvironmentParametersChannel().set_float_parameter("größe", 1.0)
 
 
@@ -181,7 +181,9 @@ def test_an_aggregation_that_is_not_known_is_averaged_and_warned_of_once(caplog)
     for _ in range(2):
         channel.on_message_received(IncomingMessage(text("Goals") + floats(1.0) + ints(9)))
     assert channel.get_and_reset_stats() == {"Goals": [(1.0, StatsAggregationMethod.AVERAGE)] * 2}
-    assert caplog.messages == ["Unity records 'Goals' with the aggregation method 9, which is unknown; it is averaged"]
+    assert caplog.messages == [
+        "Unity records 'Goals' with the unknown aggregation method 9; Headrace averages its values"
+    ]
 
 
 def test_a_statistic_of_an_old_package_that_does_not_say_how_is_averaged():

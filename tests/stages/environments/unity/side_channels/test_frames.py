@@ -76,7 +76,9 @@ def test_two_channels_of_one_id_are_refused():
     class Doubles(RawBytesChannel):
         pass
 
-    with pytest.raises(ChannelMisused, match=f"Unity: the side channels RawBytesChannel and Doubles have one id, {ID}"):
+    with pytest.raises(
+        ChannelMisused, match=f"Unity: the side channels RawBytesChannel and Doubles have the same id, {ID}"
+    ):
         SideChannels([RawBytesChannel(ID), Doubles(ID)])
 
 
@@ -85,21 +87,19 @@ def test_two_channels_of_one_id_are_refused():
     [
         (
             lambda data: data[:-1],
-            "expected a message of 2 bytes, as its head says, at byte 41, and 1 bytes are left of 42",
+            "expected a message of 2 bytes, according to its header, at byte 41, and 1 bytes are left of 42",
         ),
-        (lambda data: data[:30], "expected 20 bytes of its head at byte 21, and 9 bytes are left of 30"),
+        (lambda data: data[:30], "expected 20 bytes of its header at byte 21, and 9 bytes are left of 30"),
         (
             lambda data: data[:16] + b"\xff\xff\xff\xff" + data[20:],
-            "expected a message of a negative number of bytes, as its head says, at byte 20",
+            "expected a message of a negative number of bytes, according to its header, at byte 20",
         ),
     ],
 )
 def test_bytes_that_are_no_messages_are_reported_and_nobody_gets_any(damage, problem):
     channel = RawBytesChannel(ID)
     data = framed(channel, b"a", b"bc")
-    with pytest.raises(
-        UnityBroken, match=f"Unity worker 3: what it sent on its side channels can't be read: {problem}"
-    ):
+    with pytest.raises(UnityBroken, match=f"Unity worker 3: its side-channel data can't be read: {problem}"):
         SideChannels([channel], "Unity worker 3").incoming(damage(data))
     assert not channel.get_and_clear_received_messages()
 

@@ -94,9 +94,9 @@ def test_raw_bytes_are_the_whole_message():
     [
         ("int32", 2**31, "2147483648 is not a whole number from -2147483648 to 2147483647"),
         ("int32", 1.5, "1.5 is not a whole number"),
-        ("float32", 1e39, "1e[+]39 is not a number that a 32 bit float can hold"),
-        ("float32", "high", "'high' is not a number"),
-        ("float32_list", [1.0, None], "None is not a number"),
+        ("float32", 1e39, "1e[+]39 can't be stored in a 32-bit float"),
+        ("float32", "high", "'high' can't be stored in a 32-bit float"),
+        ("float32_list", [1.0, None], "None can't be stored in a 32-bit float"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_leaves_the_message_as_it_was(kind, value, problem):

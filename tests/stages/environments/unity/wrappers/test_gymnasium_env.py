@@ -106,7 +106,7 @@ def test_a_second_behaviour_is_refused_whenever_it_appears():
 
 def test_an_agent_without_sensors_is_refused():
     sensorless = spec((1,), continuous=1)._replace(observation_specs=[])
-    with pytest.raises(UnityGymException, match="it sees nothing"):
+    with pytest.raises(UnityGymException, match="it has no observations"):
         made(sensorless, says({7: 0.0}))
 
 
@@ -144,7 +144,7 @@ def test_what_is_left_out_is_said_once(caplog):
     env, _ = made(spec(VECTOR, PICTURE, continuous=1), says({7: 0.5}))
     env.reset()
     (said,) = caplog.messages
-    assert "you get one of them: allow_multiple_obs=True gives all" in said
+    assert "only one is returned: set allow_multiple_obs=True to get all" in said
 
 
 def test_bytes_are_rounded_and_shown_as_a_picture():
@@ -172,7 +172,7 @@ def test_a_picture_beyond_0_and_1_is_said_once(caplog):
     env.reset()
     env.reset()
     (said,) = caplog.messages
-    assert "numbers beyond the observation space" in said
+    assert "numbers outside the observation space" in said
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_seed_of_reset_seeds_its_own_generator_and_says_that_it_is_not_unity_s
     assert env.np_random.random() == drawn
     env.reset()
     (said,) = caplog.messages
-    assert "seeds nothing in Unity" in said
+    assert "has no effect in Unity" in said
 
 
 # What it may do.
