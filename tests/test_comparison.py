@@ -148,7 +148,7 @@ def test_a_peer_does_its_own_workloads(module):
 def test_a_python_without_its_peer_is_refused_with_what_to_install(module, capsys):
     with pytest.raises(SystemExit):
         module.main(["--only", "W4", "--rltools", sys.executable])
-    assert "--rltools: in an environment of its own, pip install rltools mkl mkl-devel" in capsys.readouterr().err
+    assert "--rltools: in a separate environment, pip install rltools mkl mkl-devel" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="nowhere/python does not run"):
         module.main(["--only", "W4", "--sbx", "nowhere/python"])
 
