@@ -182,7 +182,7 @@ PAUSE_S = 5.0
 
 
 class _Silence(Settings):
-    """Limits of silence."""
+    """How long a process may be silent, in seconds."""
 
     warn_s: Float
     end_s: Float | None

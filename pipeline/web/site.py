@@ -58,7 +58,7 @@ class SiteOptions:
     endpoint: str
     """`headrace.config.listen.Endpoint`; empty: localhost, at the default port."""
     usual_port: int = 8470
-    """The default port; if the endpoint has none, the first free one from it on."""
+    """The default port. Without a port in the endpoint: the first free one, starting at this one."""
     token: str = ""
     """The token; empty: none is needed."""
     needs_token: Callable[[web.Request], bool] = lambda _: True
@@ -230,7 +230,7 @@ class Site:
 # Refusals: always JSON, `{"error": "…"}`, on every path and from every source.
 
 _KEPT = {hdrs.ALLOW, hdrs.WWW_AUTHENTICATE}
-"""Headers of a refusal to keep."""
+"""Headers that a refusal keeps."""
 
 
 def refusal(status: int, message: str) -> web.Response:

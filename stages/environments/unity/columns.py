@@ -295,7 +295,7 @@ class FloatReader:
 
 
 class ImageReader:
-    """Reads an image of PNG files, as whole numbers from 0 to 255."""
+    """Reads an image from PNG files, as whole numbers from 0 to 255."""
 
     def __init__(self, spec: ObservationSpec) -> None:
         self.spec = spec
