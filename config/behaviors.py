@@ -189,7 +189,7 @@ class BehaviorSettings(Settings):
     broadcast: Flag = Field(
         False,
         description="True: the steps of a `brain` that does not learn also go to custom stages, recordings and "
-        "students (`hyperparameters.teacher`). Not in ML-Agents' files of today.",
+        "students (`hyperparameters.teacher`). Not in current ML-Agents files.",
     )
     framework: Text | None = Field(
         None, description="Accepted for compatibility with ML-Agents, but has no effect and logs a warning."

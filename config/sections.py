@@ -224,7 +224,7 @@ class CheckpointSettings(Settings):
     initialize_from: Annotated[Text | None, BeforeValidator(_folder_name)] = Field(
         None, description="Id of the run whose weights to start from, at step 0."
     )
-    load_model: Flag = Field(False, description="Deprecated name of `resume`, with a warning.")
+    load_model: Flag = Field(False, description="Deprecated name of `resume`; logs a warning.")
     resume: Flag = Field(False, description="Continue the run from its last checkpoint.")
     force: Flag = Field(False, description="Archive an existing run with this id and start from scratch.")
     keep: Int = Field(
@@ -233,7 +233,7 @@ class CheckpointSettings(Settings):
         description="Number of complete checkpoints to keep, newest first, for `resume`, which falls back to an older "
         "one if the newest is damaged. (`keep_checkpoints` of a behaviour counts exported policies.)",
     )
-    train_model: Flag = Field(False, description="Deprecated, without effect, with a warning.")
+    train_model: Flag = Field(False, description="Deprecated: has no effect and logs a warning.")
     inference: Flag = Field(False, description="Act without learning, and save nothing.")
     results_dir: PathText = Field("results", min_length=1, description="Folder of all runs.")
 

@@ -88,7 +88,9 @@ def _about_counting(flat: Mapping[str, OldValue], notes: Notes) -> None:
         "steps, so multiply max_steps and summary_freq by the number of agents to train as long"
     )
     notes.warn(old, "max_steps", message)
-    notes.comments[path] = "now counts the steps of all agents; if it used to count environment steps, multiply it"
+    notes.comments[path] = (
+        "now counts the steps of all agents; if it used to count environment steps, multiply it by the number of agents"
+    )
 
 
 def _is_whole(flat: Mapping[str, OldValue]) -> bool:
