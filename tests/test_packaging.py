@@ -170,8 +170,9 @@ def test_a_missing_dependency_that_is_imported_late_is_named_too(checkout, tmp_p
         "import runpy, sys; sys.modules['msgpack'] = None; sys.argv = sys.argv[1:]; "
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
+    arguments = [checkout / "config/examples/cartpole.yaml", "--validate", "--no-env-check"]
     done = subprocess.run(
-        [sys.executable, "-c", without, checkout / "bin" / "run-pipeline", checkout / "config/examples/cartpole.yaml"],
+        [sys.executable, "-c", without, checkout / "bin" / "run-pipeline", *arguments],
         cwd=tmp_path,
         capture_output=True,
         text=True,

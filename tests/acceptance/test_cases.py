@@ -38,7 +38,8 @@ def test_a_quick_case_is_learned_by_one_of_two_seeds(name, tmp_path):
     assert any(try_case(half, tmp_path / str(seed), seed).accepted for seed in range(2))
 
 
-@pytest.mark.parametrize("kind", ["discrete", pytest.param("continuous", marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/stages/trainer/poca/test_trainer.py learns with a memory too
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
 def test_poca_with_a_memory_gets_through_the_task_for_groups(kind, tmp_path):
     """ML-Agents asks for no more than that, in 500 steps; a learned case with memory is among the others."""
     case = CASES[f"poca {kind}"]

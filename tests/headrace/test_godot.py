@@ -110,24 +110,27 @@ def test_older_addons_serve_as_well(opened):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("exit0", "has closed the connection; it ended with return code 0"),
+        pytest.param("exit0", "has closed the connection; it ended with return code 0", marks=pytest.mark.slow),
         ("exit5", "has closed the connection; it ended with return code 5"),
         ("hang", "has not answered within 1 s"),
-        ("close", "has closed the connection"),
-        ("cut", "has closed the connection; it ended with return code 1"),
+        pytest.param("close", "has closed the connection", marks=pytest.mark.slow),
+        pytest.param("cut", "has closed the connection; it ended with return code 1", marks=pytest.mark.slow),
         ("garbage", "has sent invalid JSON"),
-        ("binary", "its length would be 4,294,967,295 bytes"),
-        ("type", "type 'surprise', expected 'step'"),
+        pytest.param("binary", "its length would be 4,294,967,295 bytes", marks=pytest.mark.slow),
+        pytest.param("type", "type 'surprise', expected 'step'", marks=pytest.mark.slow),
         ("nan", "agent 0 has nan at index 0 of the observation 'obs'"),
-        ("null", r"agent 0 has null \(NaN or null in Godot\) at index 0"),
-        ("few", "has sent 2 entries as 'obs'; expected one for each of 3 agents"),
-        ("reward", "agent 0 has the reward null"),
-        ("done", "agent 2: has 'no' as 'done', expected true or false"),
+        pytest.param("null", r"agent 0 has null \(NaN or null in Godot\) at index 0", marks=pytest.mark.slow),
+        pytest.param("few", "has sent 2 entries as 'obs'; expected one for each of 3 agents", marks=pytest.mark.slow),
+        pytest.param("reward", "agent 0 has the reward null", marks=pytest.mark.slow),
+        pytest.param("done", "agent 2: has 'no' as 'done', expected true or false", marks=pytest.mark.slow),
         ("info", "agent 2: has 'won' as its info, expected a map of keys"),
-        ("limit", "agent 2: has 'yes' as 'TimeLimit.truncated', expected true or false"),
+        pytest.param(
+            "limit", "agent 2: has 'yes' as 'TimeLimit.truncated', expected true or false", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_goes_wrong_is_named_and_the_game_ended(opened, monkeypatch, fault, message):
+    """The slow ones are refused by what tests/stages/environments/godot tests without a game."""
     monkeypatch.setattr(GodotEnv, "DEFAULT_TIMEOUT", 1 if fault == "hang" else 30)
     env = opened(fault=fault, fault_at=2)
     env.reset()

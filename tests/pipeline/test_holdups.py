@@ -122,12 +122,12 @@ def test_of_eight_behaviours_the_one_whose_learner_is_slow_is_named():
     assert found.wait > 0.7
 
 
-@pytest.mark.parametrize("seconds", [1.5, 5.0, 25.0])
+@pytest.mark.parametrize("seconds", [1.5, pytest.param(5.0, marks=pytest.mark.slow), 25.0])
 def test_in_a_balance_nothing_is_named(seconds):
     found = seen_in(seconds, stepping_s=0.1, learning_s=1.0)
     assert found is None or not found.host
 
 
-@pytest.mark.parametrize("seconds", [1.5, 3.0, 5.5])
+@pytest.mark.parametrize("seconds", [1.5, pytest.param(3.0, marks=pytest.mark.slow), 5.5])
 def test_before_the_first_update_nothing_is_said(seconds):
     assert seen_in(seconds, stepping_s=0.6, learning_s=4.0) is None

@@ -289,25 +289,31 @@ PASSING: list[tuple[Any, Any]] = [
     ("Push", {"trainer_type": "sac"}),
     ("Good", {"trainer_type": "sac", "hyperparameters": {"update_at": "episode_end", "buffer_init_steps": 10_000}}),
     ("Good", {"trainer_type": "poca"}),
-    ("Good", {"trainer_type": "impala", "hyperparameters": {"batch_size_from_replay": 8}}),
     ("Good", {**TRAINED, "network_settings": {"memory": {"memory_size": 8, "sequence_length": 16}}}),
+    ("Picture", {"network_settings": {"vis_encode_type": "match3", "hidden_units": 8, "num_layers": 1}}),
+    ("Masked", {}),
+    ("Pool", {}),
+    ({"kind": "pettingzoo", "factory": "tried_environments:Pair"}, {}),
+    ({"id": "CartPole-v1", "options": {"render_mode": "human"}}, {}),
+]
+ALSO_PASSING: list[tuple[Any, Any]] = [
+    ("Good", {"trainer_type": "impala", "hyperparameters": {"batch_size_from_replay": 8}}),
     ("Good", {"reward_signals": {"extrinsic": {}, "curiosity": {}, "rnd": {}}}),
     ("Good", {"self_play": {"save_steps": 10_000}}),
     ("Good", {"stop_when": {"mean_reward": -1}, "even_checkpoints": True}),
-    ("Picture", {"network_settings": {"vis_encode_type": "match3", "hidden_units": 8, "num_layers": 1}}),
-    ("Masked", {}),
     ("MaskedByBranch", {}),
-    ("Pool", {}),
-    ({"kind": "pettingzoo", "factory": "tried_environments:Pair"}, {}),
     ({"id": "tried_environments:TriedGood"}, {}),
     ({"id": "CartPole-v1", "num_envs": "auto"}, {}),
-    ({"id": "CartPole-v1", "options": {"render_mode": "human"}}, {}),
 ]
 
 
 @pytest.mark.lengthy
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize(("environment", "behavior"), PASSING, ids=str)
+@pytest.mark.parametrize(
+    ("environment", "behavior"),
+    [*PASSING, *(pytest.param(*each, marks=pytest.mark.slow) for each in ALSO_PASSING)],
+    ids=str,
+)
 def test_who_passes_has_made_an_update(environment, behavior, beside, monkeypatch):
     updates = []
 
