@@ -152,7 +152,7 @@ def test_a_wrapper_that_raises_is_reported_with_its_arguments():
 
 
 def test_a_wrapper_that_gives_no_environment_is_reported():
-    with pytest.raises(StageError, match=r"wrapper '.*:five' gave an int; expected a gymnasium\.Env"):
+    with pytest.raises(StageError, match=r"wrapper '.*:five' returned an int; expected a gymnasium\.Env"):
         make_vector("CartPole-v1", 2, {}, "Env", wrap_of((five, {})))
 
 

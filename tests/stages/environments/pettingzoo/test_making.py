@@ -218,7 +218,7 @@ def test_wrappers_go_round_each_the_innermost_first():
 @pytest.mark.parametrize(
     ("wrapper", "message"),
     [
-        ("five", "'.*:five' gave an int; expected a PettingZoo"),
+        ("five", "'.*:five' returned an int; expected a PettingZoo"),
         ("fails", "'.*:fails' with {} raised ZeroDivision"),
     ],
 )
