@@ -10,7 +10,7 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -71,18 +71,17 @@ def _folder(path: Path) -> str:
     return path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
 
 
-class Rotated(pytest.Dir):
-    """A folder that each worker begins to read at another place: what one has compiled by then, the others need not."""
-
-    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
-        found = [*super().collect()]
-        worker = getattr(self.config, "workerinput", {"workerid": "gw0", "workercount": 1})
-        first = len(found) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
-        return found[first:] + found[:first]
-
-
-def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector:
-    return Rotated.from_parent(parent, path=path)
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let each worker begin to read a folder at another place: what one has compiled by then, the others need not."""
+    report = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker is not None and isinstance(collector, pytest.Directory):
+        first = len(report.result) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+        report.result = report.result[first:] + report.result[:first]
+    return report
 
 
 def place_in_order(items: list[pytest.Item]) -> Callable[[pytest.Item], tuple[int, int, Path]]:
