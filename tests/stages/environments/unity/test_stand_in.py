@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from unity_client.academy import Academy
 from unity_client.channels import Channels
+from unity_client.connection import Connection
 from unity_client.faults import Violation
 from unity_client.main import main
 from unity_client.misbehavior import Misbehavior
@@ -218,13 +219,13 @@ def test_without_a_port_it_plays_alone():
     assert main([]) == 94
 
 
-class Trainer:
+class Trainer(Connection):
     """Orders for an academy: a reset, then what a rule makes of each message."""
 
-    def __init__(self, rule: Callable[[Any], dict[str, Any]]) -> None:
+    def __init__(self, rule: Callable[[Any], dict[str, Any]]) -> None:  # connects to nothing
         self._rule = rule
 
-    def exchange(self, output: Any = None) -> Any:
+    def exchange(self, output: Any = None, wait: bool = False) -> Any:
         order = UnityMessageProto().unity_input
         order.rl_input.command = RESET if output is None else STEP
         for behavior, chosen in ({} if output is None else self._rule(output)).items():
