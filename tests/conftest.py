@@ -98,13 +98,6 @@ def _is_long(item: pytest.Item) -> bool:
     return item.get_closest_marker("lengthy") is not None and item.get_closest_marker("slow") is None
 
 
-@pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
-    """A host keeps the state and the surroundings of its process for good, and in tests that is this one."""
-    yield
-    kept_state._kept = surroundings._kept = None
-
-
 def pytest_sessionstart() -> None:
     gc.disable()  # nothing that is imported or collected is garbage, and looking for it takes a fifth of the time
 
@@ -125,19 +118,18 @@ def pytest_asyncio_loop_factories(
     return {"real": asyncio.new_event_loop}
 
 
-@pytest.fixture(autouse=True)
-def fixed_seeds() -> None:
-    """Nobody should draw from the global generators; who does at least draws the same each time."""
+@pytest.fixture(autouse=True)  # one for all of it: eleven thousand tests pay for each
+def a_process_of_its_own() -> Iterator[None]:
+    """What a host or a command changes for good in its process, which in tests is this one, is as it was before.
+
+    Tests should not draw from the global generators; those that do draw the same each time.
+    """
     random.seed(0)
     np.random.seed(0)
-
-
-@pytest.fixture(autouse=True)
-def log_of_its_own() -> Iterator[None]:
-    """A command's `main` configures logging, which is for its own process."""
     ours = logging.getLogger("headrace")
     level, propagate, handlers = ours.level, ours.propagate, [*ours.handlers]
     yield
+    kept_state._kept = surroundings._kept = None
     ours.setLevel(level)
     ours.propagate, ours.handlers = propagate, handlers
     logging.lastResort.setFormatter(None)

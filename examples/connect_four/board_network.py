@@ -38,7 +38,7 @@ class BoardNetwork(nn.Module):
         super().__init__()
         (board,) = observations
         if board.size != ROWS * COLUMNS * 2:
-            raise ValueError(f"{board.name} has {board.size} numbers, expected those of connect four, 84")
+            raise ValueError(f"{board.name} has {board.size} numbers; expected the 84 of connect four")
         width, features = settings.widths[0], settings.widths[0] // 4
         self.look = nn.Linear(SIDE * SIDE * PLANES, width)
         self.judge = nn.Linear(width, features)

@@ -60,7 +60,7 @@ def test_a_threat_is_the_same_to_it_wherever_it_is():
 
 
 def test_another_game_is_refused():
-    with pytest.raises(ValueError, match="vector has 4 numbers, expected the ids of connect four, 84"):
+    with pytest.raises(ValueError, match="vector has 4 numbers; expected the 84 of connect four"):
         network(ObservationSpec("vector", (4,)))
 
 
