@@ -96,7 +96,7 @@ def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
     for each in makers:
         if not (callable(each) or _is_object(each) or (isinstance(each, str | ModuleType) and not several)):
             raise RunError(
-                f"{_WHO}: expected an environment of Gymnasium or PettingZoo, a function that makes one, a list of "
+                f"{_WHO}: expected a Gymnasium or PettingZoo environment, a function that makes one, a list of "
                 f"these, or an id; got {type_of(each)}{' in the list' if several else ''}"
             )
     if not makers:
@@ -156,7 +156,7 @@ def _made_once(make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
     except StageError as error:
         raise RunError(str(error)) from error
     if not _is_object(env):
-        raise RunError(f"{what} returned {type_of(env)}; expected an environment of Gymnasium or PettingZoo")
+        raise RunError(f"{what} returned {type_of(env)}; expected a Gymnasium or PettingZoo environment")
     with closing(env):
         return env
 

@@ -118,20 +118,26 @@ class PlayedEnvironments:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._patch = patch
-        self._made: list[tuple[UnityEnvironment, PlayedScene]] = []
+        self._made: list[UnityEnvironment] = []
 
     def __call__(self, *arguments: object, **options: Any) -> UnityEnvironment:
         port = free_port()
         self._patch.setattr(environment, "EDITOR_PORT", port)
         scene = PlayedScene(port, *map(str, arguments))
-        self._made.append((UnityEnvironment(**options), scene))
-        return self._made[-1][0]
+        env = UnityEnvironment(**options)
+        self._made.append(env)
+
+        def close(ends: Callable[[], None] = env.close) -> None:
+            ends()
+            scene.join()  # its report is written then
+
+        self._patch.setattr(env, "close", close)
+        return env
 
     def close(self) -> None:
         """End all; closing twice is allowed."""
-        for env, scene in self._made:
+        for env in self._made:
             env.close()
-            scene.join()
 
 
 def reports(folder: Path) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ def check_run(config: RunConfig) -> None:
 
 
 def missing_parts(config: RunConfig) -> list[str]:
-    """Find what a run would lack next to its environment: files, runs, packages, people; each with the remedy."""
+    """Find what a run lacks apart from its environment (files, runs, packages, people), each with a remedy."""
     return _mistakes(config, (_check_resumed, *_PARTS))
 
 

@@ -319,7 +319,7 @@ def load_policy(
         return _load_mixture(Path(reference), behavior, seed)
     if checkpoint is not None:
         if not is_choice(str(checkpoint)):
-            expected = f"{BEST!r}, {LAST!r}, a step or, of a league's pool, 'member-3'"
+            expected = f"{BEST!r}, {LAST!r}, a step, or a member of a league's pool such as 'member-3'"
             raise RunError(f"checkpoint: expected {expected}, got {checkpoint!r}")
         reference = f"{reference}@{checkpoint}"
     name = None if behavior is None else behavior_name(behavior)

@@ -99,7 +99,7 @@ def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], ru
                 raise RunFolderError(f"{folder} already exists: give the run another run_id, or remove that folder")
             _extract(archive, listing["files"], folder)
     except _DAMAGED as error:
-        raise RunFolderError(f"{source}: is damaged, or not a saved run: {error}") from error
+        raise RunFolderError(f"{source} is damaged or is not a saved run: {error}") from error
     return folder
 
 

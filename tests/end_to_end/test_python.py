@@ -235,6 +235,7 @@ def test_nothing_of_the_callers_is_changed(tmp_path):
         root = logging.getLogger()
         return [signal.getsignal(n) for n in numbers], list(root.handlers), root.level, sys.excepthook, list(sys.path)
 
+    run_here(PLAIN, tmp_path, "first")  # the folders of modules stay on sys.path
     before = surroundings()
     run_here(PLAIN, tmp_path, "run")
     run_here(changed(troubled(), {**INLINE, "behaviors__CartPole__max_steps": 600}), tmp_path, "other")

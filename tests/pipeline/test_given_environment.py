@@ -155,10 +155,10 @@ def test_what_can_go_to_no_other_process_is_stepped_in_main(caplog):
 @pytest.mark.parametrize(
     ("environment", "sections", "message"),
     [
-        (5, {}, r"run\(environment=…\): expected an environment of Gymnasium or PettingZoo, .*; got an int"),
+        (5, {}, r"run\(environment=…\): expected a Gymnasium or PettingZoo environment, .*; got an int"),
         ([], {}, "the list is empty"),
         (["CartPole-v1"], {}, "got a str in the list"),
-        (lambda: 5, {}, "lambda returned an int; expected an environment"),
+        (lambda: 5, {}, "lambda returned an int; expected a Gymnasium or PettingZoo environment"),
         (lambda: 1 / 0, {}, "lambda raised ZeroDivisionError"),
         (make_pole, {"environment": {"kind": "gymnasium", "options": {}}, "behaviours": {}}, "behaviours"),
         (own(), {"environment": {"kind": "gymnasium", "num_envs": 4}}, "num_envs: 4 conflicts with"),

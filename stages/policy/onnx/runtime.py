@@ -95,9 +95,15 @@ def load_onnxruntime() -> Any:
     Raises:
         ImportError: if onnxruntime is not installed.
     """
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    import onnxruntime
-
+    forbidden = "ORT_DISABLE_TELEMETRY"
+    said = forbidden in os.environ
+    os.environ.setdefault(forbidden, "1")
+    try:
+        import onnxruntime
+    finally:
+        if not said:  # a script that calls `run` keeps its environment variables
+            del os.environ[forbidden]
+    onnxruntime.disable_telemetry_events()
     return onnxruntime
 
 

@@ -71,7 +71,7 @@ def test_of_a_run_it_takes_the_behaviour_and_the_checkpoint_that_are_asked_for(r
         ({"behavior": "Other", "checkpoint": "best"}, "only a run with an evaluation section keeps best"),
         (
             {"checkpoint": "newest"},
-            "checkpoint: expected 'best', 'last', a step or, of a league's pool, 'member-3', got 'newest'$",
+            "checkpoint: expected 'best', 'last', a step, or a member of a league's pool such as 'member-3', got 'newest'$",
         ),
     ],
 )

@@ -76,7 +76,7 @@ def test_any_byte_that_changes_is_named_or_is_of_no_account(run_folder, tmp_path
         named += 1
     assert named > len(whole) // stride // 2
     file.write_bytes(whole[:-30])
-    with pytest.raises(RunFolderError, match="ball.zip: is damaged, or not a saved run"):
+    with pytest.raises(RunFolderError, match="ball.zip is damaged or is not a saved run"):
         unpack(file, tmp_path / "out", "cut")
     assert not list((tmp_path / "out").glob("*"))
 

@@ -221,7 +221,7 @@ async def test_a_session_too_many_is_refused_with_429(tmp_path):
         assert (await post(caller, sessions, {"agents": 2}))[0] == 201
         async with caller.post(sessions, json={"agents": 2}) as answer:
             assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
-            assert "there are 1 sessions of 2 agents (at most 10000 and 3)" in (await answer.json())["error"]
+            assert "there are 1 sessions with 2 agents in all (at most 10000 and 3)" in (await answer.json())["error"]
         for wrong in (True, "2", 0, 1025):
             assert (await post(caller, sessions, {"agents": wrong}))[0] == 422
 

@@ -211,7 +211,7 @@ def test_instances_have_to_be_alike():
         ScriptedEnv(VECTOR, {BRAIN: (asking(1), NOBODY)}),
         ScriptedEnv(other, {BRAIN: (decisions(1, obs=[[[0.0] * 3]]), endings(obs=[[]]))}),
     )
-    with pytest.raises(StageError, match="instance 1: behaviour .* but in an instance before it"):
+    with pytest.raises(StageError, match="instance 1: behaviour .* but in an earlier instance"):
         made.reset()
 
 
