@@ -240,7 +240,7 @@ def _image(
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
-    """Return True if an image's last axis has its channels: the others are equal, or the first is not the smallest."""
+    """Return True if an image's channels come last; they are the axis unlike two equal ones, otherwise the smallest."""
     first, middle, end = shape[-3:]
     if (first == middle) != (middle == end):
         return first == middle
