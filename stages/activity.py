@@ -1,6 +1,6 @@
-"""The current work of this process's stages, marked by their loops, and the time that it takes.
+"""The current work of this process's stages, marked by their loops, and the time it takes.
 
-Supervision reads the marks. A mark costs a few assignments per item, nothing per step. A reader may be in another
+Supervision reads the marks. A mark costs a few assignments per item and nothing per step. A reader may be in another
 thread, as the observed stage may block the event loop. Main gathers the times in `timers.json`.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 
 class Operation(Protocol):
-    """Work of a stage, in words."""
+    """A stage's work that can describe itself."""
 
     def describe(self) -> str:
         """Describe the work, such as `on item 3: TrajectoryBatch of …`."""
@@ -30,8 +30,8 @@ class Activity:
         stage: its name.
         operation: its current work; None while it waits for an item.
         operations: number of operations begun.
-        waiting: true while it waits for room at its outlet.
-        passed: number of results that found room.
+        waiting: true while it waits for space in its output queue.
+        passed: number of results passed on.
         progress: `Stage.progress`.
         results: the asynchronous generator that makes its results, if one does.
         task: the task that runs it.
@@ -84,7 +84,7 @@ class Activity:
         return f"stage {self.stage}" if operation is None else f"stage {self.stage} {operation.describe()}"
 
     def frames(self) -> list[FrameType]:
-        """The calls in which the stage waits, innermost last, while its task does not run."""
+        """Return the stack frames in which the stage waits, innermost last, while its task does not run."""
         return [*_awaiting(self.task.get_coro() if self.task is not None else None), *_awaiting(self.results)]
 
 
@@ -96,7 +96,7 @@ def _nobody(begins: bool) -> None:
 
 
 PREPARES: ContextVar[Callable[[bool], None]] = ContextVar("the callback for a host's preparations")
-"""Called with True before, with False after."""
+"""Called with True before the work and with False after it."""
 
 
 @contextmanager
@@ -118,23 +118,23 @@ def preparing() -> Iterator[None]:
 
 
 def activity_in(task: asyncio.Task[Any] | None) -> Activity | None:
-    """The stage that runs in a task; None if none does."""
+    """Return the stage that runs in a task; None if there is none."""
     return _RUNNING.get(task) if task is not None else None
 
 
 def activities() -> list[Activity]:
-    """The stages that run in this process."""
+    """Return the stages that run in this process."""
     return list(_RUNNING.values())
 
 
 def most_silent(among: list[Activity], now_s: float) -> Activity | None:
-    """The stage that has been silent for longest; None if all make progress."""
+    """Return the stage that has been silent the longest; None if all make progress."""
     longest = max(among, key=lambda each: each.silent_s(now_s), default=None)
     return longest if longest is not None and longest.silent_s(now_s) > 0 else None
 
 
 def _awaiting(waiter: object) -> list[FrameType]:
-    """The chain of awaits: coroutines, asynchronous generators, and generators that await by hand."""
+    """Return the frames in the chain of awaits: coroutines, async generators, and generators that await by hand."""
     frames = []
     while waiter is not None:
         kind = next((kind for kind in ("cr", "ag", "gi") if hasattr(waiter, f"{kind}_frame")), None)
@@ -154,7 +154,7 @@ ASKING = "asking"
 STEPPING = "stepping"
 """The environments' share of a tick, including the wait for them."""
 LEARNING = "learning"
-"""An update of a trainer."""
+"""A trainer performs an update."""
 RECORDING = "recording"
 """The recorder writes an edge's items into a stream."""
 COMPUTING = "computing"
@@ -164,11 +164,11 @@ PUBLISHING = "publishing"
 RESTING = "resting"
 """An actor is blocked, for any reason."""
 WAITING = "waiting"
-"""An actor is blocked until a learner has learned; with a slash and a behaviour: until this one has."""
+"""An actor is blocked until a learner has learned; with a slash and a behaviour name: until its learner has."""
 WORKING = "working"
-"""With a slash and a stage: it processes an item, or produces some."""
+"""With a slash and a stage name: the stage processes an item, or produces items."""
 BLOCKED = "blocked"
-"""With a slash and a stage: it waits for room at its outlet, or for a reply, as a part of its work."""
+"""With a slash and a stage name: the stage waits for space in its output queue, or for a reply."""
 
 
 class Timings:

@@ -1,4 +1,4 @@
-"""How many requests a server answers at a time: a bound that follows the time that an answer takes."""
+"""How many requests a server answers concurrently: a limit that adapts to the response time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 AIM_S = 0.025
-"""Seconds within which nine of ten admitted requests are usually answered. A client's p99 is about twice as long: the
+"""Seconds within which nine of ten admitted requests are usually answered. A client's p99 is about twice that, as the
 request waits in the socket before it counts."""
 LEAST = 16
 _RISE, _FALL = 0.05, 0.5
@@ -17,12 +17,12 @@ class Admission:
     """Bounds the requests in progress.
 
     The number that a machine answers in time depends on its speed and on the model, so the bound follows the answers:
-    additive increase, and a decrease ten times as large (as TCP's congestion windows; Netflix' concurrency-limits does
-    the same for servers).
+    additive increase, and a decrease ten times as large (like TCP's congestion window; Netflix's concurrency-limits
+    does the same for servers).
 
     Args:
-        most: the bound never exceeds it; infinite: every request is admitted.
-        clock: in seconds.
+        most: the maximum of the bound; if infinite, every request is admitted.
+        clock: returns the time in seconds.
         aim_s: returns the seconds within which nine of ten are answered.
 
     Attributes:
@@ -39,7 +39,7 @@ class Admission:
 
     @property
     def bound(self) -> float:
-        """The most requests in progress; at this number none is admitted."""
+        """The maximum number of requests in progress; once it is reached, none is admitted."""
         return self._bound if math.isinf(self._bound) else int(self._bound)
 
     @property

@@ -1,4 +1,4 @@
-"""The connections of our HTTP servers: how many there may be, and how long a silent one may keep its place.
+"""Our HTTP servers' connections: how many there may be, and how long a silent one may keep its place.
 
 aiohttp's handler waits without limit for a request, and for a reader of its answer. So each handler stands behind a
 `_Seat`, which passes on all events, and closes a connection that holds its place without need.
@@ -22,7 +22,7 @@ if sys.platform != "win32":
     import resource
 
 HEADER_S = 5.0
-"""Seconds for the header of a request, from the connection or from its first byte."""
+"""Seconds within which a request's header must arrive, counted from the connection or the request's first byte."""
 READ_S = 30.0
 """Seconds in which a caller must read a part of a pending answer."""
 READ_BYTES = 32 * 1024
@@ -68,7 +68,7 @@ class Places:
     """The bounds of concurrent connections and requests."""
 
     most: int
-    """In total."""
+    """The maximum number of connections in total."""
     most_of_one: int
     """The most connections from one address (in IPv6: one network)."""
     admission: Admission | None = None
@@ -76,7 +76,7 @@ class Places:
 
 
 class Connections:
-    """All connections of a server.
+    """All of a server's connections.
 
     A connection needs its place while a request is answered. If all places are taken, or all of one address, the
     connection that has been idle for longest makes room for the next. If none is idle, the next connection gets a
@@ -97,7 +97,7 @@ class Connections:
         self.refused = refused
         self._make = make
         self._by_handler: dict[asyncio.Protocol, _Seat] = {}
-        """In order of arrival, or of the end of their last request."""
+        """The seats by handler, ordered by arrival or by the end of their last request."""
         self._turned_away: set[asyncio.Transport] = set()
         self.admission = places.admission or Admission(math.inf, time.monotonic)
 
@@ -128,7 +128,7 @@ class Connections:
                 self._by_handler[handler] = connection
 
     def admit(self, connection: _Seat) -> bool:
-        """Give a new connection a place; False if there is none."""
+        """Give a new connection a place; return False if there is none."""
         taken = [each for each in self._by_handler.values() if not each.reserved]
         own = [each for each in taken if each.address == connection.address]
         full = own if len(own) >= self._places.most_of_one else taken if len(taken) >= self._places.most else []
@@ -334,7 +334,7 @@ def _is_whole(data: bytes) -> bool:
 
 
 _OTHERWISE = (b"\r\ntransfer-encoding", b"\r\nexpect", b"\r\nupgrade", b"\r\nconnection: close", b" http/1.0")
-"""Headers by which a request's end does not follow from its length, or its answer ends the connection."""
+"""Header parts with which a request's end can't be derived from its length, or the answer ends the connection."""
 
 
 def _stop(timer: asyncio.TimerHandle | None) -> None:
@@ -343,7 +343,7 @@ def _stop(timer: asyncio.TimerHandle | None) -> None:
 
 
 def _network(peer: Any) -> str:
-    """Return the address of a peer, in IPv6 its network: a caller with one of its addresses has them all."""
+    """Return a peer's address; for IPv6 its network, as a caller with one address in a network usually has them all."""
     try:
         address = ip_address(peer[0].partition("%")[0])
     except (TypeError, LookupError, ValueError):

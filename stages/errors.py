@@ -1,4 +1,4 @@
-"""The errors of `stages` that callers distinguish, and descriptions of errors from code that is not ours.
+"""The `stages` errors that callers distinguish, and descriptions of errors from code that is not ours.
 
 A description is one sentence, with the line in the user's own file; `--debug` shows the whole traceback.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # otherwise this would import all of `config`
     from headrace.config.errors import KeyPath
 
 Who = Callable[[int | None], str]
-"""From a row to the beginning of an error: the environment, its instance, the agent; None means all together.
+"""Maps a row to the beginning of an error message: environment, instance, agent; None means all rows together.
 
 To identify the culprit, the function may repeat calls; so it is only called for errors."""
 
@@ -43,7 +43,7 @@ class BrokenEnvironmentError(StageError):
 
 
 class EnvironmentEnded(Exception):
-    """An environment has ended in order, so the run ends too; the message says how."""
+    """An environment has ended normally, so the run ends too; the message says how."""
 
 
 class NotFiniteError(StageError):
@@ -67,7 +67,7 @@ def blaming(*key: str | int) -> Iterator[None]:
 def is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
     """Return True for exceptions that code should not raise: any error, and unrequested exits.
 
-    An error need not be an `Exception`: a panic in Rust is none. A cancelled task is meant to end, and so is a
+    An error need not be an `Exception`: a Rust panic is not. A cancelled task is meant to end, and so is a
     coroutine that is closed outside any task.
     """
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
@@ -86,7 +86,7 @@ _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _PLUMBING = re.compile(
     _INSTALLED.pattern + r"(?:numpy|gymnasium|pettingzoo[/\\]utils|jax|pandas|scipy|supersuit|torch)[/\\]"
 )
-"""Libraries for making environments; their lines say less than the environment's own."""
+"""Libraries for making environments; their lines are less helpful than the environment's own."""
 
 
 def describe_error(error: BaseException) -> str:
@@ -108,7 +108,7 @@ def describe_fault(error: BaseException) -> str:
 
 
 def _with_place(error: BaseException, call: FrameSummary | None) -> str:
-    """The error and the place of a call; with its line if the error has no text, such as a bare assert."""
+    """Describe an error and a call's place, with the source line if the error has no text, such as a bare assert."""
     if call is None:
         return error_summary(error)
     line = "" if str(error) or not call.line or call.line.startswith("raise") else f": {call.line}"
@@ -120,30 +120,30 @@ def _is_of_package(call: FrameSummary) -> bool:
 
 
 def type_of(value: object) -> str:
-    """A value's type with its article: `a list`, `an Env`."""
+    """Return a value's type with its article: `a list`, `an Env`."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"
 
 
 def error_summary(error: BaseException) -> str:
-    """The error's class and its message, if it has one: `ZeroDivisionError: in my step`."""
+    """Return the error's class and its message, if any: `ZeroDivisionError: in my step`."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def user_frame(error: BaseException) -> FrameSummary | None:
-    """The innermost call in a file that is neither ours nor a library's; None if there is none."""
+    """Return the innermost call in a file that is neither ours nor a library's; None if there is none."""
     return innermost_of_user(frames(error))
 
 
 def innermost_of_user(calls: Iterable[FrameSummary]) -> FrameSummary | None:
-    """The last of these calls in a file that is neither ours nor a library's; None if there is none."""
+    """Return the last of these calls in a file that is neither ours nor a library's; None if there is none."""
     foreign = [call for call in calls if not call.filename.startswith((*CODE, *_LIBRARIES, "<"))]
     users = [call for call in foreign if not _is_of_package(call)]
     return users[-1] if users else None
 
 
 def frames(error: BaseException) -> list[FrameSummary]:
-    """The calls that led to the error, innermost last, without ours and those outside files."""
+    """Return the calls that led to the error, innermost last, without our own and those outside files."""
     calls = traceback.extract_tb(error.__traceback__)
     return [call for call in calls if not call.filename.startswith((*CODE, "<"))]
 

@@ -1,4 +1,4 @@
-"""The addresses and the port of a server. All our servers take them from here, so that one rule holds for all."""
+"""A server's addresses and port. All our servers get theirs here, so that the same rule applies to all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LACKING = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
 
 def find_port(listen: str, port: int) -> tuple[int, list[str]]:
-    """Find out where a server can listen: libraries' own errors name no cause, or are missing if one address is free.
+    """Find out where a server can listen; libraries' own errors name no cause, or are missing if one address is free.
 
     Args:
         listen: the value of a `listen` setting.
@@ -49,7 +49,7 @@ def find_port(listen: str, port: int) -> tuple[int, list[str]]:
 
 
 _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
-"""Addresses for documentation (RFC 5737, RFC 3849): no packet goes there."""
+"""Documentation addresses (RFC 5737, RFC 3849); no packet is sent to them."""
 
 
 def outer_host(listen: str) -> str:

@@ -1,7 +1,7 @@
 """Finds what the YAML names as `module:attribute`: stages, trainers, networks, environment factories.
 
-A user's modules are next to the YAML, like a script's modules next to the script, or else in the working directory,
-like those of `python -m`. Two rules keep that harmless:
+A user's modules are next to the YAML, as a script's are next to the script, or else in the working directory, as with
+`python -m`. Two rules keep that harmless:
 
 - The module that the YAML names is looked up in these folders first, except names of the standard library and of
   modules already imported. It is loaded by hand, as an installed module may have the same name.
@@ -36,7 +36,7 @@ from headrace.surroundings import surroundings
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages())
 _OWN_MARK = "__headrace_own__"
-"""Attribute of modules loaded from a folder, their file: another YAML's module may replace this one."""
+"""Attribute of modules loaded from a folder: the module's file. Another YAML's module may replace them."""
 _NAMES_SHOWN = 12
 
 
@@ -69,7 +69,7 @@ def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
 
 
 def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> Callable[..., Any]:
-    """As `load_attribute`, for a callable.
+    """Like `load_attribute`, for a callable.
 
     Raises:
         LoadError: as for `load`, or if the object is not callable; then the message names what was `expected`.
@@ -136,7 +136,7 @@ def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
 
 
 def users_folders(folder: Path | None) -> list[Path]:
-    """The folders of a user's modules, in search order: the YAML's, the working directory."""
+    """Return the folders with a user's modules, in search order: the YAML's, the working directory."""
     if folder is None:
         return []
     began = surroundings().folder  # empty if it has been removed
@@ -182,7 +182,7 @@ def _is_root(path: str) -> bool:
 
 
 def _spec_in(folders: Sequence[Path], top: str) -> ModuleSpec | None:
-    """The first module or package of this name in the folders; a folder without `__init__.py` is none."""
+    """Return the first module or package with this name in the folders; one without `__init__.py` does not count."""
     spec = PathFinder.find_spec(top, [str(folder) for folder in folders])
     return spec if spec is not None and spec.origin is not None else None
 
@@ -254,7 +254,7 @@ def _raised(name: str, error: BaseException, folders: Sequence[Path]) -> str:
 
 
 def _place(error: BaseException, folders: Sequence[Path]) -> str:
-    """The line in the user's own code where the error happened, rather than the library code below it."""
+    """Return the line in the user's own code where the error happened, rather than the library code below it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f", at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
     calls = [call for call in frames(error) if call.filename != importlib.__file__]
@@ -299,7 +299,7 @@ def check_arguments(
     configured: Mapping[str, Any],
     offered: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The keyword arguments of a call: the configured ones, and the offered ones that are parameters by name.
+    """Return a call's keyword arguments: the configured ones, and the offered ones that match a parameter name.
 
     Raises:
         LoadError: if the call does not accept the configured ones, or needs more.
@@ -338,6 +338,6 @@ def construct(where: str, use: str, called: Callable[..., Any], arguments: Mappi
 
 
 def _parameters(signature: inspect.Signature) -> str:
-    """Names and defaults as in a call, without annotations."""
+    """Format parameter names and defaults as in a call, without annotations."""
     bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
     return ", ".join(map(str, bare))

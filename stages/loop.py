@@ -1,7 +1,7 @@
 """The loop that runs a stage: it does all waiting, closing, credits and checkpoint barriers of the pipeline.
 
-A stage stands between an inlet and an outlet and knows neither; `StageRunner` passes items from the inlet to `process`,
-and puts the results into the outlet. Backpressure is the `await outlet.put`.
+A stage is between an input queue (inlet) and an output queue (outlet), and knows neither. `StageRunner` passes items
+from the inlet to `process` and puts the results into the outlet. Backpressure is the `await outlet.put`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.stages.stage import In, Out, Source, Stage, StageContext, Yielded
 log = logging.getLogger(__name__)
 
 BLOCKING_S = 0.25
-"""A stage that blocks its event loop for longer causes a warning."""
+"""A stage that blocks its event loop for longer than this causes a warning."""
 
 
 class NoOutlet:
@@ -42,7 +42,7 @@ class NoOutlet:
 
 
 SAVING = "saving its part of checkpoint"
-"""The operation of a stage during the call of its `state_dict`."""
+"""A stage's operation during the call to its `state_dict`."""
 
 
 class StageFailure(StageError):
@@ -62,7 +62,7 @@ class StageHooks:
     """The loop's calls to its host: credits that ended here, and the stage's part of a checkpoint."""
 
     return_credits: Callable[[str, int, int], None] = lambda behavior, source, amount: None
-    """(behaviour name, source, amount): learning-team steps that the stage received and did not pass on."""
+    """(behaviour name, source, amount): called for learning-team steps that the stage received but did not pass on."""
     save_part: Callable[[str, int, Mapping[str, Any]], None] = lambda name, number, state: None
     """(stage name, checkpoint number, state): called when a barrier reaches the stage."""
 
@@ -295,7 +295,7 @@ class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._context.activity.operation = None
-        # An outlet closed by its consumer is an ending, not this stage's failure: the loop handles it.
+        # An outlet closed by its consumer is an end, not this stage's failure: the loop handles it.
         if is_failure(error) and not isinstance(error, StageFailure | QueueClosed):
             raise StageFailure(self._context.name, self.describe(), error) from error
 
@@ -342,7 +342,7 @@ async def _settle(result: Any) -> None:
 
 
 def _count_steps(context: StageContext, item: object) -> None:
-    """Report the item's steps, from which main makes each stage's statistic of agent steps per second."""
+    """Report the item's steps; main turns them into each stage's agent steps per second."""
     if isinstance(item, TrajectoryBatch) and item.num_trajectories:
         context.statistics.add("Pipeline", f"Steps/{context.name}", item.num_rows, "sum")
 

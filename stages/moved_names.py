@@ -1,4 +1,4 @@
-"""Current names of our modules that old configurations, run folders and recordings name by an earlier place."""
+"""Current names for Headrace modules that old configurations, run folders and recordings know by an earlier name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOVED = {
 
 
 def name_today(module: str) -> str | None:
-    """The current name of a module, by an earlier one; None for a name that none of our modules has had."""
+    """Return a module's current name, given an earlier one; None if none of our modules ever had that name."""
     inner = ""
     while module:
         if moved := _MOVED.get(module):

@@ -12,7 +12,7 @@ from headrace.queues.messages import PolicyUpdate
 
 
 def policy_state(update: PolicyUpdate | None) -> dict[str, Any] | None:
-    """A policy as plain values and a copy of its weights."""
+    """Return a policy as plain values and a copy of its weights."""
     if update is None:
         return None
     plain = asdict(update)
@@ -30,7 +30,7 @@ def policy_from_state(plain: Mapping[str, Any] | None) -> PolicyUpdate | None:
 
 
 def generator_state(random: np.random.Generator) -> dict[str, Any]:
-    """A generator's state; its 128-bit numbers, too wide for msgpack, become text."""
+    """Return a generator's state; its 128-bit integers, too wide for msgpack, become strings."""
     state = random.bit_generator.state
     inner = {name: str(value) for name, value in state["state"].items()}
     return {"state": inner, "has_uint32": int(state["has_uint32"]), "uinteger": int(state["uinteger"])}

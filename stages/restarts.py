@@ -1,4 +1,4 @@
-"""The three limits of restarts after crashes, as in ML-Agents."""
+"""The three limits on restarts after crashes, as in ML-Agents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RestartBudget:
         self.count = 0
 
     def refusal(self, now_s: float) -> str | None:
-        """The reason against another restart at this time, for a message; None if it is allowed."""
+        """Return why another restart is not allowed now, for a message; None if it is allowed."""
         while self._times and now_s - self._times[0] > self._period_s:
             self._times.popleft()
         if 0 <= self._lifetime <= self.count:

@@ -15,7 +15,7 @@ Numbers = NDArray[np.int64]
 Element = TypeVar("Element", bound=np.generic)
 
 Where = slice | Numbers
-"""Slots; a slice if they are consecutive, as NumPy's slices cost less than index arrays."""
+"""Slots; a slice if they are consecutive, as slices are faster in NumPy than index arrays."""
 
 NOBODY = 0
 # Arrays without dimensions: NumPy takes longer to read a Python value than to write one to a few slots.
@@ -38,7 +38,7 @@ class FreeNumbers:
         return self._top
 
     def allocate(self, count: int) -> Numbers:
-        """Remove and return `count` numbers, which must exist. Returns a view, valid until the next `release`."""
+        """Remove and return `count` numbers, which must be available. A view, valid until the next `release`."""
         first, self._top = self._top, self._top + count
         return self._stack[first : self._top]
 
@@ -53,7 +53,7 @@ class FreeNumbers:
 
 
 class Slots:
-    """Agent ids → slots, by binary search in a sorted copy that is renewed after changes.
+    """Maps agent ids to slots, by binary search in a sorted copy that is rebuilt after changes.
 
     Attributes:
         ids: [total] the agents' ids by slot.
@@ -75,15 +75,15 @@ class Slots:
         return len(self.ids)
 
     def used(self) -> Numbers:
-        """All slots in use, rising."""
+        """Return all slots in use, ascending."""
         return self._used.nonzero()[0]
 
     def find(self, agent_ids: Numbers) -> Numbers:
-        """The agents' slots, `NOBODY` for unknown agents, [n]."""
+        """Return the agents' slots [n]; `NOBODY` for unknown agents."""
         return self.look_up(agent_ids)[0]
 
     def look_up(self, agent_ids: Numbers) -> tuple[Numbers, Numbers]:
-        """The agents' slots as `find` returns them, [n], and the indices of the unknown agents, rising."""
+        """Return the agents' slots [n] as `find` does, and the indices of the unknown agents, ascending."""
         if self._changed:
             self._sort()
         if not len(self._sorted_ids):
@@ -97,7 +97,7 @@ class Slots:
         return slots, unknown
 
     def add(self, agent_ids: Numbers) -> Numbers:
-        """Slots for new agents, [n]; `total` may have grown."""
+        """Return slots [n] for new agents; `total` may grow."""
         if len(self._free) < len(agent_ids):
             self._grow(len(agent_ids))
         slots = self._free.allocate(len(agent_ids))
@@ -131,14 +131,14 @@ class Slots:
 
 
 def enlarged(array: NDArray[Element], length: int) -> NDArray[Element]:
-    """A copy with zeros added at the end of the first axis."""
+    """Return a copy with zeros appended along the first axis."""
     larger = np.zeros((length, *array.shape[1:]), array.dtype)
     larger[: len(array)] = array
     return larger
 
 
 def as_slice(slots: Numbers) -> Where:
-    """The slots as a slice if they are consecutive, otherwise unchanged."""
+    """Return the slots as a slice if they are consecutive, otherwise unchanged."""
     if not len(slots):
         return slots
     first, count = slots.item(0), len(slots)
@@ -148,5 +148,5 @@ def as_slice(slots: Numbers) -> Where:
 
 
 def pick(where: Where, places: Numbers) -> Numbers:
-    """The slots at some indices of `where`."""
+    """Return the slots at indices `places` of `where`."""
     return places + where.start if isinstance(where, slice) else where[places]

@@ -49,7 +49,7 @@ class NoStatistics:
 
 @dataclass(frozen=True)
 class StageContext:
-    """A stage's context, received at its start: its identity, and its places for reports and files."""
+    """A stage's context, received at its start: its identity, and where it puts reports and files."""
 
     name: str
     """The stage's name in the graph, unique with `replica`: the key of its part of a checkpoint."""
@@ -73,9 +73,9 @@ class Stage(Generic[In, Out]):
     """
 
     context: StageContext
-    """The context of the stage's start, unless the class or its constructor uses the name for something else."""
+    """The context received at the start, unless the class or its constructor uses this name for something else."""
     may_block = False
-    """True for stages that are meant to occupy their host (a trainer); others cause a warning when they block."""
+    """True for stages that are meant to occupy their host, such as trainers; others cause a warning when they block."""
 
     def start(self, context: StageContext) -> Awaitable[None] | None:
         """Open what the stage needs. May be `async`."""
@@ -98,7 +98,7 @@ class Stage(Generic[In, Out]):
         """A number that changes while the stage makes progress with one item; None while it waits legitimately.
 
         Supervision (`pipeline.supervision`) calls this about once a second, to find stages that await forever. Only
-        stages that work on one item for a long time, and await in between, need one.
+        stages that work on one item for a long time, and await meanwhile, need to override it.
         """
         return 0
 
@@ -119,7 +119,7 @@ class Stage(Generic[In, Out]):
 
 
 class Source(Stage[None, Out]):
-    """A stage without an inlet."""
+    """A stage without an input."""
 
     def produce(self) -> AsyncIterator[Out]:
         """Yield items until the source is exhausted or `request_stop` is called."""

@@ -1,4 +1,4 @@
-"""Trainers by `trainer_type`: built-in ones (`headrace.config.trainers`) and `module:Class` alike."""
+"""Finds trainers by `trainer_type`, both built-in (`headrace.config.trainers`) and `module:Class`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.stages.loading import load_attribute
 
 
 def trainer_class(trainer_type: str, folder: Path | None, path: KeyPath) -> Any:
-    """Import the object that a `trainer_type` names; the check that it is a trainer comes where one is made.
+    """Import the object that a `trainer_type` names; whether it is a trainer is checked when it is made.
 
     Args:
         trainer_type: a key of `TRAINERS`, or `module:Class`.
@@ -86,7 +86,7 @@ def asked_columns(settings: BehaviorSettings, folder: Path | None, path: KeyPath
 
 
 def _names(value: Any, asker: str, path: KeyPath) -> tuple[str, ...]:
-    """Return the names in a class's `extra_columns`; a single text is one name."""
+    """Return the names in a class's `extra_columns`; a single string is one name."""
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
         with blaming(*path, "trainer_type"):

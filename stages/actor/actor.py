@@ -36,9 +36,9 @@ class ActorPort:
     announce: Callable[[BehaviorSpec], None] = lambda spec: None
     """The environments have announced a new behaviour id."""
     ended: Callable[[str], None] = lambda reason: None
-    """The environments have ended normally, for this reason: the actor emits the rest of its data, and nothing else."""
+    """The environments have ended normally, for this reason; the actor emits only the rest of its data."""
     stopped: Callable[[], None] = lambda: None
-    """The host has taken the last item after a requested stop; the actor has only to close the environments."""
+    """The host has taken the last item after a requested stop; all that is left to do is close the environments."""
 
 
 class Actor(Source[Item]):
@@ -96,16 +96,16 @@ class Actor(Source[Item]):
 
     @property
     def acting(self) -> Mapping[str, tuple[int, int]]:
-        """(steps, version) by behaviour name: learning steps after the first `steps` are by that version or newer."""
+        """(steps, version) by behaviour name: learning steps after the first `steps` use that version or newer."""
         return self._account.acting
 
     @property
     def source(self) -> int:
-        """The present incarnation of the actor; see `renew`."""
+        """The actor's current incarnation; see `renew`."""
         return self._processor.source
 
     def receive_policy(self, update: PolicyUpdate) -> None:
-        """Act by this policy from the next decision on."""
+        """Use this policy from the next decision onwards."""
         if self._consulting:
             self._deferred.append(partial(self.receive_policy, update))
             return
@@ -141,7 +141,7 @@ class Actor(Source[Item]):
         self._wake.set()
 
     def hold(self, held: bool) -> None:
-        """Stand still from the next tick on, or continue."""
+        """Stand still as of the next tick, or continue."""
         self._held = held
         self._wake.set()
 
@@ -244,10 +244,10 @@ class Actor(Source[Item]):
     async def _consult(self) -> bool:
         """Get the decisions that another process makes; False if a command comes first, or no answer comes.
 
-        The policies and the assignment of this moment decide: newer ones wait until the answer is there.
+        The current policies and assignment decide: newer ones are applied after the answer has arrived.
         """
         if self._state is State.WAITING and not self._changed:
-            return True  # the open decisions are still by the newest policies
+            return True  # the open decisions already come from the newest policies
         self._consulting = self._asleep = True
         try:
             with self._context.timings.lasting(ASKING):
@@ -269,7 +269,7 @@ class Actor(Source[Item]):
             receive()
 
     def _give_up(self) -> None:
-        """Let a command be followed soon, even while another process decides."""
+        """Allow a command to be followed soon, even while another process decides."""
         if self._environment.oracle is not None:
             self._environment.oracle.give_up()
         self._wake.set()

@@ -34,11 +34,11 @@ class CreditGate:
         self._requested = False
 
     def closed(self, used: Mapping[str, int], alive: Collection[str]) -> list[str]:
-        """Behaviours that have used up their caps."""
+        """Return the behaviours that have used up their caps."""
         return [name for name in alive if used.get(name, 0) >= self._caps.get(name, 0)]
 
     def bounds(self, alive: Collection[str]) -> bool:
-        """True if the gate will close again at some time; a behaviour without a cap never closes it."""
+        """True if the gate will eventually close again; a behaviour without a cap never closes it."""
         return any(self._caps.get(name, 0) < FREE for name in alive)
 
     def look_ahead(self, used: Mapping[str, int], alive: Collection[str], news: bool = False) -> None:
@@ -49,7 +49,7 @@ class CreditGate:
         Args:
             used: see the class.
             alive: see the class.
-            news: send a request in any case, as this actor acts by a newer policy, for which other actors may wait.
+            news: send a request in any case: this actor has a newer policy, and other actors may wait for the news.
         """
         if len(alive) < len(self._caps):
             idle = [name for name, cap in self._caps.items() if name not in alive and cap > used.get(name, 0)]
@@ -73,7 +73,7 @@ class CreditGate:
         self._give_back(used, sorted(alive), list(self._caps))
 
     def renew(self, used: Mapping[str, int]) -> None:
-        """Return all unused credits, and begin without any, as another source."""
+        """Return all unused credits, and start as another source without credits."""
         self._give_back(used, (), list(self._caps))
         for table in (self._caps, self._request_at, self._versions, self._given_back_at):
             table.clear()
@@ -90,7 +90,7 @@ class CreditGate:
                 self._versions[name] = versions[name]
 
     def needed_version(self, name: str) -> int:
-        """The oldest policy version that may use the last grant."""
+        """Return the oldest policy version that may use the last grant."""
         return self._versions.get(name, 0)
 
     def _give_back(self, used: Mapping[str, int], wants: Sequence[str], names: Sequence[str]) -> None:
@@ -118,7 +118,7 @@ class CreditAccount:
         gate: flow control.
 
     Attributes:
-        acting: (steps, version) by name: learning steps after the first `steps` are by that version or newer ones.
+        acting: (steps, version) by name: all learning steps after the first `steps` come from that version or newer.
     """
 
     def __init__(self, environment: EnvironmentStage, processor: AgentProcessor, gate: CreditGate) -> None:
@@ -131,7 +131,7 @@ class CreditAccount:
         self._requested_for: tuple[str, ...] | None = None
         self._unreported = False
         self._turns = 0
-        """The turn of the last decisions."""
+        """The turn in which the last decisions were made."""
         self.acting: dict[str, tuple[int, int]] = {}
 
     def adopt_behaviors(self) -> None:
@@ -179,7 +179,7 @@ class CreditAccount:
         ]
 
     def bounded(self) -> bool:
-        """True if the behaviours that decide now will use up their credits at some time."""
+        """True if the behaviours that decide now will eventually use up their credits."""
         return self._gate.bounds(self._learning(self.deciding()))
 
     def deciding(self) -> tuple[str, ...]:
@@ -217,7 +217,7 @@ class CreditAccount:
         self._requested_for = None
 
     def newest_versions(self) -> dict[str, int]:
-        """The versions by which the behaviours' learners act."""
+        """Return the newest policy version of each behaviour's learners."""
         return {name: self._environment.mappings.newest_version(name) for name in self._names}
 
     def needed_versions(self) -> dict[str, int]:
@@ -237,5 +237,5 @@ class CreditAccount:
         return {name: int(processor.emitted(name) + processor.pending(name)) for name in self._names}
 
     def _learning(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those of these behaviours that learn now: only they need credits and their newest policies."""
+        """Return those behaviours that learn now: only they need credits and their newest policies."""
         return tuple(name for name in names if self._environment.mappings.learns(name))

@@ -1,4 +1,4 @@
-"""Resets of an actor's environments: when they are due, and with which seeds.
+"""Resets of an actor's environments: when they are due, and which seeds they use.
 
 The environments are reset at the start, for a lesson that requires it, when another team begins to learn, at each
 checkpoint of a deterministic run, and when they break.
@@ -19,7 +19,7 @@ from headrace.stages.restarts import RestartBudget
 from headrace.stages.stage import StageContext
 
 _LESSON, _TURN = 1, 2
-"""Reasons for a reset in mid-play, a part of its seed: a lesson that requires it, or another team's turn to learn."""
+"""Reasons for a reset during play, which enter its seed: a lesson that requires it, or another team's turn to learn."""
 
 
 class Resets:
@@ -59,7 +59,7 @@ class Resets:
         self.adopt_parameters()
 
     def receive_parameters(self, parameters: EnvironmentParameters) -> None:
-        """Keep these parameters until they are adopted; a reset that earlier ones require stays due."""
+        """Keep these parameters until they are adopted; a reset that earlier parameters require stays due."""
         if self._received is not None and self._received.reset:
             parameters = replace(parameters, reset=True)
         self._received = parameters
@@ -84,7 +84,7 @@ class Resets:
         return False
 
     def reach_checkpoint(self, number: int) -> None:
-        """Let the next stretch of the run begin at this checkpoint."""
+        """Note that the run's next stretch begins at this checkpoint."""
         self._stretch = (number,)
 
     async def begin_stretch(self) -> None:
@@ -130,6 +130,6 @@ class Resets:
         self._played_turn = self._environment.mappings.turns
 
     def _seed(self, *path: int) -> int:
-        """A seed that differs for each stretch of the run between two checkpoints, and for each restart."""
+        """Return a seed that differs for each stretch of the run between two checkpoints, and for each restart."""
         entropy = [self._context.seed, *(part + 1 for part in path)]
         return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF

@@ -25,7 +25,7 @@ class State(IntEnum):
     WAITING = auto()  # the actor stands still until it has credits, and the policies they were granted for
     RESET_WAITING = auto()  # the environments were reset while the actor stands still: the policies decide
     CHECKPOINT = auto()  # a deterministic run at a checkpoint: with fresh credits, the environments are reset
-    ENDED = auto()  # the environments have ended in order: only commands are followed
+    ENDED = auto()  # the environments have ended normally: only commands are followed
     STOPPED = auto()  # the last item was emitted
 
 
@@ -52,7 +52,7 @@ class Action(Enum):
     RESET = auto()  # close and emit all trajectories, reset the environments
     STEP = auto()  # emit closed trajectories if there are enough, step the environments
     STAND_STILL = auto()  # emit all that is held, request credits, wait for the host
-    ASK = auto()  # request credits if other behaviours need them than before, wait for the host
+    ASK = auto()  # request credits if different behaviours need them than before, wait for the host
     RESUME = auto()  # have newer policies decide again, step the environments
     RENEW = auto()  # reset the environments with the seed of the checkpoint
     CLOSE = auto()  # close and emit all trajectories, return all credits, wait for the host
@@ -76,7 +76,7 @@ class Transition(NamedTuple):
 
 
 def _on_commands(state: State) -> tuple[Transition, ...]:
-    """The transitions on the host's commands; a stop follows a checkpoint that was requested before it."""
+    """Return the transitions for the host's commands; a checkpoint requested before a stop comes first."""
     return (
         Transition(Guard.RENEWAL_DUE, Action.RENEWAL, State.CHECKPOINT),
         Transition(Guard.CHECKPOINT_DUE, Action.BARRIER, state),
@@ -118,7 +118,7 @@ TRANSITIONS: dict[State, tuple[Transition, ...]] = {
     ),
     State.STOPPED: (),
 }
-"""The transitions out of each state: the actor takes the first one whose guard holds. Environments that end in order
+"""The transitions out of each state: the actor takes the first one whose guard holds. Environments that end normally
 while they step or are reset also lead from any state to ENDED."""
 
 STANDS_STILL = frozenset({State.WAITING, State.RESET_WAITING, State.CHECKPOINT, State.ENDED})

@@ -1,4 +1,4 @@
-"""The agent processor: from steps to trajectories."""
+"""The agent processor, which turns steps into trajectories."""
 
 from headrace.stages.agent.processor import AgentProcessor
 

@@ -1,6 +1,6 @@
 """The agents of one behaviour id, by slot: which agents decide at a tick, each agent's state, and their groups.
 
-The slots are found in one comparison when the same agents decide as at the last tick.
+If the same agents decide as at the last tick, a single comparison finds their slots.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.stages.slots import Numbers, Slots, Where, as_slice, enlarged
 
 
 class Groups:
-    """The groups of one behaviour id's agents, by slot.
+    """The groups that one behaviour id's agents belong to, by slot.
 
     Attributes:
         ids: [total] the group in which an agent took its open decision; 0 for none.
@@ -40,7 +40,7 @@ class Groups:
 
         Args:
             slots: [k] the agents whose trajectories close.
-            left: slots of the agents that play on, if these agents end; None if these agents play on.
+            left: slots of the agents that keep playing, if the given agents end; None if the given agents keep playing.
 
         Returns:
             `GROUP_TRAJECTORY_COLUMNS` [k].
@@ -56,19 +56,19 @@ class Groups:
         return bool(self._parted)
 
     def parted(self, slots: Numbers) -> Numbers:
-        """Those of the agents whose group has had a trajectory closed since `forget_parted`."""
+        """Return those of the agents whose group has closed a trajectory since `forget_parted`."""
         ids = self.ids[slots]
         mates: Numbers = slots[(ids != 0) & np.isin(ids, np.concatenate(self._parted))]
         return mates
 
     def forget_parted(self) -> None:
-        """Forget the closed trajectories, once those of all group mates are cut."""
+        """Forget which trajectories closed, once all group mates' trajectories are cut."""
         self._parted.clear()
 
     def of_episodes(
         self, slots: Numbers, last_rewards: NDArray[np.float32], steps: Numbers, group_left: NDArray[np.bool_]
     ) -> Columns:
-        """The group columns of episodes that end.
+        """Return the group columns for episodes that end.
 
         A group is over when none of its agents is left. Among the agents that ended last, the row of the one with
         the longest episode is marked: its sum of rewards is the group's.
@@ -133,13 +133,13 @@ class AgentState:
         self._env_ids = np.zeros(total, np.int32)
 
     def join(self, slots: Numbers, total: int, env_ids: NDArray[np.int32]) -> None:
-        """Add agents [k] of these environments; there are `total` slots now."""
+        """Add agents [k] in these environments; there are `total` slots now."""
         if total > len(self.episode_ids):
             self._enlarge(total)
         self._env_ids[slots] = env_ids
 
     def start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
-        """Begin episodes of agents [k] that have no open decision."""
+        """Begin episodes for agents [k] that have no open decision."""
         self.stamp(slots, stamps)
         self.returns[slots] = _NO_RETURN
         self.steps_before[slots] = _NO_STEPS
@@ -161,7 +161,7 @@ class AgentState:
         return stamps if self.mates is None else (*stamps, self.mates.ids[where])
 
     def living_in(self, slots: Numbers, env_ids: Numbers) -> Numbers:
-        """Those of the agents that live in these environments."""
+        """Return the slots of those agents that are in these environments."""
         living: Numbers = slots[np.isin(self._env_ids[slots], env_ids)]
         return living
 
@@ -179,7 +179,7 @@ class AgentState:
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
     ) -> ClosedTrajectories:
-        """The trajectory columns [k], for the outbox, of trajectories that close now."""
+        """Return the trajectory columns [k] for trajectories that close now, for the outbox."""
         return ClosedTrajectories(
             ends,
             agent_ids,
@@ -202,12 +202,12 @@ class AgentState:
 
 
 def count_true(flags: NDArray[np.bool_]) -> int:
-    """The number of true flags; for a few flags, NumPy's own count takes twice as long."""
+    """Count the true flags; for few flags, NumPy's own function takes twice as long."""
     return flags.tobytes().count(1)
 
 
 def as_bytes(stamps: Stamps) -> bytes:
-    """Stamps in a form that is quick to compare."""
+    """Return stamps in a form that is fast to compare."""
     try:
         return b"".join(stamps)  # type: ignore[arg-type]  # an array is a buffer, read without a copy
     except TypeError:  # an array is not contiguous, such as a column of a table
@@ -281,7 +281,7 @@ class TickAgents:
             self._last = None
 
     def forget_stamps(self) -> None:
-        """Compare the stamps of the next decisions with those of the open ones, regardless of the last tick's."""
+        """Forget the last tick's stamps, so that the next stamps are compared with the open decisions'."""
         self._last = None
 
 

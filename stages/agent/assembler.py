@@ -1,4 +1,4 @@
-"""The work of the agent processor for one behaviour id: steps in, closed trajectories out."""
+"""The agent processor's work for one behaviour id: turns steps into closed trajectories."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Assembler:
     the pages, its stamps, and the episode's return so far.
 
     The trajectories of a group's agents close together: when one closes, those of its group mates are cut at the same
-    tick. One batch therefore shows the trainer the actions of the whole group at each moment, and the agents that
-    were left when one ended.
+    tick. One batch therefore shows the trainer the whole group's actions at each moment, and the agents that
+    remained when one ended.
 
     Attributes:
         pending: learning rows held: completed rows of unfinished trajectories, and closed rows not yet emitted.
@@ -64,10 +64,10 @@ class Assembler:
         return self._outbox.rows
 
     def add(self, step: StepBatch) -> None:
-        """Add one tick, and copy all that is kept.
+        """Add one tick; everything kept is copied.
 
         Raises:
-            ShapeError: if a column differs from those of the first step.
+            ShapeError: if a column's name, dtype or shape differs from the first step's.
         """
         if step.games:
             self._outbox.add_games(step.games)
@@ -83,7 +83,7 @@ class Assembler:
         if ended:
             agents.cursor[ending] = pages.nowhere
             at[ended:] = agents.cursor[tick.where]
-        # Where agents start an episode, this adds to the return of their last one; `_start_episodes` resets it to 0.
+        # For agents that start an episode, this adds to their last episode's return; `_start_episodes` resets it to 0.
         returns = agents.returns_with(slots, _returned(step))
         pages.rewards[at] = step.rewards
         if pages.env_frames is not None and step.env_frames is not None:
@@ -131,7 +131,7 @@ class Assembler:
         self._roll.forget_stamps()
 
     def replace_decisions(self, step: StepBatch) -> None:
-        """Replace the open decisions of a tick's agents by decisions of newer policies."""
+        """Replace the open decisions of a tick's agents with newer policies' decisions."""
         slots = self._slots.find(step.agent_ids[step.ended :])
         known = slots.nonzero()[0]  # unknown agents decide nothing: actions in the `nowhere` row stay 0
         decisions = {name: values[known] for name, values in step.decisions.items()}
@@ -169,12 +169,12 @@ class Assembler:
         return lost
 
     def renew(self, source: int) -> None:
-        """Emit under another source from now on."""
+        """From now on, emit under another source."""
         self._source, self.emitted = source, 0
         self._outbox.renumber()
 
     def emit(self) -> TrajectoryBatch | None:
-        """All closed trajectories and waiting game results, as one batch; None if there are none."""
+        """Return all closed trajectories and waiting game results as one batch; None if there are none."""
         batch = self._outbox.emit(self._pages, self._behavior_id, self._source)
         if batch is not None:
             credits = batch.credits
@@ -195,10 +195,10 @@ class Assembler:
 
         Args:
             step: the tick.
-            places: [k] where the endings stand in the tick.
+            places: [k] the indices of the ending rows in the tick.
             ending: [k] the slots of the agents that end.
             ends: [k] the rows after the agents' last decisions.
-            lengths: [k] the number of rows before those in their pages.
+            lengths: [k] the number of rows that precede `ends` in their pages.
             returns: [k] the returns of the episodes.
         """
         terminated, parameters = step.terminated[places].astype(_FLAG), step.parameters
@@ -233,7 +233,7 @@ class Assembler:
             tick: the agents that decide.
             at: [d] the rows after the agents' previous decisions, which are completed; changed here for agents
                 that begin another page.
-            lengths: [d] the number of rows before those in their pages.
+            lengths: [d] the number of rows that precede `at` in their pages.
             returns: [d] the returns of the agents' episodes so far.
             observations: the observation columns, with the records [n] of all agents.
         """
@@ -270,7 +270,7 @@ class Assembler:
         Args:
             where: the slots of the agents that decide.
             at: [d] the rows after the agents' open decisions; set to the row after `nowhere` for dropped ones.
-            turning: the places of the agents whose page is full or who have none.
+            turning: the indices of the agents whose page is full or who have none.
             stamps: [d] the stamps of the new decisions.
             expected: the same stamps, as bytes.
 
@@ -294,14 +294,14 @@ class Assembler:
             self._start_episodes(pick(where, lost), [values[lost] for values in stamps])
             at[lost] = self._pages.nowhere + 1
             old = self._agents.stamps(where)
-        # The other open steps complete under the stamp that they were decided under.
+        # The other open steps keep the stamp of their decision when they complete.
         self.pending += count_true(old[LEARNING]) - count_true(stamps[LEARNING])
         changed = np.logical_or.reduce([before != now for before, now in zip(old, stamps, strict=True)])
         changed[lost] = True
         return len(fresh) + len(lost), changed
 
     def _start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
-        """Begin episodes of agents [k] that have no open decision: their rows complete no step."""
+        """Begin episodes for agents [k] that have no open decision: their rows complete no step."""
         self._agents.start_episodes(slots, stamps)
         self.pending -= count_true(stamps[LEARNING])
 
@@ -323,7 +323,7 @@ class Assembler:
         observations: list[tuple[PageColumn, Array]],
         ended: int,
     ) -> None:
-        """Begin pages for the agents at places `turning`, of whom `fresh` have none; write their starts to `at`."""
+        """Begin pages for the agents at indices `turning`, `fresh` of which have none; write the starts to `at`."""
         pages, ends = self._pages, at[turning]
         if fresh < len(turning):
             for column, records in observations:
@@ -381,12 +381,12 @@ class Assembler:
 
 
 def _returned(step: StepBatch) -> Floats:
-    """Rewards [n] in the dtype of episode returns."""
+    """Return the agents' rewards [n] in the dtype of episode returns."""
     return step.rewards if step.undiscounted is None else step.undiscounted[:, 0]
 
 
 def _shared(step: StepBatch) -> Floats:
-    """Rewards [n] of agents' groups in the dtype of episode returns; 0 for a behaviour without groups."""
+    """Return the group rewards [n] in the dtype of episode returns; 0 for a behaviour without groups."""
     if step.undiscounted is not None:
         return step.undiscounted[:, 1]
     return np.zeros(len(step.rewards), np.float32) if step.group_rewards is None else step.group_rewards

@@ -1,13 +1,13 @@
-"""The storage of unfinished trajectories, cut into pages, and the outbox of trajectories that leave as one batch.
+"""Paged storage for unfinished trajectories, and the outbox for trajectories that leave as one batch.
 
 A page is one trajectory. It has room for `horizon` rows, then one row after the last row in use (its observation
 columns hold the next observation), then one row before the next page's first row (its action columns hold the action
 before that page's trajectory). Each step is therefore written once, on arrival, and everything that a finished
 trajectory needs is read from its page.
 
-Page 0 belongs to no agent: an agent without an open decision points to the page's last row, `nowhere`. Rows written
-there are garbage, except for the actions: those are never written there, and their zeros are the action before an
-episode's first one.
+Page 0 belongs to no agent: an agent without an open decision points to the page's last row, `nowhere`. What is written
+to that row is garbage, except for the actions: they are never written and stay 0, the action before an episode's
+first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PageColumn:
 
     Attributes:
         values: the rows.
-        records: the rows as [R] opaque elements: NumPy scatters those three times as fast as short rows.
+        records: the rows as [R] opaque elements, which NumPy scatters three times as fast as short rows.
         values_before: `values` shifted by one: index r gives the row before r.
         records_before: `records` shifted by one.
     """
@@ -62,7 +62,7 @@ class PageColumn:
         self._make_views()
 
     def as_records(self, values: Array) -> Array:
-        """Values [n, *shape] as [n] opaque elements of this storage.
+        """View values [n, *shape] as [n] opaque elements of this storage.
 
         Raises:
             ShapeError: if the values do not have this column's dtype and shape.
@@ -78,7 +78,7 @@ class PageColumn:
         return np.ndarray(len(values), self._record, buffer)
 
     def grow(self, rows: int) -> None:
-        """Make the storage longer; arrays read from the attributes earlier are then stale."""
+        """Enlarge the storage; arrays obtained from the attributes earlier become stale."""
         self._memory = enlarged(self._memory, 1 + rows)
         self._make_views()
 
@@ -99,8 +99,8 @@ class Pages:
         actions: the columns of `decisions` that are actions.
         rewards: [R] the reward after a row's action.
         versions: [R] the version of the policy that decided.
-        of_groups: `columns.GROUP_ROW_COLUMNS` [R] by name; empty where the behaviour has no groups.
-        env_frames: [R] the number of environment steps that a row's action lasted; None if each lasts one.
+        of_groups: `columns.GROUP_ROW_COLUMNS` [R] by name; empty for a behaviour without groups.
+        env_frames: [R] the number of environment steps that a row's action lasted; None if always one.
     """
 
     def __init__(self, step: StepBatch, horizon: int) -> None:
@@ -123,7 +123,7 @@ class Pages:
         self._names = step.decisions.keys()
 
     def allocate(self, count: int) -> Numbers:
-        """First rows [count] of free pages, to be used before the next `release`; the columns may grow."""
+        """Return the first rows [count] of free pages, valid until the next `release`; the columns may grow."""
         if len(self._free) < count:
             self._grow(count)
         return self._free.allocate(count)
@@ -133,24 +133,24 @@ class Pages:
         self._free.release(starts)
 
     def lengths(self, ends: Numbers) -> Numbers:
-        """The number of rows before the rows `ends` [k] in their pages; `horizon` for the row after `nowhere`."""
+        """Return how many rows precede the rows `ends` [k] in their pages; `horizon` for the row after `nowhere`."""
         lengths: Numbers = ends % self._stride
         return lengths
 
     def full(self, lengths: Numbers) -> Numbers:
-        """Places of full pages among pages of these lengths [k]; the row after `nowhere` counts as full."""
+        """Return the indices of full pages, given page lengths [k]; the row after `nowhere` counts as full."""
         places: Numbers = (lengths == self._horizon).nonzero()[0]
         return places
 
     def unwritten(self, rows: Numbers) -> Where:
-        """Places of `nowhere` among rows [k]; where all rows are `nowhere`, as often, no array of flags is made."""
+        """Return the indices of `nowhere` among rows [k]; in the common case that all are, makes no array of flags."""
         if rows.tobytes() == self._nowhere_bytes * len(rows):
             return slice(len(rows))
         places: Numbers = (rows == self.nowhere).nonzero()[0]
         return places
 
     def observation_records(self, observations: tuple[Array, ...]) -> list[tuple[PageColumn, Array]]:
-        """The observation columns, each with its values [n, *shape] as records.
+        """Return the observation columns, each with its values [n, *shape] as records.
 
         Raises:
             ShapeError: if the observations differ in number, dtype or shape from the first step's.
@@ -203,10 +203,10 @@ class Pages:
 
 
 class ClosedTrajectories(NamedTuple):
-    """Trajectories [k] that closed together, by columns [k]; their rows are still in their pages."""
+    """Columns [k] for k trajectories that closed together; their rows are still in their pages."""
 
     ends: Numbers
-    """The rows after the last ones."""
+    """For each trajectory, the row after its last one."""
     agent_ids: Numbers
     episode_ids: Numbers
     generation: NDArray[np.int32]
@@ -217,7 +217,7 @@ class ClosedTrajectories(NamedTuple):
 
 
 class EndedEpisodes(NamedTuple):
-    """Episodes that ended together, by columns."""
+    """Columns for episodes that ended together."""
 
     agent_ids: Numbers
     returns: NDArray[np.float64]
@@ -239,7 +239,7 @@ class Outbox:
     """The closed trajectories, ended episodes and game results of one behaviour id that are not yet emitted.
 
     Attributes:
-        rows: the number of rows of these trajectories.
+        rows: the total number of rows in these trajectories.
     """
 
     def __init__(self) -> None:
@@ -303,7 +303,7 @@ class Outbox:
 
 
 def _joined(parts: Sequence[NDArray[Element]]) -> NDArray[Element]:
-    """Arrays [k] of one dtype, each contiguous, joined one after another."""
+    """Concatenate contiguous arrays [k] of the same dtype."""
     if len(parts) == 1:
         return parts[0]
     # For many small arrays, `concatenate` takes twice as long. A bytearray makes the result writable.
@@ -311,7 +311,7 @@ def _joined(parts: Sequence[NDArray[Element]]) -> NDArray[Element]:
 
 
 def _row_columns(pages: Pages, ends: Numbers, lengths: Numbers, total: int) -> Columns:
-    """Row columns [total, …]: page by page, the `lengths` [k] rows up to `ends` [k]."""
+    """Gather the row columns [total, …]: for each page, the `lengths` [k] rows up to `ends` [k]."""
     at = (ends - lengths.cumsum()).repeat(lengths)
     at += np.arange(total)
     rows = {column.name: column.values.take(at, 0) for column in pages.observations}

@@ -1,4 +1,4 @@
-"""The agent processor stage: steps of many agents in, trajectories of single agents out."""
+"""The agent processor stage: takes in steps of many agents, and emits trajectories of single agents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     A row of a `StepBatch` carries the reward of the agent's previous decision and completes that step. An ending row
     closes the trajectory; so does the `time_horizon`, after which the same episode continues in another trajectory.
     Closed trajectories leave as one packed batch per behaviour id, with the episodes and games that ended meanwhile. An
-    ending that is not `terminated` is truncated.
+    ending that is not `terminated` counts as truncated.
 
     The stage keeps one open decision per agent and the steps before it. It ignores the ending of an agent without an
     open decision, and the reward in that agent's decision row. An agent that starts another episode without an
@@ -39,7 +39,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     Args:
         horizons: `time_horizon` by behaviour name, as a mapping or a function.
         source: the incarnation of the actor, for flow credits.
-        min_rows: the number of rows of closed trajectories from which on `emit_full` emits them; 1 means immediately.
+        min_rows: the number of rows in closed trajectories at which `emit_full` emits them; 1 means immediately.
 
     Raises:
         StageError: if `min_rows` or a behaviour's horizon is less than 1, or a horizon is unknown.
@@ -74,7 +74,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             raise ShapeError(f"{item.behavior_id}: {error}") from error
 
     def emit_full(self, behavior_id: str | None = None) -> list[TrajectoryBatch]:
-        """Emit the closed trajectories wherever they have `min_rows` rows or more.
+        """Emit a behaviour id's closed trajectories if they have at least `min_rows` rows.
 
         Args:
             behavior_id: the behaviour id to emit; None for all.
@@ -101,7 +101,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         return self.flush()
 
     def renew(self, source: int) -> None:
-        """Stamp everything emitted from now on with another source, and spend that source's credits."""
+        """From now on, stamp everything emitted with another source, and spend that source's credits."""
         self.source = source
         for assembler in self._assemblers.values():
             assembler.renew(source)

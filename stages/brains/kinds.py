@@ -1,6 +1,6 @@
-"""The kinds of brains that do not learn, scripts and random choice, and the stand-in that puts one among policies.
+"""Brains that do not learn (scripts and random choice), and a stand-in that lets a brain act among policies.
 
-The table of `headrace.config.brains` makes them; a check before the run proves that it can.
+The table in `headrace.config.brains` names their constructors; a check before the run proves that they work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.stages.policy.sampling import policy_actions
 
 
 def make_brain(request: BrainRequest) -> ActingPolicy:
-    """Make a brain for the behaviour id of a request.
+    """Make the brain for a request's behaviour id.
 
     Raises:
         StageError: if the brain can't be made; a LoadError if something that the YAML names does not exist.
@@ -36,7 +36,7 @@ def make_brain(request: BrainRequest) -> ActingPolicy:
 
 
 def check_brain(request: BrainRequest) -> list[LoadError]:
-    """Find the mistakes that keep a brain from being made, as far as they show without making it."""
+    """Find mistakes that would prevent making a brain, as far as possible without making it."""
     try:
         _maker(request)(request)
     except LoadError as error:
@@ -60,7 +60,7 @@ class ScriptBrain(Memoryless):
 
     Args:
         script: called with the observations, one array [d, *shape] per observation spec, and with the action masks
-            [d, sum of branches] where the behaviour has them; returns an `ActionBatch`.
+            [d, sum of branches] if the behaviour has them; returns an `ActionBatch`.
         spec: the behaviour. A script may ignore a learned action repeat: it is called at each environment step, and its
             masks have no choices for the repeat.
         name: the script's name, for messages.
@@ -189,7 +189,7 @@ def make_uniform(request: BrainRequest) -> UniformBrain | None:
 
 
 class StandIn(Unchanging):
-    """An `ActingPolicy` that decides by a brain, among policies of another design.
+    """An `ActingPolicy` that lets a brain decide, among policies with a different design.
 
     Columns that only a learner's own policy has (log-probabilities, memories) are zeros: no trainer learns from them,
     but a stage, a recorder or a student may read the actions.

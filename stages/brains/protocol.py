@@ -15,30 +15,30 @@ from headrace.stages.policy.protocol import ActingPolicy
 
 @dataclass(frozen=True)
 class BrainRequest:
-    """Which brain is needed, for which behaviour id, and by which key of the YAML."""
+    """Which brain is needed, for which behaviour id, and which YAML key requests it."""
 
     use: str
     """The brain's name; see `headrace.config.brains.kind_of`."""
     given: Mapping[str, Any] = field(default_factory=dict)
-    """The YAML's keyword arguments."""
+    """The keyword arguments from the YAML."""
     key: KeyPath = ()
-    """The key of `use`, for messages."""
+    """Path of the `use` key, for messages."""
     given_key: KeyPath = ()
-    """The key of the keyword arguments."""
+    """Path of the keyword arguments' key, for messages."""
     folder: Path | None = None
     """The YAML's folder, where modules and models may be."""
     game: str | None = None
     """The built-in game in use; None for other environments."""
     seed: int = 0
-    """The seed of code that draws its own random numbers."""
+    """The seed for code that draws its own random numbers."""
     spec: BehaviorSpec | None = None
-    """The behaviour id; None before it is known, for a request that is only checked."""
+    """The behaviour id's spec; None before it is known, for a request that is only checked."""
     person: Callable[[BehaviorSpec], ActingPolicy] | None = None
     """Makes a brain that follows a person's keys; None if no person can play."""
 
     @property
     def where(self) -> str:
-        """The key as messages show it."""
+        """Return the key as shown in messages."""
         return dotted(self.key)
 
 
@@ -52,7 +52,7 @@ class BrainShare:
 
 
 class Memoryless:
-    """The common part of all `ActingPolicy`s without weights and memory: everything except `act`."""
+    """Base of `ActingPolicy` implementations without weights or memory: everything except `act`."""
 
     memory_size = 0
     previous_action_size = 0
@@ -62,10 +62,10 @@ class Memoryless:
 
 
 class Unchanging:
-    """The common part of all `ActingPolicy`s that decide by another one, and load no weights: everything except `act`.
+    """Base of `ActingPolicy` implementations that wrap another one and load no weights: everything except `act`.
 
     Args:
-        policy: the other one.
+        policy: the wrapped policy.
     """
 
     def __init__(self, policy: ActingPolicy) -> None:

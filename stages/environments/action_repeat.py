@@ -1,9 +1,9 @@
-"""Action repeat: a group of environments whose agents hold an action for several environment steps.
+"""Action repeat: an environment group whose agents hold each action for several environment steps.
 
-The number is fixed, or the policy's choice in the last discrete branch of each action, `step_mul`. Every agent holds
-its own action. It decides again when its hold is over: after that many environment steps, at its episode's end, or
-where an action mask forbids the held action. An environment step of an agent is one for which the environment requests
-its action, so in a turn-based game it is the agent's turn.
+The number of steps is fixed, or the policy chooses it in the last discrete branch of each action, `step_mul`. Agents
+hold their actions independently. An agent decides again after that many environment steps, when its episode ends, or
+when an action mask forbids the held action. Only steps for which the environment requests the agent's action count: in
+a turn-based game, only the agent's own turns.
 
 `RepeatingGroup` wraps groups of any kind; `HeldActions` does the arithmetic, in columns: no Python per agent.
 """
@@ -37,7 +37,7 @@ class RepeatingGroup(WrappedGroup):
 
     Args:
         group: the environments; the group closes them.
-        settings: for how many steps.
+        settings: how many steps each action lasts.
     """
 
     def __init__(self, group: EnvironmentGroup, settings: ActionRepeatSettings) -> None:
@@ -57,7 +57,7 @@ class RepeatingGroup(WrappedGroup):
         return self._without_held(await settled(self._group.reset(seed)))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Begin the new actions, and advance until an agent must decide, up to a bound."""
+        """Start the new actions, and advance until an agent must decide, for at most `_STEPS_AT_ONCE` steps."""
         for behavior_id, decided in actions.items():
             self._holds[behavior_id].begin(decided)
         for _ in range(_STEPS_AT_ONCE):
@@ -73,7 +73,7 @@ class RepeatingGroup(WrappedGroup):
             self.behavior_specs = {key: known.get(key) or repeated(inner[key], self._settings) for key in inner}
 
     def _without_held(self, result: StepResult) -> StepResult:
-        """Return the rest of a result, without the agents that hold their action."""
+        """Return the result without the rows of agents that hold their action."""
         for gone in result.gone:
             for holds in self._holds.values():
                 holds.drop(gone)
@@ -98,7 +98,7 @@ def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec
     """Return a spec with action repeat.
 
     Raises:
-        StageError: if it has one already, or if a learned one would be its second head of that name.
+        StageError: if the environment already repeats actions, or a learned repeat needs a name that is already used.
     """
     actions = spec.actions
     if spec.action_repeat is not None:
@@ -124,14 +124,14 @@ def _tells_something(result: StepResult) -> bool:
 class HeldActions:
     """Holds the actions of agents, each for its own number of environment steps.
 
-    The sums count rewards since the agent's last decision: its own; its group's, if there are groups; and with a
-    discount both again without it. Slot `NOBODY` stands for agents that never decided; its sums stay 0.
+    The sums accumulate rewards since the agent's last decision: its own, its group's if there are groups, and, if they
+    are discounted, the same undiscounted. Slot `NOBODY` stands for agents that never decided; its sums stay 0.
 
     Axis letters: n rows of an environment step, a agents whose actions it requests, s sums.
 
     Args:
         actions: the environment's actions, without `step_mul`.
-        settings: for how many steps.
+        settings: how many steps each action lasts.
         grouped: True if there are group rewards.
     """
 
@@ -147,17 +147,17 @@ class HeldActions:
         self._left = np.zeros(total, np.int64)
         self._frames = np.zeros(total, np.int32)
         self._weights = np.ones(total)
-        """[total] factor of the next reward after the discount."""
+        """[total] the discount factor for each agent's next reward."""
         self._sums = np.zeros((total, (1 + grouped) * (1 if settings.discount == 1 else 2)))
         self._episode_ids = np.zeros(total, np.int64)
         self._env_ids = np.zeros(total, np.int64)
         self._acting = self._deciding = _NONE
-        """Slots of the agents in the environment's last request, and of those among them that decide."""
+        """Slots of the agents whose actions the environment last requested, and of those that must decide now."""
         self._known = b""
-        """The agents and episodes of the last step, if all of them had to act: the next step's seldom differ."""
+        """Agent and episode ids of the last step, if no episode ended in it: the next step's seldom differ."""
 
     def begin(self, decided: ActionBatch) -> None:
-        """Begin to hold the new actions of the agents that had to decide, in that order."""
+        """Start holding the new actions, one for each agent that had to decide, in that order."""
         slots, branches = self._deciding, self._discrete.shape[1]
         self._continuous[slots] = decided.continuous
         self._discrete[slots] = decided.discrete[:, :branches]
@@ -165,7 +165,7 @@ class HeldActions:
         self._forget_rewards(slots)
 
     def actions(self) -> ActionBatch:
-        """Return the actions of all agents in the environment's request, for its next step."""
+        """Return the actions that the environment needs for its next step."""
         slots = self._acting
         self._left[slots] -= 1
         self._frames[slots] += 1
@@ -196,12 +196,12 @@ class HeldActions:
         return self._rows(steps, deciding, totals.astype(np.float32), frames)
 
     def drop(self, env_ids: NDArray[np.int32]) -> None:
-        """Forget the agents of some instances."""
+        """Forget the agents of the given instances."""
         used = self._slots.used()
         self._forget(used[np.isin(self._env_ids[used], env_ids)])
 
     def _locate(self, steps: AgentSteps) -> Numbers:
-        """Slots [n]; agents that act for the first time get one, other unknown agents are `NOBODY`."""
+        """Return the rows' slots [n]: agents that act for the first time get a new one, other unknown ones `NOBODY`."""
         slots = self._slots.find(steps.agent_ids)
         acting = slots[steps.ended :]
         new = (acting == NOBODY).nonzero()[0]
@@ -213,7 +213,7 @@ class HeldActions:
         return slots
 
     def _begin_episodes(self, ending: Numbers, acting: Numbers, steps: AgentSteps) -> Numbers:
-        """Forget agents that ended; return the places [k] among [a] of those that begin an episode.
+        """Forget agents that ended; return the indices [k] into [a] of agents that begin an episode.
 
         Their last episode may have ended in this step, or earlier, or never.
         """
@@ -233,7 +233,7 @@ class HeldActions:
         return fresh
 
     def _received(self, steps: AgentSteps, slots: Numbers) -> NDArray[Any]:
-        """The step's rewards [n, s], in the form in which the sums add them."""
+        """Return the step's rewards [n, s], one column for each sum."""
         rewards: Array = steps.rewards[:, None]
         if self._grouped:
             shared = np.zeros(len(slots), np.float32) if steps.group_rewards is None else steps.group_rewards
@@ -243,7 +243,7 @@ class HeldActions:
         return np.concatenate((self._weights[slots][:, None] * rewards, rewards), axis=1)
 
     def _forbidden(self, acting: Numbers, masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """[a] true where a mask forbids the agent's action."""
+        """Return [a] true if a mask forbids the action that the agent holds."""
         chosen = self._firsts + self._discrete[acting]
         forbidden: NDArray[np.bool_] = np.logical_or.reduce(~np.take_along_axis(masks, chosen, axis=1), axis=1)
         return forbidden

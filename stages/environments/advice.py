@@ -1,4 +1,4 @@
-"""Other projects' checkers: their findings are advice, as the run itself checks what it needs."""
+"""Advice from other projects' environment checkers; the run itself checks what it needs."""
 
 from __future__ import annotations
 

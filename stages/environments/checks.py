@@ -1,8 +1,8 @@
-"""Descriptions of invalid return values of environments: the same words for all groups, a run and `--validate`.
+"""Descriptions of invalid values that environments return, worded the same in all groups, in a run and in `--validate`.
 
-A `…_problem` describes the fault in one value of one instance or agent, and returns None for a valid one. Valid values
-cost nothing: groups convert whole columns, by `stack`, `rewards_column` and `FlagsColumn`, and these look for the
-culprit only after a failure.
+A `…_problem` function describes what is wrong with one instance's or agent's value; it returns None for a valid value.
+Valid values cost nothing: groups convert whole columns with `stack`, `rewards_column` and `FlagsColumn`, which look for
+the invalid value only after a failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _PLAIN = Box, Discrete, MultiBinary, MultiDiscrete
 """Spaces whose values are arrays of one shape."""
 _LARGE = 3e38
-"""Almost the largest number of float32."""
+"""Just below the largest float32."""
 _FLOAT32 = np.dtype(np.float32)  # faster than the type as an argument
 
 
@@ -52,7 +52,7 @@ def space_problem(space: Any, which: str) -> str | None:
 
 
 def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | None:
-    """Return why a call's observation does not fit its Gymnasium space; `at` is its place in a composed one."""
+    """Return why a call's observation does not fit its Gymnasium space; `at` is its path in a composed one."""
     parts: Any = getattr(space, "spaces", None)
     where = f"observation{f' {at!r}' if at else ''} from {call}"
     if isinstance(parts, tuple | list) and isinstance(got, tuple | list) and len(parts) == len(got):
@@ -167,7 +167,7 @@ def _stacked(space: Any, seen: Sequence[Any]) -> Any:
 
 
 def addresses_of(observation: Any) -> list[int]:
-    """Addresses of an observation's arrays, to find those that several instances share."""
+    """Return the memory addresses of an observation's arrays, to find arrays that several instances share."""
     if isinstance(observation, np.ndarray):
         return [observation.ctypes.data] if observation.size else []
     parts = observation.values() if isinstance(observation, Mapping) else observation
@@ -175,7 +175,7 @@ def addresses_of(observation: Any) -> list[int]:
 
 
 def column(values: Sequence[Any], kinds: str) -> NDArray[Any]:
-    """Make an array [n] of n instances' values, which may be arrays [1]; of objects if they have other dtypes."""
+    """Stack n instances' values, scalars or arrays [1], to an array [n], of objects if no dtype in `kinds` fits."""
     try:
         array = np.array(values)
         if array.dtype.kind in kinds and array.ndim <= 2:
@@ -192,7 +192,7 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
 
     Raises:
         BrokenEnvironmentError: if a reward is not a number.
-        StageError: if all are vectors: they are by design, so a restart does not help.
+        StageError: if all are vectors: the environment is designed that way, so a restart does not help.
         NotFiniteError: if a reward is NaN or infinite, in float32 too.
     """
     floats = isinstance(raw, np.ndarray) and raw.dtype.kind == "f" and raw.shape == (count,)
@@ -216,7 +216,7 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
 
 
 class FlagsColumn:
-    """Converts one of the flags of n instances to an array [n]; warns once about numbers in place of flags.
+    """Converts one flag of n instances to an array [n]; warns once if the flags are numbers.
 
     Args:
         which: `terminated` or `truncated`.
@@ -244,7 +244,7 @@ class FlagsColumn:
             )
         if flags is not array and not self._warned:
             self._warned = True
-            # By its type, not its value, so that all actors log the same text, which is shown once.
+            # Name the type, not the value: all actors then log the same text, which is shown once.
             row = next(row for row, flag in enumerate(raw) if not isinstance(flag, bool | np.bool_))
             log.warning(
                 "%s: step() returned %s as `%s` (instance %d); expected True or False (wrap it in bool())",
@@ -280,6 +280,6 @@ def _first(problems: Any) -> str | None:
 
 
 def short(value: Any) -> str:
-    """A value in one line of at most 80 characters."""
+    """Format a value on one line of at most 80 characters."""
     text = " ".join(repr(value).split())
     return f"{text[:77]}..." if len(text) > 80 else text

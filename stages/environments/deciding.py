@@ -1,4 +1,4 @@
-"""The decisions of one tick for one behaviour id: policies decide for the rows of their games; each row gets a stamp.
+"""The decisions of one tick for one behaviour id: each policy decides for its games' rows, and each row gets a stamp.
 
 `PlayerMemories` keeps agents' memories between decisions, by behaviour id and by player.
 """
@@ -20,9 +20,9 @@ from headrace.stages.policy.protocol import Decision, Recall
 from headrace.stages.slots import Numbers
 
 MappingRows = list[tuple[PolicyMapping, NDArray[np.intp] | None]]
-"""The rows of a tick by mapping; None for all of them."""
+"""A tick's rows, grouped by mapping; None stands for all rows."""
 PlayerRows = list[tuple[MappedPlayer, NDArray[np.intp] | None]]
-"""The rows of a tick by policy; None for all of them."""
+"""A tick's rows, grouped by policy; None stands for all rows."""
 
 
 def players_of(parts: MappingRows, behavior_id: str) -> PlayerRows:
@@ -34,7 +34,7 @@ def players_of(parts: MappingRows, behavior_id: str) -> PlayerRows:
     if len(found) == 1:
         return [(player, None) for player, _ in found.values()]
     return [
-        (player, rows[0] if len(rows) == 1 else np.sort(np.concatenate(rows)))  # rows of one mapping rise already
+        (player, rows[0] if len(rows) == 1 else np.sort(np.concatenate(rows)))  # one mapping's rows are already sorted
         for player, rows in found.values()
     ]
 
@@ -48,14 +48,14 @@ def decide_rows(
     greedy: bool,
     recalls: Sequence[Recall | None],
 ) -> tuple[Decision, list[Recall | None]]:
-    """Decide for all `count` rows, by each policy for its own.
+    """Decide for all `count` rows; each policy decides for its own rows.
 
-    Perceptrons decide together; other policies need one call of act() each.
+    Perceptrons decide together; every other policy needs its own call to `act()`.
 
-    `recalls` are the memories of each player's rows.
+    `recalls` holds the memories for each player's rows.
 
     Returns:
-        The decision, and each player's memories of its rows afterwards.
+        The decision, and each player's updated memories.
     """
     if len(players) == 1:
         decision = _act(players[0][0], observations, masks, random, greedy, recalls[0])
@@ -101,7 +101,7 @@ def _with_masks(decision: Decision, masks: NDArray[np.bool_] | None) -> Decision
 
 
 def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDArray[np.intp]]] | None:
-    """The policies with their rows, if all can decide together."""
+    """Return the policies with their rows if all can decide together, otherwise None."""
     first, parts = players[0][0].policy, []
     if not isinstance(first, NumpyPolicy):
         return None
@@ -114,7 +114,7 @@ def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDAr
 
 
 class DecisionStamp:
-    """The policy version and self-play stamp of each decision of a tick; no self-play, no stamp."""
+    """The policy version and self-play stamp of each decision in a tick; without self-play there is no stamp."""
 
     __slots__ = ("generations", "learning", "opponents", "versions")
 
@@ -133,7 +133,7 @@ class DecisionStamp:
                 self.opponents[rows] = mapping.opponent
 
 
-# A memory is kept only when its decision is stepped, as a newer policy may decide again (docs/decisions/032).
+# A memory is kept only after the step with its decision: a newer policy may decide again (docs/decisions/032).
 class PlayerMemories:
     """Keeps agents' memories between decisions, for policies with memory.
 
@@ -150,7 +150,7 @@ class PlayerMemories:
         self._stores, self._pending = {}, []
 
     def begin_tick(self) -> None:
-        """Drop the notes about decisions that are made again."""
+        """Drop the noted memories of decisions that are made again."""
         self._pending = []
 
     def of(self, behavior_id: str, brain: str = "") -> AgentMemories | None:
@@ -171,7 +171,7 @@ class PlayerMemories:
         episode_ids: Numbers,
         rows: NDArray[np.intp] | None,
     ) -> Recall | None:
-        """Return the memories of agents in some rows (None for all rows); returns None for a player without memory."""
+        """Return the memories for the agents in `rows` (None: all rows); None for a player without memory."""
         if not player.policy.memory_size:
             return None
         store = self.of(spec.behavior_id, player.brain)
@@ -191,14 +191,14 @@ class PlayerMemories:
         rows: NDArray[np.intp] | None,
         recall: Recall | None,
     ) -> None:
-        """Note the memories of agents in some rows after a decision."""
+        """Note the memories after a decision, for the agents in `rows`."""
         store = self.of(behavior_id, player.brain)
         at: Any = slice(None) if rows is None else rows
         if store is not None and recall is not None:
             self._pending.append((store, agent_ids[at], episode_ids[at], recall))
 
     def keep(self) -> None:
-        """Keep the noted memories."""
+        """Store the noted memories."""
         for store, agent_ids, episode_ids, recall in self._pending:
             store.keep(agent_ids, episode_ids, recall)
         self._pending = []

@@ -1,7 +1,7 @@
 """What environments report in the infos of finished episodes: success, and numbers that the settings name.
 
-Only the infos of an episode's end are read. The groups of Gymnasium and PettingZoo pass the findings on as statistics,
-in which each episode is one value.
+Only the infos at an episode's end are read. The Gymnasium and PettingZoo groups pass the values on as statistics, one
+value per episode.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EpisodeInfos:
         self._warned = not keys
 
     def of_vector(self, infos: Any, ended: NDArray[np.intp]) -> dict[str, Measured]:
-        """Extract from a vector environment's instances `ended`.
+        """Extract the numbers of the instances `ended` from a vector environment's infos.
 
         Args:
             infos: columns [n, …] by key, with `_key` true where an instance has a value; or `final_info` of older
@@ -58,7 +58,7 @@ class EpisodeInfos:
         return self._measured(columns, len(ended), infos)
 
     def of_episodes(self, infos: Sequence[Mapping[str, Any]]) -> dict[str, Measured]:
-        """Extract from single infos, one for each episode."""
+        """Extract the numbers from individual infos, one for each episode."""
         keys = (*SUCCESS, *self._keys)
         columns = {key: found for key in keys if (found := [info[key] for info in infos if key in info])}
         return self._measured(columns, len(infos), {key for info in infos for key in info})
@@ -94,7 +94,7 @@ class EpisodeInfos:
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
-    """The numbers and truth values among values; each may be an array of one element."""
+    """Return the values that are numbers or booleans; each may be a one-element array."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         return tuple(values.reshape(-1).tolist()) if values.size == len(values) else ()
     return tuple(float(value) for value in map(_single, values) if value is not None)

@@ -1,6 +1,6 @@
 """Makes the environment group of a run, by the function that `headrace.config.environment_kinds` names for its kind.
 
-Makers are in the folders of their kinds, and are imported at the call: planning and validating a run make no
+Makers are in their kinds' folders, and are imported only when called: planning and validating a run make no
 environment. This module has the parts that several makers share.
 """
 
@@ -46,7 +46,7 @@ class EnvironmentRequest:
     seed: int = 0
     """The run's seed."""
     replica: int = 0
-    """Number of the actor: instances are numbered over all actors. Evaluation's come after those of all actors."""
+    """The actor's number: instances are numbered across all actors, with those for evaluation last."""
     run_folder: Path | None = None
     """`results/<run-id>`; None: no file is written."""
 
@@ -63,7 +63,7 @@ class EnvironmentRequest:
 
     @property
     def exact(self) -> bool:
-        """True if vectors in float64 stay float64, because they are normalised before they are rounded."""
+        """True if float64 vectors stay float64, because they are normalised before rounding."""
         settings = (*self.config.behaviors.values(), self.config.default_settings)
         return any(each is not None and each.normalizes for each in settings)
 
@@ -74,7 +74,7 @@ class EnvironmentRequest:
 
     @property
     def first_instance(self) -> int:
-        """Number of the actor's first instance, over all actors."""
+        """Number of the actor's first instance, counted across all actors."""
         return self.replica * self.settings.num_envs
 
 
@@ -86,7 +86,7 @@ def make_group(
 
     Args:
         request: the configuration and the requester.
-        film: wraps the environments inside all wrappers that hold actions or truncate episodes.
+        film: wraps the group to record video, inside the wrappers that hold actions or truncate episodes.
 
     Raises:
         LoadError: if a module or attribute can't be found, or makes no environment.
@@ -145,7 +145,7 @@ def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:
 
 
 def find_factory(reference: str, folder: Path | None, first: int = 0) -> Callable[..., Any]:
-    """Import what `environment.factory` names, or find the object that a caller of `run()` gave.
+    """Import the object that `environment.factory` names, or find the one that was passed to `run()`.
 
     Args:
         reference: the factory.
@@ -163,7 +163,7 @@ def find_factory(reference: str, folder: Path | None, first: int = 0) -> Callabl
 
 
 def factory_name(reference: str) -> str:
-    """Return the name of a factory's environment in messages."""
+    """Return the name that messages use for a factory's environment."""
     return (
         f"environment {reference.partition(':')[2]}, passed to run(),"
         if is_given(reference)
@@ -172,12 +172,12 @@ def factory_name(reference: str) -> str:
 
 
 def environment_name(settings: EnvironmentSettings) -> str:
-    """Return the name of a Gymnasium environment in messages."""
+    """Return the name that messages use for a Gymnasium environment."""
     return factory_name(settings.factory) if settings.factory else f"Gymnasium environment {settings.id!r}"
 
 
 def call_factory(request: EnvironmentRequest, name: str) -> tuple[Any, Callable[[], Any]]:
-    """Call `environment.factory` with the options, and with `num_envs` and `behavior` if it has such parameters.
+    """Call `environment.factory` with the options, and with `num_envs` and `behavior` if it takes them.
 
     Returns:
         the environment, or a whole group, and a function that makes another one.
@@ -227,7 +227,7 @@ def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def arguments_for(
     make: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any], name: str
 ) -> dict[str, Any]:
-    """Return the keyword arguments for a callable: the options, and those offered ones that it takes.
+    """Return a callable's keyword arguments: the options, and those of `offered` that it takes.
 
     Raises:
         StageError: if the options do not fit the callable.
@@ -281,7 +281,7 @@ def call(make: Callable[[], Any], name: str) -> Any:
 
 
 def find_wrapper(settings: EnvironmentSettings, index: int, folder: Path | None) -> Callable[..., Any]:
-    """Import what one of `environment.wrappers` names.
+    """Import the object that entry `index` of `environment.wrappers` names.
 
     Raises:
         LoadError: if it can't be found, or can't be called.
@@ -334,7 +334,7 @@ def chain_wrappers(
 
 
 def check_window(options: Mapping[str, Any], num_envs: int) -> None:
-    """Check that the window that an environment's options request can be seen.
+    """Check that the window requested by an environment's options can be shown.
 
     Args:
         options: `environment.options`.
@@ -356,7 +356,7 @@ def check_window(options: Mapping[str, Any], num_envs: int) -> None:
 
 
 def no_screen() -> str:
-    """Return why no window can be opened, and an alternative; empty if one can."""
+    """Return why no window can be opened, and an alternative; empty if a window can be opened."""
     if sys.platform != "linux" or os.environ.get("SDL_VIDEODRIVER"):
         return ""
     instead = "Record the game with --inference --video DIR, or watch it in the browser with --monitor"
@@ -369,7 +369,7 @@ def no_screen() -> str:
 
 
 def _answers(display: str) -> bool:
-    """Return False if no X server listens at the display; SDL would then draw without an error, but invisibly."""
+    """Return False if no X server listens at the display: SDL would then draw invisibly, without an error."""
     found = re.fullmatch(r"(?P<host>[^:]*):(?P<number>\d+)(\.\d+)?", display)
     if found is None:  # a form that only X itself can resolve
         return True

@@ -23,7 +23,7 @@ from headrace.stages.environments.protocol import AgentSteps, GameResults, StepR
 from headrace.stages.errors import StageError
 
 _MANY_TEAMS = "game_outcomes"
-"""Column [G, T] next to `GAME_COLUMNS` for more than two teams: the outcome of each, by team id."""
+"""Column [G, T] in addition to `GAME_COLUMNS`, for more than two teams: each team's outcome, by team id."""
 _ROUNDING = 1e-3
 """Allowed rounding error of an outcome."""
 _DUELS = frozenset({(1.0, 0.0), (0.5, 0.5), (0.0, 1.0)})
@@ -35,11 +35,11 @@ _NONE = GameResults(np.zeros(0, np.int32), np.zeros((0, 0), np.float32))
 class _EndedGame:
     mapping: PolicyMapping
     team: int
-    """The team with the outcome: the learning one, or the lowest."""
+    """The team that the outcome is for: the learning one, or the one with the lowest id."""
     outcome: float
     outcomes: Any = None
     returns: Any = None
-    """[T] the return of each team, in a league."""
+    """[T] each team's return, in a league; otherwise None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class GameTracker:
         self._mappings = mappings
         self._declares = False
         self._playing: dict[str, dict[int, set[int]]] = {}
-        """Agents by behaviour id and instance: those that have decided, and whose episodes have not ended."""
+        """Agent ids by behaviour id and instance: agents that have decided and whose episodes have not ended."""
         self._unreported: list[_EndedGame] = []
         self._returns: _TeamReturns | None = None
 
     def begin(self, result: StepResult) -> None:
-        """Begin with the result of a reset of all instances."""
+        """Start from the result of resetting all instances."""
         self._declares |= result.games is not None
         self._playing = {}
         self._returns = _TeamReturns(len(self._mappings.games)) if self._mappings.names_players else None
@@ -83,7 +83,7 @@ class GameTracker:
             self._take_returns(env_id)
 
     def finish(self, result: StepResult, environment: str) -> dict[str, Columns]:
-        """Return columns [G] of the games that a tick ended, by the behaviour id whose batch carries them.
+        """Return columns [G] for the games that ended in a tick, by the behaviour id whose batch carries them.
 
         Args:
             result: the tick's result.
@@ -125,7 +125,7 @@ class GameTracker:
                 yield _EndedGame(mapping, team, float(outcomes[team]), returns=returns)
 
     def _inferred(self, result: StepResult) -> list[_EndedGame]:
-        """Infer games: one is over when no agent of the learning team continues, or when one begins a new episode."""
+        """Infer games: a game is over when no agent of the learning team continues, or one begins a new episode."""
         endings: dict[int, list[_Ending]] = {}
         for behavior_id, steps in result.steps.items():
             if steps.ended and self._mappings.counts_games(behavior_id):
@@ -185,7 +185,7 @@ class GameTracker:
                     (agents.discard if row < steps.ended else agents.add)(agent_id)
 
     def _report(self, result: StepResult) -> dict[str, Columns]:
-        """Put games into columns; those that no batch of this tick can carry wait."""
+        """Put games into columns; games that no batch of this tick can carry wait for a later tick."""
         may_carry = (i for i, steps in result.steps.items() if len(steps.agent_ids) and self._mappings.emits(i))
         carriers = [i for i in may_carry if self._mappings.counts_games(i)]
         if not carriers:
@@ -205,7 +205,7 @@ class GameTracker:
         return min(playing) if self._mappings.rates_brains and len(playing) > 1 else None
 
     def _teams(self) -> int:
-        """Return the number of team ids under the current mapping, including unused ones between them."""
+        """Return the number of team ids under the current mapping, including unused ids in between."""
         return 1 + max(map(behavior_team, self._players(self._mappings.current)), default=0)
 
     def _players(self, mapping: PolicyMapping) -> Iterator[str]:
@@ -213,7 +213,7 @@ class GameTracker:
 
 
 class _TeamReturns:
-    """The undiscounted returns of the teams in running games: the mean over the agents that have ended theirs.
+    """Each team's undiscounted return in the running games: the mean over its agents whose episodes have ended.
 
     Args:
         num_envs: number of instances.
@@ -245,7 +245,7 @@ class _TeamReturns:
 
 
 def _beaten(outcomes: NDArray[np.float32], team: int, playing: set[int]) -> float:
-    """Return the share of the other teams over which a team won; a draw counts half."""
+    """Return the fraction of the other teams that a team beat; a draw counts as half."""
     others = outcomes[sorted(playing - {team})]
     return float((np.sign(outcomes[team] - others) + 1).mean() / 2) if len(others) else 0.5
 
@@ -271,11 +271,11 @@ def _columns(games: list[_EndedGame], drawn_teams: int) -> Columns:
     return columns
 
 
-# Checks of the results that an environment declares: wrong ones would corrupt ratings permanently.
+# Checks on the results that an environment declares: wrong results would corrupt ratings permanently.
 
 
 def check_game_results(games: GameResults, num_envs: int, environment: str, teams: Callable[[], int]) -> GameResults:
-    """Return the same results in the dtypes of `GameResults`, with exact outcomes of duels.
+    """Return the results in the dtypes of `GameResults`, with exact outcomes for duels.
 
     Args:
         games: the results that the environment declared.
@@ -284,7 +284,7 @@ def check_game_results(games: GameResults, num_envs: int, environment: str, team
         teams: returns the number of team ids; called only to explain outcomes that are wrong.
 
     Raises:
-        StageError: if a row names no instance, or holds no outcome; see `GameResults`.
+        StageError: if a row has an invalid instance or outcome; see `GameResults`.
     """
     name = f"environment {environment}: its GameResults"
     env_ids = _array(games.env_ids, f"{name}.env_ids")
@@ -302,7 +302,7 @@ def check_game_results(games: GameResults, num_envs: int, environment: str, team
 
 
 def _are_plain_duels(env_ids: NDArray[Any], outcomes: NDArray[Any], num_envs: int) -> bool:
-    """Return True for valid results of duels, which most environments declare and need no conversion: the fast path."""
+    """Return True for valid results of duels: the common case, which needs no conversion."""
     if env_ids.dtype != np.int32 or outcomes.dtype != np.float32 or outcomes.shape[1] != 2:
         return False
     numbers = set(env_ids.tolist())

@@ -1,4 +1,4 @@
-"""Environments that a caller of `run()` passes as objects; the configuration, which is data, refers to them by a word.
+"""Environments that a caller of `run()` passes as objects; the configuration, which is data, refers to them by name.
 
 Main keeps the objects during the run. Its own child processes receive the objects' makers by cloudpickle, in the
 message that starts each child; bytes from any other source are never unpickled.
@@ -18,7 +18,7 @@ from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import LoadError, StageError, error_summary
 
 MODULE = "headrace.given"
-"""Prefix of a factory that is an object, in place of a module."""
+"""Prefix of a factory's name, in place of a module, if the factory is an object."""
 AGAIN = (
     "the environment was an object that Python code passed to run(…, environment=…), and is in no file; pass it "
     "again: headrace.load('results/<run-id>').resume(environment=…); headrace.evaluate plays its policies"
@@ -27,11 +27,11 @@ AGAIN = (
 MOST_BYTES = 2**31
 """The largest object in a start message."""
 _given: dict[str, GivenEnvironment | bytes] = {}
-"""The environments of this process by word; bytes until first use."""
+"""This process's environments by name; bytes until first use."""
 
 
 def offers(environment: object, *names: str) -> bool:
-    """Return True if an object has all attributes of these names."""
+    """Return True if an object has all of these attributes."""
     return all(hasattr(environment, name) for name in names)
 
 
@@ -84,10 +84,10 @@ class GivenEnvironment:
     """The makers of an environment's instances."""
 
     makers: list[Callable[..., Any]]
-    """One maker for each instance; further instances use them again from the start."""
+    """One maker per instance; if there are more instances, the makers are reused in order."""
 
     def maker(self, first: int) -> Callable[..., Any]:
-        """Return a maker of one instance after the other, from this number on."""
+        """Return a function that makes one instance per call, starting with instance `first`."""
         if len(self.makers) == 1:
             return self.makers[0]
         numbers = itertools.count(first)
@@ -118,7 +118,7 @@ class GivenEnvironment:
 
 @contextmanager
 def giving(name: str, environment: GivenEnvironment) -> Iterator[str]:
-    """Make an environment available under the word that this returns, which contains its name."""
+    """Make an environment available under a unique reference, which contains `name`; return the reference."""
     word = re.sub(r"\W+", "_", name).strip("_") or "environment"
     names = itertools.chain([word], (f"{word}_{number}" for number in itertools.count(2)))
     reference = next(each for each in (f"{MODULE}:{name}" for name in names) if each not in _given)
@@ -135,7 +135,7 @@ def is_given(reference: object) -> TypeGuard[str]:
 
 
 def find_given(reference: str) -> GivenEnvironment:
-    """Return the environment of a word in this process.
+    """Return the environment that a reference stands for in this process.
 
     Raises:
         LoadError: if there is none, or if another process sent one that can't be used here.
@@ -165,7 +165,7 @@ def given_object(reference: object) -> Any:
 
 
 def why_not_elsewhere(reference: object) -> str:
-    """Return why no other process can make a caller's environment; empty if one can, or if no object is given."""
+    """Return why no other process can make a caller's environment; empty if one can, or if there is no object."""
     found = _given.get(reference) if is_given(reference) else None
     try:
         if isinstance(found, GivenEnvironment):

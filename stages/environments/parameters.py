@@ -1,4 +1,4 @@
-"""Environment parameters on the side of the environments: values drawn for each episode of each instance.
+"""The environments' side of environment parameters: values drawn for each episode of each instance.
 
 Main decides which value or sampler each parameter has (`pipeline/parts/curricula/`) and sends all of them to the actors
 (`EnvironmentParameters`). This module draws from the samplers, close to the environments, so that values differ between
@@ -35,19 +35,19 @@ Instances = NDArray[np.integer] | list[int]
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentParameters:
-    """A message from main to the actors: all environment parameters from now on, never a difference."""
+    """A message from main to the actors: all environment parameters from now on, not just the changed ones."""
 
     generation: int
     """Rises with every change; main attributes returns of episodes to lessons by it."""
     parameters: Mapping[str, Any]
-    """Each a number, or a sampler in the YAML's form."""
+    """By name: a number, or a sampler in the YAML's form."""
     reset: bool = False
     """True to reset all environments; otherwise each instance uses the new values from its next episode on."""
 
 
 # Values are drawn when an episode begins: a setter would change episodes that are being played (docs/decisions/051).
 class EpisodeParameters:
-    """The parameters of episodes that begin.
+    """Draws the parameters of episodes as they begin.
 
     The seed, the samplers' own seeds and the order of calls determine the values; a sampler with its own seed gives the
     same values in runs with other seeds.
@@ -58,7 +58,7 @@ class EpisodeParameters:
         self.values: Mapping[str, ParameterValue] = {}
         """The current value or sampler of each parameter."""
         self.begun: NDArray[np.int32] = np.zeros(0, np.int32)
-        """[instances] generation at the running episode's start. Replaced at a change, never overwritten."""
+        """[instances] generation at the running episode's start. Changes replace the array, never modify it."""
         self._seed = 0
         self._spawn_key: tuple[int, ...] = ()
         self._random: dict[tuple[str, int], np.random.Generator] = {}
@@ -73,7 +73,7 @@ class EpisodeParameters:
         self.values = _reader().validate_python(dict(message.parameters))
 
     def set_instances(self, num_envs: int) -> None:
-        """Set the number of instances; all count as begun under the current generation."""
+        """Set the number of instances; their episodes count as begun under the current generation."""
         self.begun = np.full(num_envs, self.generation, np.int32)
 
     def reseed(self, seed: int, *spawn_key: int) -> None:
@@ -101,7 +101,7 @@ class EpisodeParameters:
         return {name: sample(value, self._generator(name, value), count) for name, value in self.values.items()}
 
     def options(self, env_id: int) -> dict[str, float]:
-        """Draw for one instance, in the form of its `reset` options."""
+        """Draw one instance's parameters, in the form of `reset` options."""
         return {name: float(values[0]) for name, values in self.draw([env_id]).items()}
 
     def begin(self, env_ids: Instances) -> None:
@@ -193,13 +193,13 @@ def sample(value: ParameterValue, random: np.random.Generator, count: int) -> Fl
 
 
 def _from_ranges(intervals: Floats, random: np.random.Generator, count: int) -> Floats:
-    """Draw [count] values, uniform over intervals [i, 2]; if all are points, uniform over these."""
+    """Draw [count] values uniformly from intervals [i, 2]; if all are points, uniformly from these points."""
     ends = (intervals[:, 1] - intervals[:, 0]).cumsum()
     if not ends[-1]:
         points: Floats = intervals[random.integers(len(intervals), size=count), 0]
         return points
     along = random.random(count) * ends[-1]
-    which = np.minimum(ends.searchsorted(along, side="right"), len(ends) - 1)  # rounding may reach the last end
+    which = np.minimum(ends.searchsorted(along, side="right"), len(ends) - 1)  # rounding may reach the last end point
     least, greatest = intervals[which].T
     values: Floats = np.clip(greatest - (ends[which] - along), least, greatest)
     return values

@@ -45,7 +45,7 @@ class PolicyMapping:
     generation: int
     opponent: int
     learning_team: int | None
-    """The team that learns at the game's start, of several the one whose result counts; None without self-play."""
+    """The team that learns at the game's start; if several do, the one whose result counts; None without self-play."""
     players: dict[str, MappedPlayer] = field(default_factory=dict)
     learners: set[str] = field(default_factory=set)
     """Behaviour ids from whose steps the trainer learns."""
@@ -65,7 +65,7 @@ def no_behavior(behavior_name: str) -> bool:
 
 
 def no_brains(spec: BehaviorSpec) -> Sequence[BrainShare]:
-    """Return no brain for every behaviour."""
+    """Return no brains, for any behaviour."""
     return ()
 
 
@@ -75,8 +75,8 @@ class PolicyMappings:
     Args:
         make_policy: builds an acting policy for a behaviour spec; its weights come with the first update.
         has_self_play: returns True for a behaviour name if assignments determine its policies.
-        make_brains: makes a behaviour spec's brains, with their shares of the games: with self-play where its team is
-            an opponent, without it in all games.
+        make_brains: makes a behaviour spec's brains, with their shares of the games: with self-play, of those in which
+            its team is an opponent; without it, of all games.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class PolicyMappings:
         self._specs: dict[str, BehaviorSpec] = {}
         self._plain: dict[str, MappedPlayer] = {}
         self._fixed: dict[str, MappedPlayer] = {}
-        """The first brain of each behaviour id that never learns."""
+        """The first brain, for each behaviour id that never learns."""
         self._brains: dict[str, list[MappedPlayer]] = {}
         self._draws = BrainDraws()
         self._variants: dict[tuple[int, ...], PolicyMapping] = {}
@@ -99,7 +99,7 @@ class PolicyMappings:
         self._pending: Assignment | None = None
         self.current = PolicyMapping(0, -1, None)
         self.games: list[PolicyMapping] = []
-        """By environment instance: the mapping of its running game."""
+        """The mapping of each instance's running game."""
         self.turns = 0
         """Number of changes of the learning team so far."""
         self._mixed = False
@@ -118,7 +118,7 @@ class PolicyMappings:
 
     @property
     def names_players(self) -> bool:
-        """True if results name the players, and the return of each team."""
+        """True if results include the players and each team's return."""
         return False
 
     @property
@@ -131,7 +131,7 @@ class PolicyMappings:
 
         Args:
             num_envs: number of instances.
-            random: determines, in these games and later ones, which brains take part.
+            random: picks the brains that take part in these games and later ones.
         """
         if random is not None:
             self._draws.random = random
@@ -199,11 +199,11 @@ class PolicyMappings:
         return self.has_self_play(behavior_id) or not self.self_play
 
     def emits(self, behavior_id: str) -> bool:
-        """Return True if steps of a behaviour id leave the actor, and False if it is only decided for here."""
+        """Return True if a behaviour id's steps leave the actor, False if the actor only decides for it."""
         return True
 
     def emitted(self, specs: Mapping[str, BehaviorSpec]) -> Mapping[str, BehaviorSpec]:
-        """Return those of some specs, by behaviour id, whose steps leave the actor."""
+        """Return those of `specs`, by behaviour id, whose steps leave the actor."""
         return specs
 
     def learns(self, behavior_name: str) -> bool:
@@ -211,7 +211,7 @@ class PolicyMappings:
         return any(self._specs[behavior_id].name == behavior_name for behavior_id in self.current.learners)
 
     def newest_version(self, behavior_name: str) -> int:
-        """Return the version of a behaviour's learners; -1 if none of them learns or has a policy yet."""
+        """Return the newest version of a behaviour's learners; -1 if none of them learns or has a policy yet."""
         current = self.current
         return max(
             (current.players[i].version for i in current.learners if self._specs[i].name == behavior_name),
@@ -231,7 +231,7 @@ class PolicyMappings:
             self._mixed = any(mapping is not self.current for mapping in self.games)
 
     def rows_by_mapping(self, env_ids: NDArray[np.int32]) -> list[tuple[PolicyMapping, NDArray[np.intp] | None]]:
-        """Split the rows of a tick by mapping: (mapping, row indices), or one pair with None if all rows share it."""
+        """Split the rows of a tick by mapping: (mapping, row indices), or one pair with None if all rows share one."""
         if not self._mixed:
             return [(self.current, None)]
         if self._slots is None:
@@ -275,7 +275,7 @@ class PolicyMappings:
         return self.has_self_play(behavior_id) and behavior_team(behavior_id) == self.current.learning_team
 
     def _number_mappings(self) -> None:
-        """Number the current mapping, as 0, and those of running games, and note each instance's."""
+        """Number the mappings, 0 for the current one, then those of running games; note each instance's number."""
         distinct = {id(mapping): mapping for mapping in (self.current, *self.games)}
         numbers = {key: number for number, key in enumerate(distinct)}
         self._distinct = list(distinct.values())
@@ -359,7 +359,7 @@ class BrainDraws:
     team in a fifth of its games, rather than each member in a different fifth.
 
     Attributes:
-        random: the source of all chance.
+        random: the source of randomness.
     """
 
     def __init__(self) -> None:
@@ -372,7 +372,7 @@ class BrainDraws:
         return bool(self._teams)
 
     def add(self, spec: BehaviorSpec, shares: Sequence[float], *, differ: bool) -> None:
-        """Add the shares of a behaviour id's brains; `differ` is False if every draw means the same."""
+        """Add the shares of a behaviour id's brains; `differ` is False if every draw has the same effect."""
         self._shares[spec.behavior_id] = [*shares]
         if differ:
             self._teams = sorted({*self._teams, spec.team})

@@ -33,11 +33,11 @@ class AgentSteps:
     env_ids: NDArray[np.int32]
     """[n] instance within the group, 0 … num_envs-1."""
     episode_ids: NDArray[np.int64]
-    """[n] rising with each episode of the agent."""
+    """[n] increases with each of the agent's episodes."""
     observations: tuple[Array, ...]
     """[n, *shape] per observation spec, in its dtype."""
     rewards: NDArray[np.float32]
-    """[n] since the agent's previous decision; 0 in the first row of an episode."""
+    """[n] reward since the agent's previous decision; 0 in the first row of an episode."""
     ended: int
     terminated: NDArray[np.bool_]
     """[ended] true where the task itself ended the episode. Takes precedence over `truncated`."""
@@ -60,7 +60,7 @@ class AgentSteps:
     """[n] environment steps since the agent's previous decision, 0 in the first row of an episode; only if the spec has
     an `action_repeat`."""
     undiscounted: NDArray[np.float32] | None = None
-    """[n, 2] own and group's reward for the returns of episodes, if `rewards` and `group_rewards` are discounted;
+    """[n, 2] own and group's reward for episode returns, if `rewards` and `group_rewards` are discounted;
     otherwise None."""
 
 
@@ -104,13 +104,13 @@ class StepResult:
     """Instances that broke and that the group itself restarts: the episodes of their agents never end. New episodes may
     come with this tick or a later one. None for none."""
     closed: NDArray[np.int32] | None = None
-    """Instances that have closed in order and do not restart: their agents have no more rows. From `step`, those closed
+    """Instances that have closed normally and don't restart: their agents have no more rows. From `step`, those closed
     since the last tick; from `reset`, all. When the last one closes, the group raises `EnvironmentEnded` instead. None
     for none."""
 
     @property
     def gone(self) -> list[NDArray[np.int32]]:
-        """The non-empty ones of `lost` and `closed`."""
+        """Those of `lost` and `closed` that are not None."""
         return [env_ids for env_ids in (self.lost, self.closed) if env_ids is not None]
 
 

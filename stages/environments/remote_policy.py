@@ -45,7 +45,7 @@ class RemotePolicy:
     Args:
         behavior_id: the policy's behaviour id.
         memory_size, previous_action_size: those of the policy that decides.
-        alive: the policies of the behaviour id that play games, among them this one as long as it is used.
+        alive: the policies of the behaviour id that play games, including this one while it is used.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RemotePolicy:
         alive.add(self)
 
     def load(self, update: PolicyUpdate) -> None:
-        """Become this policy, whose weights are elsewhere, from the next question on."""
+        """Act as this policy from the next question on; its weights are in the other process."""
         self._named = (update.snapshot, update.version)
 
     def question(
@@ -101,10 +101,10 @@ class RemotePolicy:
 
 
 class RemotePolicies:
-    """Makes the policies of an actor that another process answers for.
+    """Makes an actor's policies for which another process answers.
 
     Args:
-        sizes: returns the memory size and the size of the previous action of a behaviour's policy.
+        sizes: returns the memory size and the previous-action size of a behaviour's policy.
     """
 
     def __init__(self, sizes: Callable[[BehaviorSpec], tuple[int, int]]) -> None:
@@ -112,5 +112,5 @@ class RemotePolicies:
         self._alive: dict[str, WeakSet[RemotePolicy]] = {}
 
     def __call__(self, spec: BehaviorSpec) -> RemotePolicy:
-        """Make a policy of a behaviour id."""
+        """Make a policy for a behaviour id."""
         return RemotePolicy(spec.behavior_id, *self._sizes(spec), self._alive.setdefault(spec.behavior_id, WeakSet()))

@@ -1,4 +1,4 @@
-"""Pictures of environments that draw themselves, by `render` of Gymnasium and PettingZoo."""
+"""Pictures of environments that draw themselves, from Gymnasium's and PettingZoo's `render`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPENGL = (
 
 
 def picture_of(env: Any, render: Callable[[], Any], name: str) -> NDArray[np.uint8]:
-    """Return the picture of an environment, RGB [height, width, 3].
+    """Return an environment's picture, RGB [height, width, 3].
 
     Args:
         env: the environment, which states its render mode.

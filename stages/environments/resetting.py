@@ -66,7 +66,7 @@ class _Reset:
 
 
 def taken_by(reset: Callable[..., Any]) -> Sequence[str]:
-    """The arguments that a `reset` takes; both if it has no signature, or takes any."""
+    """Return which of the arguments a `reset` takes; both if it has no signature, or takes any."""
     try:
         parameters = inspect.signature(reset).parameters
     except (TypeError, ValueError):

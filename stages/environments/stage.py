@@ -72,8 +72,8 @@ class EnvironmentStage(Source[StepBatch]):
         make_group: builds the group; called again for a restart.
         mappings: the policies of each game.
         first_agent_id: added to the group's agent ids, so that they are unique across actors.
-        deterministic: returns True for a behaviour name if its agents act by the mean and the most likely choice.
-        oracle: answers for policies in other processes, which `mappings` then has; None if all are here.
+        deterministic: returns True for a behaviour name if its agents take the mean action and the most likely choice.
+        oracle: answers for the policies in `mappings` that are in other processes; None if all are here.
         audience: observes the environments; None for no observer.
     """
 
@@ -126,7 +126,7 @@ class EnvironmentStage(Source[StepBatch]):
 
     @property
     def closed(self) -> NDArray[np.int32] | None:
-        """The instances that have closed in order at the last tick; None for none."""
+        """The instances that closed normally at the last tick; None for none."""
         return self._result.closed
 
     def start(self, context: StageContext) -> None:
@@ -239,7 +239,7 @@ class EnvironmentStage(Source[StepBatch]):
             await self.advance()
 
     def progress(self) -> int | None:
-        """Count ticks; None if the group itself reports what is late."""
+        """Count ticks; None if the group itself reports delays."""
         return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._tick
 
     def request_stop(self) -> None:
@@ -258,7 +258,7 @@ class EnvironmentStage(Source[StepBatch]):
         self.mappings.restart_games(env_ids)
 
     def _report(self) -> None:
-        """Report the environment's own numbers; those without a behaviour appear under the name of each."""
+        """Report the environment's own statistics; those without a behaviour appear under each behaviour's name."""
         own, common, report = self._result.behavior_statistics, self._result.statistics, self._context.statistics
         if not (own or common):
             return
@@ -368,7 +368,7 @@ class EnvironmentStage(Source[StepBatch]):
         return self._begun[steps.env_ids[: steps.ended]] if steps.parameters is None else steps.parameters
 
     def _frames_of(self, behavior_id: str, steps: AgentSteps) -> NDArray[np.int32] | None:
-        """Return the environment steps [n] since the agents' previous decisions; None if each action lasts one."""
+        """Return the environment steps [n] since the agents' previous decisions; None if each action lasts one step."""
         if (self._specs[behavior_id].action_repeat is None) != (steps.env_frames is None):
             raise StageError(
                 f"{behavior_id}: the environment's AgentSteps must have env_frames if and only if its BehaviorSpec has "

@@ -1,4 +1,4 @@
-"""The time of environments' steps, by number of instances: for choosing that number before a run.
+"""Measures how long environment steps take, by number of instances, to choose that number before a run.
 
 `pipeline/main/run_shape.py` measures it in a separate process, because it makes and steps environments.
 """
@@ -70,7 +70,7 @@ async def _measure(config: RunConfig, count: int) -> float:
 def random_actions(
     group: EnvironmentGroup, result: StepResult, random: np.random.Generator
 ) -> Mapping[str, ActionBatch]:
-    """Return uniform actions of all agents that decide, within their masks."""
+    """Return uniformly random actions for all agents that decide, within their masks."""
     return {
         behavior_id: uniform_actions(
             group.behavior_specs[behavior_id].actions, len(steps.agent_ids) - steps.ended, steps.action_masks, random

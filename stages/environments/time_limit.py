@@ -88,9 +88,9 @@ class _Ages:
         total = self._slots.total
         self._decisions = np.zeros(total, np.int64)
         self._cuts = np.zeros(total, np.int64)
-        """Truncations of the environment's episode so far."""
+        """Number of truncations so far in the environment's current episode."""
         self._episode_ids = np.zeros(total, np.int64)
-        """The environment's."""
+        """The environment's own episode ids."""
         self._env_ids = np.zeros(total, np.int64)
         self._generations = np.zeros(total, np.int32)
         """Generation of the environment parameters at the episode's start."""
@@ -124,7 +124,7 @@ class _Ages:
         return _cut(steps, numbers, after, over, begun)
 
     def drop(self, env_ids: NDArray[np.int32]) -> None:
-        """Forget the agents of some instances."""
+        """Forget the agents of the given instances."""
         used = self._slots.used()
         self._forget(used[np.isin(self._env_ids[used], env_ids)])
 
@@ -147,7 +147,7 @@ class _Ages:
 def _cut(
     steps: AgentSteps, before: Numbers, after: Numbers, over: NDArray[np.bool_], begun: NDArray[np.int32]
 ) -> AgentSteps:
-    """Put a truncated ending of the last episode before each decision whose episode is `over` ([d])."""
+    """Insert a truncated ending of the last episode before each decision whose episode is `over` ([d])."""
     ended, cut = steps.ended, steps.ended + over.nonzero()[0]
     rows = np.concatenate((np.arange(ended), cut, np.arange(ended, len(before))))
     fresh = np.concatenate((np.zeros(ended + len(cut), np.bool_), over))

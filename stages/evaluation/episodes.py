@@ -1,7 +1,7 @@
-"""The episodes of a behaviour id that count for its score, with their returns, lengths and results.
+"""The episodes that count for a behaviour id's score, with their returns, lengths and results.
 
-An episode counts or not from its start: counting the first ones to end would favour short ones, whose returns often
-differ.
+Whether an episode counts is decided at its start: counting the first to end would favour short episodes, whose returns
+often differ.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _FIRST_SLOTS = 64
 
 
 def equal_shares(total: int, parts: int) -> NDArray[np.int64]:
-    """[parts] whole numbers whose sum is the total, as equal as possible; larger ones come first."""
+    """Split `total` into `parts` integers that are as equal as possible, larger ones first."""
     return np.full(parts, total // parts) + (np.arange(parts) < total % parts)
 
 
 class CountedEpisodes:
-    """Counts the episodes of one behaviour id: in each instance a fixed share, the first ones to *begin*.
+    """Counts one behaviour id's episodes: a fixed share per instance, namely the first ones to *begin*.
 
     An episode that never ends does not count. A broken instance plays a replacement; other instances play the share of
     an instance that closed for good; an agent without a row for `PATIENCE` ticks gets no replacement.
@@ -40,7 +40,7 @@ class CountedEpisodes:
         self.last_rewards: list[float] = []
         """The agent's own and its group's reward of the last step; NaN for a truncated episode."""
         self.running_in = np.zeros(len(shares), np.int64)
-        """[instances] running episodes that count."""
+        """[instances] the number of running episodes that count."""
         self.unsettled = np.zeros(len(shares), np.bool_)
         """[instances] true from the start of an episode that counts until `settle`, or until one that does not
         count."""
@@ -57,9 +57,9 @@ class CountedEpisodes:
         self._decisions = np.zeros(0, np.int64)
         self._seen = np.zeros(0, np.int64)
         self._deciding: bytes | None = None
-        """The agents that decided at the last tick, usually the same as at the next; None if one of them has left."""
+        """The agents that decided at the last tick, usually the same as at the next; None if one has left."""
         self._where = np.zeros(0, np.int64)
-        """Their slots."""
+        """The slots of these agents."""
         self._tick = 0
 
     @property
@@ -80,7 +80,7 @@ class CountedEpisodes:
         self._tick += 1
         if closed is not None:
             self._share_anew({int(env_id) for env_id in closed})
-        if lost is not None:  # before the rows, which belong to the next episodes
+        if lost is not None:  # first, as the rows belong to the next episodes
             self.forget({int(env_id) for env_id in lost})
         if steps is not None:
             self._add_rows(steps)
@@ -88,7 +88,7 @@ class CountedEpisodes:
             self._forget_vanished()
 
     def forget(self, lost: set[int]) -> None:
-        """Forget the running episodes of instances, which play replacements."""
+        """Forget these instances' running episodes; the instances play replacements."""
         for agent, slot in [*self._slots.items()]:
             env_id = int(self._env_ids[slot])
             if env_id in lost:
@@ -96,7 +96,7 @@ class CountedEpisodes:
         self.unsettled[[*lost]] = False
 
     def _add_rows(self, steps: AgentSteps) -> None:
-        shared = steps.group_rewards  # otherwise the best policy of a group would be an egoistic one
+        shared = steps.group_rewards  # otherwise a selfish policy would score best in a group
         rewards = steps.rewards if shared is None else steps.rewards + shared
         counted = rewards if steps.undiscounted is None else steps.undiscounted.sum(axis=1)
         for row in range(steps.ended):

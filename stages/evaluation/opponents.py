@@ -1,7 +1,7 @@
-"""Players of an evaluation, and opponents: which players an evaluated policy meets.
+"""Players in an evaluation, and opponents: which players an evaluated policy meets.
 
 A player decides for the agents of one behaviour id, from the rows that need a decision. Opponents are the agents of
-other teams; if an environment has only one team, those of other behaviours. A policy's mates always act by their own
+other teams; if an environment has only one team, those of other behaviours. A policy's mates always use their own
 newest policies. `headrace.config.opponents` has the table of opponents.
 """
 
@@ -29,10 +29,10 @@ from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.protocol import ActingPolicy
 
 SEED = 20_261
-"""All policies play the same episodes with the same random numbers, so that their scores are comparable."""
+"""The seed of every evaluation: all policies play the same episodes, so that their scores are comparable."""
 
 Player = Callable[[AgentSteps], ActionBatch]
-"""The actions of the d agents that need a decision."""
+"""Returns actions for the d agents that need a decision."""
 
 
 class GreedyPlayer:
@@ -40,7 +40,7 @@ class GreedyPlayer:
 
     Args:
         policy: the policy or brain, with its weights.
-        spec: the behaviour id.
+        spec: the behaviour id's spec.
         seed: the seed of its random numbers.
     """
 
@@ -52,7 +52,7 @@ class GreedyPlayer:
         self._random = np.random.default_rng((*seed, zlib.crc32(spec.behavior_id.encode())))
 
     def load(self, update: PolicyUpdate) -> None:
-        """Act by these weights from the next decision on; memories stay."""
+        """Use these weights from the next decision onwards; memories are kept."""
         self._policy.load(update)
 
     def __call__(self, steps: AgentSteps) -> ActionBatch:
@@ -84,14 +84,14 @@ def uniform_player(spec: BehaviorSpec) -> Player:
 _KEY = ("evaluation", "opponents")
 
 PlayPolicy = Callable[[BehaviorSpec, PolicyUpdate | None], Player]
-"""Makes a player that plays a policy; None for a policy that is not known yet."""
+"""Makes a player for a policy; the policy is None if it is not known yet."""
 
 
 class EvaluationOpponents(Protocol):
-    """Gives the agents of each opponent behaviour id a player."""
+    """Makes the player for each opponent behaviour id."""
 
     everyone_counts: bool
-    """True if the evaluated policy plays for all teams simultaneously; False if for one team at a time."""
+    """True if the evaluated policy plays for all teams simultaneously; False if it plays for one team at a time."""
 
     def player(self, spec: BehaviorSpec, newest: PolicyUpdate | None, play: PlayPolicy) -> Player:
         """Make a player for one evaluation.
@@ -105,7 +105,7 @@ class EvaluationOpponents(Protocol):
 
 
 class SnapshotStore(Protocol):
-    """Keeps the opponents' policies, beyond the end of a run that is resumed."""
+    """Keeps the opponents' policies, even across a resume."""
 
     def read(self, behavior: str) -> PolicyUpdate | None:
         """Return the policy of a behaviour name; None if there is none."""
@@ -140,7 +140,7 @@ class SnapshotOpponents:
         self._kept: dict[str, PolicyUpdate] = {}
 
     def player(self, spec: BehaviorSpec, newest: PolicyUpdate | None, play: PlayPolicy) -> Player:
-        """Play the snapshot, and make it from the newest policy if there is none."""
+        """Play the snapshot; if there is none, the newest policy becomes the snapshot."""
         if spec.name not in self._kept:
             kept = self._store.read(spec.name)
             if kept is None and newest is not None:
@@ -195,7 +195,7 @@ def make_opponents(config: RunConfig, store: SnapshotStore) -> EvaluationOpponen
 
 
 def check_opponents(config: RunConfig) -> list[LoadError]:
-    """Find mistakes that would prevent the creation of the opponents, as far as possible without creating them."""
+    """Find mistakes that would prevent making the opponents, as far as possible without making them."""
     settings = config.evaluation
     if settings is None or settings.opponents in EVALUATION_OPPONENTS:
         return []
@@ -215,16 +215,16 @@ def _request(config: RunConfig, settings: EvaluationSettings) -> BrainRequest:
 
 
 class Seating:
-    """The players in some games of an evaluation; each is made when its behaviour id first appears.
+    """The players in one part of an evaluation; each is made when its behaviour id first appears.
 
     Args:
         policy: the evaluated policy, under its behaviour name.
-        own: the behaviour ids that it plays, all of one team or of all teams.
+        own: the behaviour ids that the policy plays, in one team or in all teams.
         specs: the environments' specs; may grow.
         newest: the newest policy of each behaviour name, if any.
         opponents: the opponents.
         make_policy: builds an acting policy.
-        on_unknown: called with a behaviour name that has no policy yet: its agents act at random.
+        on_unknown: called with each behaviour name that has no policy yet; its agents act at random.
         brain_of: returns the brain that always decides for a behaviour id, None for one that learns. It decides unless
             the opponents are other than the newest policies.
     """

@@ -1,6 +1,6 @@
-"""The scores of policies in play without training: what one actor counts, and the sum over actors for people.
+"""Scores of policies that play without training: what one actor counts, and the readable sum over all actors.
 
-A number of episodes counts for each behaviour and team, an equal share of each instance of each actor; see `episodes`.
+A fixed number of episodes counts per behaviour and team, shared equally by all instances of all actors (`episodes`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WITHOUT_END = 2**62
 
 
 class Played(NamedTuple):
-    """Episodes and games of a behaviour id, in the order of their ends; plain data for messages."""
+    """A behaviour id's episodes and games, in the order in which they ended; plain data for messages."""
 
     returns: Sequence[float]
     lengths: Sequence[int]
@@ -36,10 +36,10 @@ class ScoreKeeper:
     result, as in self-play's ratings, for behaviours with self-play.
 
     Args:
-        wanted: episodes of each behaviour id over all actors; None for no limit.
+        wanted: episodes per behaviour id over all actors; None for no limit.
         replica: number of the actor.
         replicas: number of actors.
-        competes: returns True for the name of a behaviour with self-play.
+        competes: returns True if the named behaviour has self-play.
         on_complete: called once, when all episodes that count have ended.
     """
 
@@ -64,7 +64,7 @@ class ScoreKeeper:
         self._results: dict[str, list[int]] = {}
 
     def begin(self, num_envs: int, result: StepResult) -> None:
-        """Begin with the result of a reset of all instances, which replay unfinished episodes."""
+        """Begin with the result of resetting all instances, which replay unfinished episodes."""
         self._num_envs = num_envs
         for counted in self._counted.values():
             counted.forget({*range(num_envs)})
@@ -108,7 +108,7 @@ class ScoreKeeper:
         return equal_shares(self._wanted, self._replicas * self._num_envs)[first : first + self._num_envs]
 
     def _is_complete(self, counted: CountedEpisodes) -> bool:
-        """True once no game of a counted episode, whose result counts, is still running."""
+        """True once all counted episodes have ended, including the games whose results they need."""
         return counted.complete and not (self._declares and counted.unsettled.any())
 
     def _add_games(self, games: GameResults) -> None:
@@ -126,7 +126,7 @@ class ScoreKeeper:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of a behaviour id: over its agents' episodes, and over its games where teams play each other."""
+    """A behaviour id's score: over its agents' episodes, and over its games if teams play each other."""
 
     episodes: int
     mean: float
@@ -140,13 +140,13 @@ class Score:
     shortest: int
     longest: int
     won: int = 0
-    """Games."""
+    """Number of games won."""
     drawn: int = 0
     lost: int = 0
     rating: float | None = None
-    """ELO of the policy at the end of its training, with self-play."""
+    """The policy's ELO at the end of training with self-play; None otherwise."""
     returns: tuple[float, ...] = ()
-    """The return of each episode, where their number was fixed in advance."""
+    """Each episode's return, if the number of episodes was fixed in advance."""
     lengths: tuple[int, ...] = ()
 
     @property
@@ -192,7 +192,7 @@ class ScoreSums:
         """Add other episodes and games."""
         count = self._count + other._count
         if count:
-            # Chan, Golub and LeVeque 1983, eq. 2.1: squared deviations of two samples together.
+            # Chan, Golub and LeVeque 1983, eq. 2.1: the squared deviations of two combined samples.
             gap = other._mean - self._mean
             self._squares += other._squares + gap * gap * self._count * other._count / count
             self._mean += gap * other._count / count
@@ -205,7 +205,7 @@ class ScoreSums:
         self._results = [a + b for a, b in zip(self._results, other._results, strict=True)]
 
     def score(self, rating: float | None) -> Score | None:
-        """Return the score; None without an episode."""
+        """Return the score; None if there is no episode."""
         if not self._count:
             return None
         won, drawn, lost = self._results
@@ -227,7 +227,7 @@ class ScoreSums:
 
 
 def score_table(scores: Mapping[str, Score]) -> str:
-    """Return scores as a table in words, a line for each behaviour id."""
+    """Return scores as a text table, one line per behaviour id."""
     games = any(score.games for score in scores.values())
     rated = any(score.rating is not None for score in scores.values())
     heading = ["behaviour", "episodes", "mean return ± SD", "min", "max", "length (min to max)"]

@@ -23,9 +23,9 @@ class EvaluationResult:
 
     policy: PolicyUpdate
     spec: BehaviorSpec
-    """The first of its behaviour ids."""
+    """The spec of the first of its behaviour ids."""
     mean: float
-    """Mean undiscounted return, own and group's rewards."""
+    """Mean undiscounted return, including group rewards."""
     deviation: float
     """Standard deviation of the returns, as a population."""
     lowest: float
@@ -33,14 +33,14 @@ class EvaluationResult:
     highest: float
     """The largest return."""
     length: float
-    """Mean number of decisions of an episode."""
+    """Mean number of decisions per episode."""
     episodes: int
     best: bool
     """True if better than all earlier scores of its behaviour."""
     shortest: int
-    """Decisions of the shortest episode."""
+    """Number of decisions in the shortest episode."""
     longest: int
-    """Decisions of the longest episode."""
+    """Number of decisions in the longest episode."""
 
 
 class EvaluationStage(Stage[PolicyUpdate, None]):
@@ -56,7 +56,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         opponents: the policies' opponents.
         every: trainer steps between two evaluations of a behaviour.
         episodes: episodes per evaluation.
-        report: called with each result; returns False if a best policy could not be saved, which then is not the best.
+        report: called with each result; returns False if a best policy could not be saved and so does not count.
         best: the best scores so far by behaviour name, in a resumed run.
         before_reset: called before the environments are reset, with the seed.
         brain_of: returns the brain that always decides for a behaviour id, None for one that learns.
@@ -99,7 +99,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         self._group = self._make_group()
 
     def stop(self) -> Awaitable[None] | None:
-        """Close them."""
+        """Close the environments."""
         return self._group.close() if self._group is not None else None
 
     def progress(self) -> int | None:
@@ -107,7 +107,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._ticks
 
     async def process(self, item: PolicyUpdate) -> AsyncIterator[None]:
-        """Play the policy, which comes under its behaviour name, if an evaluation is due."""
+        """Play the policy, addressed to its behaviour name, if an evaluation is due."""
         name = item.behavior_id
         self._newest[name] = item.copy()
         if item.step >= self._due.get(name, self._every):
@@ -116,7 +116,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         yield
 
     async def finish(self) -> AsyncIterator[None]:
-        """Play the last policies that are not yet played, so that a short run has a best one too."""
+        """Play the last policies that are not yet played, so that even a short run has a best policy."""
         for name, policy in self._newest.items():
             if policy.version and policy.step != self._played.get(name):
                 await self._evaluate(name)

@@ -1,6 +1,6 @@
 """A tournament: every entrant plays every other in one group of environments, on both sides.
 
-As with episodes, which games of a pair count is fixed at their start: the first ones of each instance.
+As with episodes, whether a game counts is decided at its start: each instance's first games count.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from headrace.stages.evaluation.episodes import equal_shares
 from headrace.stages.evaluation.opponents import Player
 
 MakePlayer = Callable[[int, BehaviorSpec, Sequence[int]], Player]
-"""Makes the player of an entrant, by number, for a behaviour id, with a seed for its random numbers."""
+"""(entrant's number, spec, seed) → that entrant's player for a behaviour id."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairResult:
-    """The games of two entrants in which `first` was on the lower team."""
+    """The results of two entrants' games in which `first` was on the lower team."""
 
     first: int
     second: int
     won: int
-    """By `first`."""
+    """Games that `first` won."""
     drawn: int
     lost: int
 
 
 @dataclass(slots=True)
 class Tournament:
-    """Games of every entrant against every other.
+    """Plays games between every pair of entrants.
 
     Args:
         group: the environments, with two teams and declared results of games.
         entrants: number of entrants.
-        games: games of each pair; in half of them, and the odd one, the earlier entrant is on the lower team.
+        games: games per pair; in half of them, and in any odd one, the earlier entrant is on the lower team.
         make: makes players.
         seed: the environments' seed for each pair and side, so that all play from the same starts.
         before_reset: called before the environments are reset, with the seed.
@@ -88,7 +88,7 @@ class Tournament:
         return await settled(self.group.reset(self.seed))
 
     async def _play_side(self, pair: tuple[int, int], games: int) -> None:
-        """Play some games with the first of a pair on the lower team."""
+        """Play games with the pair's first entrant on the lower team."""
         result, self._started = self._started or await self._reset(), None
         specs = self.group.behavior_specs
         lower = min(map(behavior_team, specs))
@@ -109,7 +109,7 @@ class Tournament:
 
 
 class CountedGames:
-    """Counts the results of games, the first ones of each instance.
+    """Counts the results of each instance's first games.
 
     A game that is cut short, for example by a time limit, is drawn.
 
@@ -164,7 +164,7 @@ class CountedGames:
 
 
 def matrix(results: Sequence[PairResult], entrants: int) -> NDArray[np.int64]:
-    """[P, P, 3] the games that the row's entrant won, drew and lost against the column's."""
+    """Return [P, P, 3]: the games that the row's entrant won, drew and lost against the column's."""
     counts = np.zeros((entrants, entrants, 3), np.int64)
     for each in results:
         counts[each.first, each.second] += (each.won, each.drawn, each.lost)
@@ -173,7 +173,7 @@ def matrix(results: Sequence[PairResult], entrants: int) -> NDArray[np.int64]:
 
 
 def single_games(results: Sequence[PairResult]) -> Iterator[tuple[int, int, float]]:
-    """Yield (first, second, points of the first) of each game."""
+    """Yield (first, second, first's points) for each game."""
     for each in results:
         for count, points in ((each.won, 1.0), (each.drawn, 0.5), (each.lost, 0.0)):
             yield from itertools.repeat((each.first, each.second, points), count)

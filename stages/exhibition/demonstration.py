@@ -20,7 +20,7 @@ from headrace.stages.environments.protocol import AgentSteps
 EDGE = "agent_processor"
 """The edge whose recordings have the same format."""
 _LONGEST = 64
-"""Steps of a trajectory, which a killed process loses; readers join the pieces of an episode."""
+"""Maximum steps per trajectory, the most that a killed process loses; readers join an episode's pieces."""
 
 
 class Demonstration:
@@ -45,7 +45,7 @@ class Demonstration:
         self._writer = StreamWriter(path, header)
         self._tick = 0
         self.steps = 0
-        """Decisions so far."""
+        """The number of decisions so far."""
 
     @property
     def path(self) -> Path:
@@ -53,7 +53,7 @@ class Demonstration:
         return self._writer.path
 
     def add(self, steps: AgentSteps, actions: ActionBatch, agent: int) -> None:
-        """Add what happened to the agent at a tick, and the decision for it.
+        """Add the agent's rows at a tick, and the decision made for it.
 
         Args:
             steps: the rows of its behaviour id.

@@ -1,4 +1,4 @@
-"""Film: pictures of one instance of a group, taken during its steps."""
+"""Video: frames of one instance in a group, captured during its steps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from headrace.stages.errors import StageError
 from headrace.stages.games.scene import Display, Drawn
 
 USUAL_FPS = 30.0
-"""The default pace, for environments that state none."""
+"""The default frame rate, for environments that state none."""
 _QUALITY = 88
-"""Quality of JPEG: a lower one blurs the edges of flat colours, which games' pictures have."""
+"""JPEG quality: lower values blur the edges of the flat colours that games use."""
 _MOST_WAITING = 64
-"""The most pictures of a step."""
+"""The most pictures kept per step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Picture:
 
     shapes: list[Any] | None = None
     image: bytes = b""
-    """JPEG."""
+    """The image as JPEG."""
     pixels: NDArray[np.uint8] | None = None
-    """The image itself, RGB [height, width, 3], for uncompressed films."""
+    """The image itself, RGB [height, width, 3], for uncompressed video."""
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, by behaviour id."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """The top of the agent that a person plays, by behaviour id."""
+    """Coordinates of the top of the agent that a person plays, by behaviour id."""
 
 
 @runtime_checkable
@@ -45,7 +45,7 @@ class Rendering(Protocol):
     """A group whose instances render themselves."""
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
-        """An RGB image [height, width, 3]."""
+        """Return an RGB image [height, width, 3]."""
         ...
 
 
@@ -71,7 +71,7 @@ class WatchedGroup:
     def _then(
         self, result: StepResult | Awaitable[StepResult], follow: Callable[[StepResult], None]
     ) -> StepResult | Awaitable[StepResult]:
-        """Return a result, and make a call once it is there."""
+        """Return the result, and make a call once it is available."""
         if inspect.isawaitable(result):
             return self._later(result, follow)
         self.behavior_specs = self._group.behavior_specs
@@ -85,11 +85,11 @@ class WatchedGroup:
 
 
 class FilmedGroup(WatchedGroup):
-    """A group that films each environment step; its wrappers may hold an action for several.
+    """A group that records each environment step; wrappers around it may hold an action for several steps.
 
     Args:
         group: a `Drawn` or `Rendering` one; it is closed with this one.
-        raw: whether images stay as they are, instead of JPEG.
+        raw: whether images stay uncompressed instead of becoming JPEG.
     """
 
     def __init__(self, group: EnvironmentGroup, raw: bool = False) -> None:
@@ -108,19 +108,19 @@ class FilmedGroup(WatchedGroup):
 
     @property
     def sides(self) -> Mapping[str, str]:
-        """People's names of sides, by behaviour id: the id's own, or an agent's."""
+        """The sides' names to show, by behaviour id: the id's own, or an agent's."""
         stated = getattr(self._group, "metadata", {}).get("sides")
         return self.display.sides if self.display is not None else stated if isinstance(stated, Mapping) else {}
 
     @property
     def agents(self) -> Mapping[str, Sequence[str]]:
-        """The agents of each behaviour id now; empty where agents have no names."""
+        """The names of each behaviour id's current agents; empty if agents have no names."""
         agents = getattr(self._group, "agents", None)
         return agents if isinstance(agents, Mapping) else {}
 
     @property
     def score(self) -> Mapping[str, int]:
-        """Points in the running game, by behaviour id; empty without points."""
+        """Points in the running game, by behaviour id; empty for games without points."""
         score: Mapping[str, int] = {} if self.display is None else self._group.scene(0).score
         return score
 
@@ -134,12 +134,12 @@ class FilmedGroup(WatchedGroup):
         return self._then(self._group.step(actions), self._expose if self.display is None else _pass_on)
 
     def take(self) -> list[Picture]:
-        """Return the pictures since the last call."""
+        """Return the pictures taken since the last call."""
         taken, self._waiting = self._waiting, []
         return taken
 
     def now(self) -> Picture:
-        """Return a picture of the present state."""
+        """Return a picture of the current state."""
         if self.display is None:
             image = self._group.render(0)
             return Picture(pixels=np.array(image)) if self._raw else Picture(image=encode(image))
@@ -156,7 +156,7 @@ def _pass_on(_: StepResult) -> None:
 
 
 def frames_per_second(group: Any) -> float:
-    """Return the pace that an environment states in its metadata (`render_fps`)."""
+    """Return the frame rate that an environment states in its metadata (`render_fps`)."""
     stated = getattr(group, "metadata", {}).get("render_fps")
     return float(stated) if isinstance(stated, int | float) and 0 < stated <= 1000 else USUAL_FPS
 
@@ -176,7 +176,7 @@ _IMAGE_RANK = 3
 
 
 class ObservationPictures(WatchedGroup):
-    """A group of one instance whose picture is the newest image among an agent's observations.
+    """A group with one instance, shown as the newest image among an agent's observations.
 
     Args:
         group: the group; it is closed with this one.

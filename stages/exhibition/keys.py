@@ -1,4 +1,4 @@
-"""Keys: the ones that a person holds, and their meaning as an agent's action."""
+"""Keys that a person holds, and their meaning as an agent's action."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.errors import StageError
 
 _ARROWS = ("ArrowLeft", "ArrowRight"), ("ArrowDown", "ArrowUp"), ("a", "d"), ("s", "w")
-"""Keys for less and more of the first continuous actions."""
+"""(decrease, increase) keys for the first continuous actions."""
 _DIGITS = "1234567890"
 _TOGETHER = "+"
 """Joins keys that are pressed together."""
@@ -48,7 +48,7 @@ def choosable(spec: BehaviorSpec) -> ActionSpec:
 
 
 def default_keys(actions: ActionSpec, masked: bool = False) -> KeyMapSettings:
-    """Return arrows for continuous actions, arrows for a choice between two, digits for a choice among more.
+    """Return arrow keys for continuous actions and for branches with two choices, digits for larger branches.
 
     An environment with masks is usually a board game: the game waits, if each choice has a key.
     """
@@ -162,7 +162,7 @@ class HeldKeys:
         """Receive a message.
 
         Args:
-            number: rises with each message of a person; one that is not newer than the last one is ignored.
+            number: increases with each of a person's messages; messages not newer than the last are ignored.
             held: all keys that are held now.
         """
         if number <= self._number:
@@ -175,7 +175,7 @@ class HeldKeys:
 
     @property
     def there(self) -> bool:
-        """False if the person has gone, or the connection is lost."""
+        """True unless the person has left or the connection is lost."""
         return self._clock() - self._heard < AWAY_S
 
     @property

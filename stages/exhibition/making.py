@@ -1,4 +1,4 @@
-"""Makes the one instance of a run's environments that people see: in a film, on the page, or in its own window.
+"""Makes the one environment instance that people see: in a video, on the live page, or in its own window.
 
 Every run that trains is shown, or refused by name: `why_not_shown` refuses before anything is made,
 `make_shown_group` if only the environment itself can tell.
@@ -34,11 +34,11 @@ def why_not_shown(config: RunConfig) -> str:
 
 
 def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[EnvironmentGroup, FilmedGroup]:
-    """Make one instance with a film: the group to step, and the film.
+    """Make one instance with its video: the group to step, and the group that records it.
 
     Args:
         request: the environments.
-        raw: whether images stay as they are, instead of JPEG.
+        raw: whether images stay uncompressed instead of becoming JPEG.
 
     Raises:
         StageError: if the environments can't be shown.
@@ -74,7 +74,7 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
 
 
 def _played_in(made: EnvironmentRequest | EnvironmentGroup) -> list[tuple[Any, ...]]:
-    """Return what policies see and do, which is known after a reset."""
+    """Return what policies see and do, known only after a reset."""
     if isinstance(made, EnvironmentRequest):
         with closing(make_group(made)) as group:
             return _played_in(group)
@@ -95,7 +95,7 @@ def _may_act_vectorised(config: RunConfig) -> bool:
 
 
 def _with_one(config: RunConfig) -> dict[str, Any]:
-    """The configuration with one instance, as plain data."""
+    """Return the configuration with one instance, as plain data."""
     plain = config.to_plain()
     plain["environment"]["num_envs"] = 1
     return plain
@@ -132,7 +132,7 @@ def for_one_window(config: RunConfig) -> RunConfig:
 
 
 def _drawing(config: RunConfig, plain: dict[str, Any], render_mode: str) -> RunConfig:
-    """Return the configuration with single environments, which get the render mode if they take one."""
+    """Return the configuration with single environments, and with this render mode if they accept one."""
     section: dict[str, Any] = plain["environment"]
     options: dict[str, Any] = {**section.get("options", {})}
     if section["kind"] == "gymnasium" and section.get("id"):
@@ -162,10 +162,10 @@ def _plays_stacked_frames(config: RunConfig) -> bool:
 def for_one_film(config: RunConfig) -> RunConfig:
     """Return the configuration with one actor and one instance, which `make_shown_group` can film.
 
-    The folder of the films is absolute, because the actor may run in another folder.
+    The videos' folder is absolute, because the actor may run in another folder.
 
     Raises:
-        StageError: if its environments give no pictures.
+        StageError: if its environments provide no images.
     """
     if refused := why_not_shown(config):
         raise StageError(refused)
@@ -176,7 +176,7 @@ def for_one_film(config: RunConfig) -> RunConfig:
 
 
 def _with_one_actor(config: RunConfig) -> dict[str, Any]:
-    """The configuration with one instance in one actor, as plain data."""
+    """Return the configuration with one instance in one actor, as plain data."""
     plain = _with_one(config)
     plain["pipeline"]["hosts"]["actors"]["replicas"] = 1
     return plain

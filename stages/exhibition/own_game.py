@@ -1,4 +1,4 @@
-"""The run's own game: its only instance, at a pace for people, who may play and for whom it waits.
+"""The run's own game: its only instance, stepped at a human pace; people may play, and the game waits for them.
 
 A seat is a person's place in the game; its brain decides by the keys that the person presses.
 """
@@ -29,7 +29,7 @@ Masks = NDArray[np.bool_] | None
 
 
 class Seats:
-    """The people at the behaviour ids, and the keys that they press.
+    """The people who play for behaviour ids, and the keys that they press.
 
     Args:
         is_seat: returns whether a person decides for a behaviour id.
@@ -47,7 +47,7 @@ class Seats:
         self.paused = False
         """True while a person pauses the game."""
         self.speed = 1.0
-        """1: the game's own speed."""
+        """Relative speed; 1 is the game's own."""
         self.changed = asyncio.Event()
         """Set when the state may have changed; each waiter clears it before its check."""
         self._keys = keys
@@ -163,7 +163,7 @@ KEY = "key"
 
 
 class OwnGame:
-    """A group that withholds its rows until all people who must decide on them are present.
+    """A group that withholds its rows until everyone who must decide on them is present.
 
     Meanwhile its ticks are empty: there is one whenever `Seats.changed` is set, so that the actor handles messages
     while it waits for people, as it does between any two ticks.
@@ -173,7 +173,7 @@ class OwnGame:
         film: the source of its pictures.
         seats: the people.
         show: called with each picture.
-        tell: called when the wait begins or ends, with its reason (`paused`, `key` or behaviour ids), or nothing.
+        tell: called when a wait begins, with its reason (`paused`, `key` or behaviour ids), or ends (empty).
         clock: seconds on a monotonic clock.
         sleep: waits.
     """

@@ -1,4 +1,4 @@
-"""The projector: shows the pictures of a game, each at its time, and pauses at points and ends.
+"""The projector: shows a game's pictures at the right times, and pauses when a point is scored or a game ends.
 
 `Standings` count how the shown games ended.
 """
@@ -24,7 +24,7 @@ class Standings:
         self.games = 0
         """Games, or episodes, that have ended."""
         self.returns: dict[str, float] = {}
-        """Return of the last episode, the mean over agents, by behaviour id."""
+        """The last episode's return, averaged over agents, by behaviour id."""
         self._running: dict[int, float] = {}
 
     def add(self, result: StepResult, ids: Mapping[str, Any]) -> tuple[bool, str]:
@@ -60,16 +60,16 @@ class Standings:
 
 
 FASTEST_S = 0.019
-"""The least number of seconds between two pictures; a higher pace skips some."""
+"""The minimum number of seconds between two pictures; at a higher pace some are skipped."""
 COUNT_DOWN = 3
 COUNT_S = 0.6
 """Seconds per number of the countdown to a person's game."""
 ROUND_S = 0.9
-"""Seconds of pause at a point; people get as long again to prepare."""
+"""Seconds of pause after a point; people get the same time again to prepare."""
 GAME_S = 2.0
 """Seconds of pause at the end of a game."""
 _LATE_S = 0.3
-"""Seconds of lateness after which the schedule restarts instead of catching up."""
+"""Delay in seconds after which the schedule restarts instead of catching up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Shown:
 
 
 class Projector:
-    """Shows one game at its own pace: a step lasts until its last picture was visible for its time.
+    """Shows one game at its own pace: a step lasts until its last picture has been shown long enough.
 
     Args:
         film: the source of pictures.
@@ -111,7 +111,7 @@ class Projector:
         self._shown_at = -1.0
 
     def begin(self) -> None:
-        """Restart the schedule now: earlier time did not belong to the game."""
+        """Restart the schedule now: time before this is not game time."""
         self._due = self._clock()
 
     async def follow(

@@ -1,6 +1,6 @@
-"""Records the games of one instance during play: a film of each, in its own file.
+"""Records the games of one instance during play: one video per game, each in its own file.
 
-Films are mp4 (H.264) by PyAV, the extra `video`; without it, short and small GIFs by Pillow.
+Videos are mp4 (H.264), written by PyAV (the extra `video`); without it, short and small GIFs by Pillow.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Pixels = NDArray[np.uint8]
 """An RGB image [height, width, 3]."""
 
 GIF_S = 20.0
-"""Seconds of film in a GIF, which is in memory until it is written."""
+"""Maximum length of a GIF in seconds; it is held in memory until written."""
 GIF_FPS = 25.0
-"""The most pictures per second of a GIF; browsers show few more."""
+"""Maximum frame rate of a GIF; browsers show hardly more."""
 GIF_WIDTH = 400
-"""Pixels."""
+"""Maximum width of a GIF in pixels."""
 _LOOKED_AT = 16
 """Number of pictures that determine a GIF's colours."""
 _CODECS = ("libx264", "libopenh264", "mpeg4")
@@ -45,7 +45,7 @@ _UNFINISHED = ".part"
 
 
 class VideoFile(Protocol):
-    """A film in progress; its file exists once it is closed."""
+    """A video being written; its file exists once it is closed."""
 
     path: Path
 
@@ -59,7 +59,7 @@ class VideoFile(Protocol):
 
 
 def open_video(path: Path, fps: float) -> VideoFile:
-    """Begin a film, as mp4 with the extra `video`, otherwise as GIF.
+    """Begin a video: mp4 with the extra `video`, otherwise a GIF.
 
     Args:
         path: the file without its suffix.
@@ -78,7 +78,7 @@ def makes_mp4() -> bool:
 
 
 class Mp4File:
-    """A film as mp4.
+    """A video as mp4.
 
     Args:
         path: the file without its suffix.
@@ -98,7 +98,7 @@ class Mp4File:
         self._size: tuple[int, int] | None = None
 
     def add(self, image: Pixels) -> None:
-        """Add a picture; one of another size than the first is scaled to it."""
+        """Add a picture, scaled to the first one's size if necessary."""
         if self._size is None:
             self._size = image.shape[1] + image.shape[1] % 2, image.shape[0] + image.shape[0] % 2
             self._stream.width, self._stream.height = self._size
@@ -107,7 +107,7 @@ class Mp4File:
         self._put(self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24"))
 
     def close(self) -> None:
-        """Finish the file; a film without pictures leaves no file."""
+        """Finish the file; a video without pictures leaves no file."""
         if self._size is not None:
             self._put(None)
         self._container.close()
@@ -122,7 +122,7 @@ class Mp4File:
 
 
 class GifFile:
-    """A film as GIF: its first seconds.
+    """A video's first seconds as a GIF.
 
     Args:
         path: the file without its suffix.
@@ -140,7 +140,7 @@ class GifFile:
         """RGB, compressed: games' pictures have flat colours."""
 
     def add(self, image: Pixels) -> None:
-        """Add a picture, if the film keeps it."""
+        """Add a picture, unless the GIF skips it."""
         if self._added % self._every == 0 and len(self._pictures) < self._most:
             picture = Image.fromarray(image)
             if not self._pictures:
@@ -152,7 +152,7 @@ class GifFile:
         self._added += 1
 
     def close(self) -> None:
-        """Write the file; a film without pictures leaves no file."""
+        """Write the file; a video without pictures leaves no file."""
         if not self._pictures:
             return
         # One palette, from pictures throughout, and no dithering: static parts stay equal, and take no space.
@@ -174,13 +174,13 @@ log = logging.getLogger(__name__)
 
 
 class GameRecorder:
-    """Makes environments that film each game to its own file.
+    """Makes environments that record each game to its own video file.
 
     Args:
         request: the environments.
-        folder: the films' folder.
-        name: the prefix of the films' names.
-        most: the most games to film; None for all.
+        folder: the videos' folder.
+        name: the prefix of the videos' names.
+        most: the most games to record; None for all.
     """
 
     def __init__(self, request: EnvironmentRequest, folder: Path, name: str, most: int | None) -> None:
@@ -194,7 +194,7 @@ class GameRecorder:
         """Make the environments; called again after they break.
 
         Raises:
-            StageError: if the environments can't be filmed.
+            StageError: if the environments can't be recorded.
             BrokenEnvironmentError: if an environment fails while it is made.
         """
         if not self._games and not makes_mp4():
@@ -205,7 +205,7 @@ class GameRecorder:
         return RecordedGroup(group, film, self._open)
 
     def _open(self, fps: float) -> VideoFile | None:
-        """Begin the film of another game; None if there are enough."""
+        """Begin another game's video; None if there are enough."""
         if self._games == self._most:
             return None
         self._games += 1
@@ -216,12 +216,12 @@ class GameRecorder:
 
 
 class RecordedGroup(WatchedGroup):
-    """A group of one instance that writes its games to files.
+    """A group with one instance that writes its games to video files.
 
     Args:
         group: the group; it is closed with this one.
         film: its pictures.
-        open_file: begins a game's film at a number of pictures per second; returns None for a game without one.
+        open_file: begins a game's video, given the frame rate; returns None if this game is not recorded.
     """
 
     def __init__(
@@ -235,15 +235,15 @@ class RecordedGroup(WatchedGroup):
         self._scenes: SceneImages | None = None
 
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
-        """Reset, and begin a film."""
+        """Reset, and begin a video."""
         return self._then(self._group.reset(seed), self._begin)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
-        """Step, and add the pictures to the film; the end of a game begins another one."""
+        """Step, and add the pictures to the video; when a game ends, begin the next video."""
         return self._then(self._group.step(actions), self._go_on)
 
     def close(self) -> Awaitable[None] | None:
-        """Finish the film, and close the group."""
+        """Finish the video, and close the group."""
         try:
             self._finish()
         finally:

@@ -1,7 +1,7 @@
 """The show: steps one instance at the game's own pace, and shows a picture of each moment; and its cast of players.
 
 The newest policy, a snapshot, a scripted player or random choice plays a part; a person may take over one of its
-agents. The part's own player keeps playing the others, and that agent too when the person has gone.
+agents. The part's own player keeps playing the others, and takes that agent back when the person leaves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.stages.exhibition.projector import Projector, Shown, Standings
 
 NEWEST = "newest"
 _MISSED = 100
-"""Decisions of its mates after which the person gets another agent in place of a vanished one."""
+"""If the person's agent vanishes, the number of its mates' decisions after which the person gets another agent."""
 
 
 class Players(Protocol):
@@ -34,10 +34,10 @@ class Players(Protocol):
         ...
 
     def make(self, spec: BehaviorSpec, name: str) -> Player | None:
-        """A player; None for the newest policy of a behaviour that has none yet.
+        """Make a player; return None for the newest policy of a behaviour that has none yet.
 
         Raises:
-            StageError: if there is none of this name, or it can't play.
+            StageError: if there is no player with this name, or it can't play.
         """
         ...
 
@@ -71,7 +71,7 @@ class Cast:
         self._keys = keys
         self._clock = clock
         self.trouble = ""
-        """Why the last chosen player does not play."""
+        """Why the player chosen last does not play."""
         self._parts: dict[str, Casting] = {}
         self._players: dict[str, tuple[str, Player]] = {}
         self._persons: dict[str, Person] = {}
@@ -166,7 +166,7 @@ class Person:
         self._missed = 0
 
     def row(self, agents: list[int]) -> int | None:
-        """Return the row of the person's agent among those that need a decision; None without one."""
+        """Return the row of the person's agent among those that need a decision; None if it is not among them."""
         if self.agent is None and agents:
             self.agent = min(agents)
         if self.agent in agents:
@@ -179,7 +179,7 @@ class Person:
 
 
 _WAIT_S = 0.1
-"""Seconds between two checks whether a person has gone, while the game waits for a key."""
+"""Seconds between checks for whether the person has left, while the game waits for a key."""
 
 
 class Show:
@@ -188,7 +188,7 @@ class Show:
     Args:
         group: one instance, to be stepped.
         film: the source of its pictures.
-        cast: decides.
+        cast: the players, who decide.
         show: called with each picture.
         played: called with each tick's rows and their actions.
         clock: seconds on a monotonic clock.
@@ -226,7 +226,7 @@ class Show:
         return self._projector.standings
 
     def restart(self) -> None:
-        """Begin a new game at 0 : 0: the players have changed."""
+        """Begin a new game, with the standings at zero, as the players have changed."""
         self._restart = True
 
     async def run(self, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Scenes of built-in games as images, drawn with Pillow as the live page draws them."""
+"""Renders built-in games' scenes to images with Pillow, matching the live page."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _OVERSAMPLING = 2
 
 
 class SceneImages:
-    """Draws the scenes of a game, each in front of the fixed parts.
+    """Draws a game's scenes in front of its fixed parts.
 
     Args:
         display: the fixed parts.
-        width: width of an image in pixels; smaller if the image would be higher than that.
+        width: image width in pixels; reduced if the image would be taller than that.
     """
 
     def __init__(self, display: Display, width: int = WIDTH) -> None:

@@ -1,4 +1,4 @@
-"""The table of built-in games, and the maker of one from the `environment` section."""
+"""The table of built-in games, and making one from the `environment` section."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUILTIN_GAMES: Mapping[str, str] = {
 
 
 def make_game_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
-    """Make the group of a built-in game; raises as `factory.make_group`."""
+    """Make a built-in game's group; raises like `factory.make_group`."""
     settings = request.settings
     make, name = _find_game(request.config), f"built-in game {settings.id!r}"
     offered = {"num_envs": settings.num_envs, "behavior": settings.behavior or ""}

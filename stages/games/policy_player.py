@@ -12,9 +12,9 @@ from headrace.stages.policy.protocol import ActingPolicy
 
 
 class PolicyPlayer:
-    """Acts by a policy, with its own random numbers.
+    """Acts with a policy and its own random generator.
 
-    It keeps the memories of a recurrent policy by row: a row is the same agent until `forget` is called.
+    It keeps a recurrent policy's memories by row: a row is the same agent until `forget` is called.
 
     Args:
         policy: the policy.

@@ -1,6 +1,6 @@
-"""Scenes: the look of a built-in game, as a few shapes in the game's own units, to be drawn in any size.
+"""Scenes: the look of a built-in game, as a few shapes in the game's own units, which can be drawn at any size.
 
-A shape is a list of plain data, ready to be sent. Points are x, y with y upwards; colours are as in CSS.
+A shape is a list of plain data, ready to be sent. Points are (x, y) with y pointing up; colours are as in CSS.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Scene:
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, by behaviour id; empty for a game without points."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """By behaviour id: the top of its first agent, the one that a person plays; empty where agents have no place."""
+    """By behaviour id: the top of its first agent, which a person may play; empty if agents have no position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Display:
     backdrop: list[Shape]
     """The shapes behind all scenes."""
     sides: Mapping[str, str]
-    """People's names for the agents of each behaviour id."""
+    """The displayed name for each behaviour id's agents."""
     keys: Mapping[str, KeyMapSettings]
     """By behaviour id: the keys of a person who plays for it."""
     aim: str = ""
@@ -72,7 +72,7 @@ class Drawn(Protocol):
     """A group that draws itself as scenes."""
 
     on_tick: Any
-    """If not None, called without arguments after each tick that deserves a scene."""
+    """If not None, called without arguments after each tick that is worth showing."""
 
     @property
     def display(self) -> Display:
@@ -80,7 +80,7 @@ class Drawn(Protocol):
         ...
 
     def scene(self, env_id: int = 0) -> Scene:
-        """The present look of one instance."""
+        """Return one instance's current look."""
         ...
 
 

@@ -47,7 +47,7 @@ class Assignments:
         return {behavior_id: update.snapshot for behavior_id, update in self._frozen.items()}
 
     def choose(self, ghosts: Iterable[str]) -> None:
-        """Draw a policy for each of these opponents, for the next assignment."""
+        """Draw a policy for each of these opponents for the next assignment."""
         for behavior_id in ghosts:
             self._chosen[behavior_id] = self._histories[behavior_name(behavior_id)].choose_opponent(self._random)
 
@@ -60,7 +60,7 @@ class Assignments:
 
         Args:
             players: the behaviour ids that play; each has a policy.
-            learning_team: the team that learns, unless all do.
+            learning_team: the team that learns, if not all do.
             changed: behaviour ids that switch to the policy chosen for them; other opponents keep theirs.
 
         Returns:
@@ -82,7 +82,7 @@ class Assignments:
         return Match(learning_team, {behavior_id: opponents.get(behavior_id, NEWEST) for behavior_id in players})
 
     def matchup(self, players: Iterable[str], learning_team: int) -> Matchup:
-        """The current assignment, with the policies that it names."""
+        """Return the current assignment with the policies that it names."""
         policies = []
         for behavior_id in players:
             update = self._frozen.get(behavior_id) or self._histories[behavior_name(behavior_id)].newest
@@ -126,7 +126,7 @@ class ResumeWait:
 
     Args:
         ids: the behaviour ids that took part.
-        behaviors: those of their behaviour names that have been trained.
+        behaviors: the names of those behaviours that have been trained.
     """
 
     def __init__(self, ids: Iterable[str] = (), behaviors: Iterable[str] = ()) -> None:

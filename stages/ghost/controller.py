@@ -44,7 +44,7 @@ class GhostController:
         random: chooses opponents.
         bystanders: behaviour ids without self-play, for a warning; the collection may grow.
         replayed: True if games come from a recording. Its own self-play decided what trainers learn from, and no agent
-            plays by the new assignments, so they swap and rate nothing.
+            plays under new assignments, so there is nothing to swap or rate.
     """
 
     def __init__(self, random: np.random.Generator, bystanders: Collection[str] = (), replayed: bool = False) -> None:
@@ -76,11 +76,11 @@ class GhostController:
         return self._assignments.opponents
 
     def report(self, behavior: str) -> dict[str, Any]:
-        """The results of a behaviour's policies so far, as plain data; see `league.report`."""
+        """Return the results of a behaviour's policies so far, as plain data; see `league.report`."""
         return report(self.histories[behavior])
 
     def elo(self, behavior: str) -> float:
-        """Rating of a behaviour's newest policy."""
+        """Return the rating of a behaviour's newest policy."""
         return self.histories[behavior].records[NEWEST].rating
 
     def add_history(
@@ -96,7 +96,7 @@ class GhostController:
             behavior: the behaviour name.
             settings: its `self_play` block.
             sampler: chooses the snapshots that it plays as an opponent; None makes all equally likely.
-            max_steps: its trainer's.
+            max_steps: its trainer's `max_steps`.
         """
         history = self.histories[behavior] = PolicyHistory(behavior, settings, sampler or UniformOpponents(), max_steps)
         saved = self._saved.pop(behavior, None)
@@ -195,7 +195,7 @@ class GhostController:
         self.histories[behavior].rewind(step)
 
     def learning_mask(self, batch: TrajectoryBatch) -> NDArray[np.bool_]:
-        """Mask [K] of the trajectories to learn from: those of learning teams, since the last rotation."""
+        """Return a mask [K] of the trajectories to learn from: learning teams' trajectories since the last rotation."""
         columns = batch.trajectories
         if self._replayed:  # the recorded generations count that run's assignments
             return np.asarray(columns["learning"])
@@ -261,7 +261,7 @@ class GhostController:
         self._league.load_state_dict(state["matches"])
 
     def _resume_play(self) -> Matchup | None:
-        """Continue after a resume once no participant is missing; returns None before."""
+        """Continue after a resume once no participant is missing; until then, return None."""
         if not self._can_play():
             return None
         players, known = self._players(), self._league.players(self.generation)
@@ -269,7 +269,7 @@ class GhostController:
         if newcomers or len(known) > len(players):
             return self._join(newcomers)
         ghosts = {behavior_id for behavior_id in players if not self._learns(behavior_id)}
-        if ghosts != self.opponents.keys():  # `learning_teams` differed in the run until here
+        if ghosts != self.opponents.keys():  # `learning_teams` was different before the resume
             return self._assign(players)
         return self._end_turn() or self._assignments.matchup(players, self.learning_team)
 
@@ -292,7 +292,7 @@ class GhostController:
         return enough and self._next_team() != self.learning_team
 
     def _next_team(self) -> int:
-        """The team whose turn is next; the learning team if no other one can learn."""
+        """Return the team whose turn is next; the learning team if no other team can learn."""
         teams = sorted({behavior_team(behavior_id) for behavior_id in self._players()})
         waiting = [team for team in teams if not all(self.histories[name].counters.done for name in self._names(team))]
         if not waiting and self.learning_team not in teams:
@@ -325,7 +325,7 @@ class GhostController:
         return self._assignments.matchup(players, self.learning_team)
 
     def _players(self) -> list[str]:
-        """The behaviour ids with a policy, by team."""
+        """Return the behaviour ids that have a policy, in order of their teams."""
         histories = self.histories
         return [i for i in self._ids if (name := behavior_name(i)) in histories and histories[name].newest is not None]
 

@@ -1,4 +1,4 @@
-"""The leagues: ratings of policies that learn and of brains that do not, by the results of games.
+"""Leagues: rate learning policies, and brains that do not learn, by the results of their games.
 
 The leagues remember the matches of past assignments. A game's result carries the generation of its assignment, which
 names the whole mapping, and the draws for opponents that brains may play. So each game is rated for its actual players,
@@ -23,7 +23,7 @@ from headrace.stages.ghost.rating import SkillRating, points_lost, skill
 Key = TypeVar("Key")
 
 REMEMBERED = 1000
-"""Assignments whose games can still be rated; results of older ones are ignored."""
+"""Number of assignments whose games can still be rated; results under older ones are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class League:
             del self._matches[next(iter(self._matches))]
 
     def players(self, generation: int) -> Collection[str]:
-        """The behaviour ids that play under an assignment; none for a forgotten one."""
+        """Return the behaviour ids that play under an assignment; empty if the assignment is forgotten."""
         match = self._matches.get(generation)
         return match.players.keys() if match is not None else ()
 
@@ -181,13 +181,13 @@ def _statistics(sides: list[_Side]) -> list[tuple[str, str, float]]:
 
 
 def _on_both(learner: _Side, side: _Side) -> set[str]:
-    """The behaviours whose newest policy plays on both sides: results against itself say nothing about it."""
+    """Return the behaviours whose newest policy plays on both sides; games against itself can't rate it."""
     mine = {history.name for history, _ in learner.players}
     return {history.name for history, number in side.players if number == NEWEST and history.name in mine}
 
 
 def score_against(mine: float, theirs: float) -> float:
-    """The score of one outcome against another: 1 won, 0.5 drawn, 0 lost."""
+    """Return the score of one outcome against another: 1 won, 0.5 drawn, 0 lost."""
     return float(np.sign(mine - theirs) + 1) / 2
 
 
@@ -226,7 +226,7 @@ def report(history: PolicyHistory) -> dict[str, Any]:
 
 
 def results_of(record: Record) -> dict[str, Any]:
-    """The rating and results of an opponent, from its own side."""
+    """Return an opponent's rating and results, from its own point of view."""
     return {
         "rating": record.rating,
         "skill": skill(record),
@@ -251,7 +251,7 @@ INITIAL_ELO, ELO_K = 1200.0, 16.0
 class BrainLeague:
     """Rates the brains of behaviours that do not learn, by the results of their games.
 
-    It rates a game once, from the side of its lowest team, and skips games of brains against themselves.
+    It rates each game once, from the lowest team's side, and skips games that a brain plays against itself.
     """
 
     def __init__(self) -> None:

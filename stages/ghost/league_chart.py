@@ -1,4 +1,4 @@
-"""The data of a league's picture, as plain data: matrices over its players, and their descent.
+"""A league's chart as plain data: matrices over its players, and their ancestry.
 
 `LeagueController.report()` is its source; Pillow (`league_plot`) and the live page draw it.
 """
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Cell = tuple[float, str, str]
-"""A value for the colour, from 0 (lost) over 0.5 (even) to 1 (won); its text; further details."""
+"""(value, text, details); the value sets the colour, from 0 (lost) through 0.5 (even) to 1 (won)."""
 
 
 def chart_of(report: Mapping[str, Any], most: int) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _title(report: Mapping[str, Any]) -> str:
 
 
 def _payoffs(report: Mapping[str, Any], places: Sequence[int], starts: NDArray[np.intp]) -> list[list[Cell | None]]:
-    """The matrix of payoffs; neighbours that share a place have their mean, weighted by games."""
+    """Return the payoff matrix; neighbours that share a place show their mean, weighted by games."""
     known = np.array([[value is not None for value in row] for row in report["payoffs"]], bool)
     values = np.array([[value or 0.0 for value in row] for row in report["payoffs"]], np.float64)
     games = np.array(report["games"], np.float64)

@@ -1,7 +1,7 @@
-"""Plots of leagues, drawn with Pillow: of self-play, and of several learners (`league_chart`).
+"""Plots of leagues, drawn with Pillow, for self-play and for several learners (`league_chart`).
 
 In self-play a row is the time from one snapshot of the learner to the next, downwards; a column is an opponent's
-snapshot. Blue: mostly won, white: even, orange: mostly lost (colour-blind people can tell them apart), grey: never met.
+snapshot. Blue: mostly won, white: even, orange: mostly lost (colour-blind safe), grey: never met.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from PIL import Image, ImageDraw, ImageFont
 from headrace.stages.ghost.league_chart import Cell, chart_of
 
 Opponent = tuple[str, int, int | str]
-"""The behaviour, 0 for its policies and 1 for its brains, and which one."""
+"""(behaviour, 0 for a policy or 1 for a brain, snapshot number or brain name)."""
 
 _WON, _EVEN, _LOST = np.array([33, 102, 172]), np.array([247, 247, 247]), np.array([217, 95, 14])
 _NEVER, _INK, _PAPER = (214, 214, 214), (40, 40, 40), (255, 255, 255)
 _MOST_CELLS: Final = 300
-"""The most rows or columns; a longer league's neighbours are summed."""
+"""The most rows or columns; in a longer league, neighbours are summed."""
 _MOST_PLAYERS = 60
-"""The most in a league with several learners, whose cells have texts."""
+"""The most rows or columns in a league with several learners, whose cells contain text."""
 _LARGEST_CELL, _PICTURE = 44, 640
 """Pixels."""
 _TEXT_CELL = 30
@@ -65,7 +65,7 @@ def draw_matrix(heading: Sequence[str], names: Sequence[str], counts: NDArray[np
 
 
 def _opponent(entry: Mapping[str, Any]) -> Opponent:
-    """The opponent of an entry; opponents that do not learn follow all snapshots."""
+    """Return an entry's opponent; opponents that do not learn are sorted after all snapshots."""
     brain = entry.get("brain")
     return (entry["against"], 0, entry["snapshot"]) if brain is None else (entry["against"], 1, brain)
 
@@ -76,7 +76,7 @@ def _label(opponent: Opponent) -> str:
 
 
 def _pooled(counts: NDArray[np.float64], every: int) -> NDArray[np.float64]:
-    """Sums of blocks of `every` rows and columns."""
+    """Sum blocks of `every` rows and columns."""
     if every == 1:
         return counts
     rows, columns = (range(0, size, every) for size in counts.shape[:2])
@@ -101,7 +101,7 @@ def _draw_parts(
     labels: Sequence[str],
     descent: Sequence[tuple[int, int]] = (),
 ) -> Image.Image:
-    """Draw matrices with common columns below each other, and arcs from parents to children."""
+    """Draw matrices with common columns one below the other, and arcs from parents to children."""
     rows, width = sum(len(names) for _, names, _ in parts), len(labels)
     cell = max(2, min(_LARGEST_CELL, _PICTURE // max(rows, width, 1)))
     font = ImageFont.load_default()
@@ -173,7 +173,7 @@ def _colour(score: float) -> tuple[int, int, int]:
 
 
 def _write_upwards(image: Image.Image, text: str, at: tuple[int, int], font: Any) -> None:
-    """Write text that reads upwards and ends at the top centre `at`."""
+    """Write text that reads upwards, with its end at the top centre `at`."""
     label = Image.new("RGB", (int(font.getlength(text)) + 2, _LINE), _PAPER)
     ImageDraw.Draw(label).text((label.width, _LINE / 2), text, _INK, font, anchor="rm")
     turned = label.transpose(Image.Transpose.ROTATE_90)

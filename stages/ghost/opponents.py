@@ -1,4 +1,4 @@
-"""Opponent samplers, which choose a snapshot to play against; `config/opponents.py` has the built-in ones' table.
+"""Opponent samplers, which choose a snapshot to play against; `config/opponents.py` lists the built-in ones.
 
 A sampler sees only snapshots: `play_against_latest_model_ratio` decides first whether the newest policy plays instead.
 """

@@ -16,7 +16,7 @@ from headrace.stages.ghost.opponents import Candidate, OpponentSampler
 from headrace.stages.plain_state import policy_from_state, policy_state
 
 NEWEST = -1
-"""The number of the newest policy, in place of a snapshot's."""
+"""Stands for the newest policy in place of a snapshot number."""
 
 
 Player = int | str
@@ -66,10 +66,10 @@ class Record:
 
 @dataclass(slots=True)
 class Counters:
-    """The counters of a history."""
+    """The counters in a `PolicyHistory`."""
 
     made: int = 0
-    """Snapshots."""
+    """Number of snapshots made."""
     last_save: int = 0
     """Trainer step of the last snapshot."""
     turn_began: int = 0
@@ -93,12 +93,12 @@ class PolicyHistory:
         name: the behaviour name.
         settings: its `self_play` block.
         sampler: chooses snapshots to play against.
-        max_steps: its trainer's; the last policy has this many steps.
+        max_steps: its trainer's `max_steps`; the last policy has this many steps.
 
     Attributes:
         newest: the newest policy, None before the first.
-        records: by snapshot number, and of the newest policy under `NEWEST`.
-        brains: the records of the brains that learners meet in its place, by name.
+        records: records by snapshot number; the newest policy's is under `NEWEST`.
+        brains: records of the brains that learners meet instead of its policies, by name.
         snapshots: the window, oldest first.
         counters: the counters of its turns.
         results: (learner's newest snapshot then, opponent's behaviour, its player) → games won, drawn, lost.
@@ -160,8 +160,8 @@ class PolicyHistory:
         """Count steps that no trainer learned from; returns True if its policies as an opponent are due for a swap.
 
         Args:
-            steps: all of them.
-            in_turn: those as an opponent since the last rotation. Only these count for swaps, so late steps of the
+            steps: the total.
+            in_turn: the steps as an opponent since the last rotation. Only these count for swaps, so late steps of the
                 previous turn don't change the number of swaps in a turn.
         """
         counters = self.counters
@@ -228,8 +228,8 @@ class PolicyHistory:
     def _first_swap(self) -> int:
         """Steps in a turn until the first swap is due: half of `swap_steps`.
 
-        So no swap falls due just as a turn ends: at that moment it would be useless, and would depend on timing. The
-        formula for x swaps in a turn gives x, even if the last batches come slightly early or late.
+        So no swap is due just as a turn ends, when it would be useless and would depend on timing. The formula for x
+        swaps in a turn gives exactly x, even if the last batches come slightly early or late.
         """
         return (self.settings.swap_steps + 1) // 2
 

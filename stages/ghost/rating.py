@@ -1,4 +1,4 @@
-"""Rating systems: Elo for games of two sides, openskill's Plackett-Luce model (Weng and Lin 2011) for more teams.
+"""Rating systems: Elo for games between two sides, openskill's Plackett-Luce model (Weng and Lin 2011) for more.
 
 openskill is an extra (`league`) and is imported only when a game of more than two teams is first rated.
 """
@@ -18,11 +18,11 @@ from headrace.stages.ghost.policy_history import Record
 log = logging.getLogger(__name__)
 
 SIGMAS = 3.0
-"""The reported skill is the mean less this many standard deviations: a lower bound of the policy's strength."""
+"""The reported skill is the mean minus this many standard deviations: a lower bound on the policy's strength."""
 MEAN_RATING = 1200.0
 """The mean of fitted ratings."""
 _MOST_ROUNDS, _STEADY = 10_000, 1e-9
-"""The most rounds of a fit, and the change of the logarithms at which it ends."""
+"""The maximum number of iterations of a fit, and the change in log ratings below which it stops."""
 
 
 def expected_score(rating: float, opponent: float) -> float:
@@ -31,15 +31,15 @@ def expected_score(rating: float, opponent: float) -> float:
 
 
 def points_lost(rating: float, opponents: Sequence[float], outcomes: Sequence[float], k: float) -> list[float]:
-    """The Elo points that each opponent in a game loses to one side, which gains their sum.
+    """Return the Elo points that each opponent in a game loses to one side, which gains the total.
 
-    A game of more than two sides counts as duels with all opponents; they have equal weights, worth one game in total.
+    A game with more than two sides counts as one duel per opponent, equally weighted and worth one game in total.
 
     Args:
         rating: the side's rating.
         opponents: the ratings of the others.
         outcomes: the side's result against each opponent: 1 won, 0.5 drawn, 0 lost.
-        k: the points that a wholly unexpected win moves.
+        k: the points that a completely unexpected win transfers.
     """
     return [
         k * (outcome - expected_score(rating, opponent)) / len(opponents)
@@ -50,9 +50,9 @@ def points_lost(rating: float, opponents: Sequence[float], outcomes: Sequence[fl
 def fitted_ratings(
     points: NDArray[np.float64], games: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The Elo ratings that best explain the results of many games, in any order.
+    """Fit the Elo ratings that best explain the results of many games; their order does not matter.
 
-    The maximum-likelihood fit of Bradley and Terry's model by minorisation and maximisation (Hunter 2004, eq. 3). Each
+    The maximum-likelihood fit of Bradley and Terry's model by minorization-maximization (Hunter 2004, eq. 3). Each
     player gets two more games, one won and one lost, against a player of average strength: they bound the ratings of
     players without games, or with wins only.
 
@@ -91,7 +91,7 @@ class SkillRating:
         """Update the skills of the policies of one finished game.
 
         Args:
-            teams: the policies that played, by team. One that played several times gets the mean of its new ratings.
+            teams: the policies that played, by team. A policy that played repeatedly gets the mean of its new ratings.
             outcomes: each team's result; higher is better, and equal is a draw.
 
         Returns:
@@ -133,5 +133,5 @@ class SkillRating:
 
 
 def skill(record: Record) -> float | None:
-    """A lower bound of a policy's strength; None before its first game of more than two teams."""
+    """Return a lower bound on a policy's strength; None before its first game with more than two teams."""
     return None if record.mu is None or record.sigma is None else record.mu - SIGMAS * record.sigma

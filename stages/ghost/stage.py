@@ -1,4 +1,4 @@
-"""The ghost stages: they pass the learning team's trajectories, and count all others as ghost steps and drop them.
+"""The ghost stages: they pass on the learning team's trajectories; all others they count as ghost steps and drop.
 
 Self-play has one controller for the whole run. Each behaviour has two stages that share it: `GhostStage` between
 actors and trainer, `GhostPolicies` between trainer and publisher. Neither has its own state; the controller's owner

@@ -1,4 +1,4 @@
-"""The warning about self-play in which one side meets many opponents in a turn and the other few, counted in steps."""
+"""A warning if one side in self-play meets many opponents in a turn and the other few, judged by step counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 TOLERANCE = 1.5
 """Ratio of the sides' swaps in a turn that causes a warning (5 against 4 with the same `swap_steps`)."""
 UNKNOWN = 1 / 6
-"""Largest share of a side's steps in flight for which the advice is sound."""
+"""Largest share of a side's steps that may be in flight for the advice to be sound."""
 _ROUND = 4
 """Mean number of an agent's trajectories after which all concurrent agents have been seen."""
 _MOST_AGENTS = 4096
@@ -36,7 +36,7 @@ class _Pace:
 
     @property
     def on_their_way(self) -> float:
-        """The most steps that agents have made in trajectories that have not ended."""
+        """An upper bound on the steps in trajectories that have not ended."""
         return self.agents * self.longest if self.agents else math.inf
 
     def count(self, batch: TrajectoryBatch) -> None:
@@ -61,7 +61,7 @@ class SwapBalance:
     `swap_steps` let one side meet many opponents in a turn and the other few. In a team with several behaviours, the
     one that makes the largest share of its `team_change` counts, as it ends the turn.
 
-    The comparison takes all steps since the run began: those of single turns depend on whose trajectories end in them.
+    The comparison uses all steps since the run began: counts for single turns depend on whose trajectories end in them.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class SwapBalance:
 
         Args:
             ghosts: the behaviours of a team that does not learn now; empty if the team is gone.
-            learners: the learning team's. A behaviour in both teams has one `swap_steps`, so it needs no check.
+            learners: the learning team's behaviours. One in both teams has a single `swap_steps`: no check needed.
             learning_team: the team that learns.
         """
         if self.warned or not ghosts or not learners or any(ghost in learners for ghost in ghosts):

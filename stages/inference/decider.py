@@ -26,7 +26,7 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 
 _Place = tuple[str, int]
-"""An actor, and the index of one of its questions."""
+"""(actor, index of one of its questions)."""
 
 
 class CentralDecider:
@@ -58,11 +58,11 @@ class CentralDecider:
         self._policies.setdefault(spec.behavior_id, KeptPolicies(lambda: self._make_policy(spec)))
 
     def kept(self, behavior_id: str) -> int:
-        """The number of policies kept for a behaviour id."""
+        """Return the number of policies kept for a behaviour id."""
         return len(self._policies[behavior_id])
 
     def load(self, update: PolicyUpdate) -> None:
-        """Keep a policy, which actors may ask from then on.
+        """Keep a policy, which actors may query from now on.
 
         Raises:
             StageError: if the policy does not fit its behaviour.
@@ -77,7 +77,7 @@ class CentralDecider:
         """Answer all waiting requests, each to its actor.
 
         Raises:
-            StageError: as `ActingPolicy.act`; or if a question is for a policy that is not kept.
+            StageError: as in `ActingPolicy.act`, or if a question is for a policy that is not kept.
         """
         requests, self._requests = self._requests, {}
         groups: dict[tuple[int, bool, frozenset[str]], tuple[KeptPolicy, list[tuple[_Place, PolicyQuestion]]]] = {}
@@ -102,7 +102,7 @@ class CentralDecider:
 def decide_together(
     kept: KeptPolicy, questions: Sequence[PolicyQuestion], random: np.random.Generator
 ) -> list[PolicyAnswer]:
-    """Decide, in one forward pass, for the agents of several questions to one policy, which have the same columns."""
+    """Decide, in one forward pass, for the agents in several questions to one policy, all with the same columns."""
     names = questions[0].columns
     # Copies even a single question: arrays from another process are read-only, and some networks write to theirs.
     joined = {name: np.concatenate([question.columns[name] for question in questions]) for name in names}
@@ -128,7 +128,7 @@ def _number(name: str) -> int:
 
 
 def _columns_of(decision: Decision, known: set[str]) -> dict[str, Array]:
-    """Return the columns of an answer, without those that the asking actor already has."""
+    """Return an answer's columns, without those that the actor already has."""
     columns = {f"{DECISION}{name}": column for name, column in decision.columns.items() if name not in known}
     columns |= {"continuous": decision.actions.continuous, "discrete": decision.actions.discrete}
     if decision.recall is not None:
@@ -136,7 +136,7 @@ def _columns_of(decision: Decision, known: set[str]) -> dict[str, Array]:
     return columns
 
 
-# The policies of one behaviour id that an actor may ask: its trainer's newest one, and snapshots in use.
+# The policies that an actor may query for one behaviour id: its trainer's newest one, and snapshots in use.
 
 
 @dataclass
@@ -148,7 +148,7 @@ class KeptPolicy:
 
 
 class KeptPolicies:
-    """Keeps the policies that actors may ask.
+    """Keeps the policies that actors may query.
 
     Policies straight from the trainer replace each other. A snapshot is forgotten once every actor plays by a later
     one and no longer names it; before an actor's first request, it may want any snapshot.
@@ -161,9 +161,9 @@ class KeptPolicies:
         self._make = make
         self._newest: KeptPolicy | None = None
         self._snapshots: dict[int, KeptPolicy] = {}
-        """By number, in the order in which they were last sent."""
+        """Snapshots by number, in the order in which they were last sent."""
         self._held: dict[str, tuple[int, ...]] = {}
-        """By actor, the snapshots that it named last."""
+        """For each actor, the snapshots that it named last."""
 
     def __len__(self) -> int:
         return len(self._snapshots) + (self._newest is not None)
@@ -196,7 +196,7 @@ class KeptPolicies:
         return kept
 
     def forget(self, actor: str, held: tuple[int, ...], actors: int) -> None:
-        """Forget unused snapshots, as an actor names the ones that it holds; `actors` is the number of actors."""
+        """Forget unused snapshots, now that an actor has named those it holds; `actors` is the number of actors."""
         if self._held.get(actor) == held:
             return
         self._held[actor] = held

@@ -1,4 +1,4 @@
-"""Policies, which act. The networks that learn are in `headrace.stages.policy.network`, which imports torch."""
+"""Acting policies. The trainable networks are in `headrace.stages.policy.network`, which imports torch."""
 
 from headrace.stages.policy.design import (
     ActionDistributions,

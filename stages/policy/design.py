@@ -1,9 +1,9 @@
-"""The design of a policy, which fully describes its structure; and its consequences: columns of decisions, and tensors.
+"""A policy's design, which fully describes its structure, and what follows from it: decision columns and tensors.
 
-Trainer and actors have the same design. A trainer names further columns of decisions in `extra_columns`, of its class
-or of its settings (docs/extending.md); `EXTRA_COLUMNS` lists the columns on offer, and `sampling.ActionSampler` fills
+Trainer and actors share the same design. A trainer requests further decision columns in `extra_columns`, on its class
+or in its settings (docs/extending.md); `EXTRA_COLUMNS` lists the available ones, and `sampling.ActionSampler` fills
 them in. The layout gives the names and shapes of the tensors, in the order of `PolicyUpdate.weights`; a policy with
-another layout is refused. Plain designs store their matrices as [in, out], so a layer is `inputs @ weight + bias`; all
+a different layout is refused. Plain designs store matrices as [in, out], so a layer is `inputs @ weight + bias`; all
 others store them as their torch modules do.
 """
 
@@ -33,20 +33,20 @@ Numbers = TypeVar("Numbers")
 ACTION_HEADS = "action_heads"
 
 VALUES = "values"
-"""Refused with an explanation, as other libraries' actors record it."""
+"""A column that other libraries' actors record; requesting it is refused with an explanation."""
 
 
 class ActionDistributions(NamedTuple, Generic[Numbers]):
-    """The distributions that the actions of some rows were drawn from; views of `action_heads`.
+    """The distributions that actions were drawn from, for the rows of `action_heads`, of which these are views.
 
     For squashed continuous actions these are the Gaussians before the tanh: the KL divergence between two of them is
     that between the squashed distributions.
     """
 
     means: Numbers
-    """[.., C]"""
+    """[.., C] the means of the continuous actions."""
     log_sigmas: Numbers
-    """[.., C]; for squashed actions as drawn: clamped to `sampling.LOG_SIGMA_LIMITS`."""
+    """[.., C] their log σ; for squashed actions clamped to `sampling.LOG_SIGMA_LIMITS`, as in sampling."""
     logits: tuple[Numbers, ...]
     """[.., choices] for each branch, before forbidden choices are masked; see `action_masks`."""
 
@@ -66,18 +66,18 @@ def split_action_heads(spec: BehaviorSpec, heads: Numbers) -> ActionDistribution
 
 
 EXTRA_COLUMNS: Mapping[str, Callable[[BehaviorSpec], Column]] = {ACTION_HEADS: action_heads_column}
-"""By name, the column that a behaviour's policies add."""
+"""For each name, a function that returns the column for a behaviour."""
 
 
 def check_extra_columns(names: Iterable[str], asker: str) -> None:
-    """Check that policies give columns of these names.
+    """Check that policies can provide the columns with these names.
 
     Args:
         names: the columns that the trainer needs.
         asker: the trainer, for the message.
 
     Raises:
-        LoadError: naming the columns that no policy gives, and those that policies give.
+        LoadError: naming the columns that no policy provides, and the available ones.
     """
     unknown = [name for name in names if name not in EXTRA_COLUMNS]
     if not unknown:
@@ -114,32 +114,32 @@ def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
 
 
 FROM_UNITS = 128
-"""Rows and columns of a weight from which on the provider and the precision of its products make a difference."""
+"""Minimum number of rows and columns of a weight for which its matmul's provider and precision make a difference."""
 
 
 @dataclass(frozen=True)
 class ProductSettings:
-    """How a learner computes the products of its networks; see `stages/policy/network/products`."""
+    """How a learner computes its networks' matrix products; see `stages/policy/network/products`."""
 
     provider: str = "torch"
     """The library for float32 products on the CPU: a key of `products.PROVIDERS`, or `auto`, the fastest."""
     rows: int = 256
-    """Rows of a minibatch, for measuring the fastest provider."""
+    """Minibatch size, for measuring which provider is fastest."""
     rounded_from: int = 0
-    """Rows and columns of a weight from which on factors are rounded to bfloat16; 0 for never."""
+    """Minimum rows and columns of a weight for which matmul inputs are rounded to bfloat16; 0 for never."""
     images_rounded: bool = False
     """Whether convolutions, and the layer after them, are computed in bfloat16."""
 
 
 TORCHS_OWN = ProductSettings()
-"""In float32, by torch's default."""
+"""float32, multiplied by torch's default library."""
 BF16 = ProductSettings(rounded_from=FROM_UNITS, images_rounded=True)
-"""Everything that gains from bfloat16 is rounded."""
+"""bfloat16 wherever it is faster."""
 
 
 @dataclass(frozen=True)
 class PolicyDesign:
-    """Spec, network settings, and distribution of continuous actions."""
+    """A policy's spec, network settings, and distribution of continuous actions."""
 
     spec: BehaviorSpec
     settings: NetworkSettings
@@ -149,11 +149,11 @@ class PolicyDesign:
     folder: Path | None = None
     """The YAML's folder, which may hold a module with a custom network."""
     key: str = "network_settings"
-    """Path of the settings in the behaviour's block of the YAML, for messages; reward signals have their own."""
+    """Path of the settings in the behaviour's block of the YAML, for messages; reward signals have their own path."""
     extra_columns: tuple[str, ...] = ()
     """Names of the columns that the trainer needs: keys of `EXTRA_COLUMNS`."""
     products: ProductSettings = TORCHS_OWN
-    """For the learner (`torch_settings.precision`, `.products`); acting and exported policies have the default."""
+    """The learner's settings (`torch_settings.precision`, `.products`); acting and exported policies use defaults."""
     random_steps: int = 0
     """Trainer steps below which an acting policy draws uniform actions, except in deterministic play."""
     explores: bool = False
@@ -173,7 +173,7 @@ class PolicyDesign:
 
     @property
     def of_critic(self) -> PolicyDesign:
-        """The design of a critic with its own body."""
+        """Return the design for a critic with its own body."""
         settings = self.settings.of_critic
         return self if settings is self.settings else replace(self, settings=settings)
 
@@ -184,23 +184,23 @@ class PolicyDesign:
 
     @property
     def memory_size(self) -> int:
-        """m, the numbers in an agent's memory; 0 without memory."""
+        """m, the size of an agent's memory; 0 without memory."""
         return 0 if self.settings.memory is None else self.settings.memory.memory_size
 
     @property
     def previous_action_size(self) -> int:
-        """P, the width of the previous action as an input of a network with memory; 0 without memory."""
+        """P, the width of the previous action as a network input; 0 for a policy without memory."""
         actions = self.spec.actions
         return actions.continuous_size + actions.mask_size if self.memory_size else 0
 
     @property
     def gsde(self) -> StateNoiseSettings | None:
-        """The settings of state-dependent noise; None without it, or without continuous actions."""
+        """The settings for state-dependent noise; None if it is off or there are no continuous actions."""
         return self.settings.gsde if self.spec.actions.continuous_size else None
 
     @property
     def head_size(self) -> int:
-        """H, the width of the heads: means, log σ if each state has its own (squashed, gSDE), the branches' logits."""
+        """H, the width of the heads: means, log σ if it depends on the state (squashed, gSDE), the branches' logits."""
         actions = self.spec.actions
         own = self.squashed or self.gsde is not None
         return actions.continuous_size * (2 if own else 1) + actions.mask_size
@@ -224,12 +224,12 @@ class PolicyDesign:
 
     @property
     def asked_columns(self) -> tuple[Column, ...]:
-        """The columns of `extra_columns`."""
+        """The columns named in `extra_columns`."""
         return tuple(EXTRA_COLUMNS[name](self.spec) for name in self.extra_columns)
 
     @property
     def added_columns(self) -> tuple[Column, ...]:
-        """The columns of a decision in addition to those of the spec: `extra_columns`, and `memories` with memory."""
+        """The columns that a decision adds to the spec's: `extra_columns`, and `memories` with memory."""
         return (*self.asked_columns, *([memory_column(self.memory_size)] if self.memory_size else []))
 
 
@@ -237,7 +237,7 @@ def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | Non
     """Return the design of a behaviour's policy, from its settings and its trainer's class.
 
     Raises:
-        LoadError: if a custom trainer can't be imported, or needs columns that no policy gives.
+        LoadError: if a custom trainer can't be imported, or needs columns that no policy provides.
     """
     path = ("behaviors", spec.name)
     squashed, columns = squashes(settings, folder, path), asked_columns(settings, folder, path)
@@ -252,17 +252,17 @@ MASK_PENALTY = np.float32(-1e8)
 """Added to the logits of forbidden choices: their probability is exactly 0, and p·log p is 0, not NaN."""
 
 ACTOR_TENSORS = "headrace.stages.policy.network.actor:actor_tensors"
-"""Gives the tensors of designs that are not plain; a string, so that only designs that need torch import it."""
+"""Returns the tensors for designs that are not plain; a string, so that only designs that need torch import it."""
 
 NORMALIZER_MEAN = "normalizer.mean"
 NORMALIZER_INVERSE_STD = "normalizer.inverse_std"
 NORMALIZER_REST = "normalizer.mean_rest"
-"""The rounding error of the mean in float32, for policies that see float64; comes after all other tensors, and is not
-part of a layout that a trainer must fill."""
+"""The rounding error of the mean in float32, for policies with float64 inputs; it follows all other tensors, and
+trainers need not provide it."""
 
 
 def policy_layout(design: PolicyDesign) -> Layout:
-    """(name, shape) of each tensor of the acting part of the network, after the normaliser's, if any.
+    """Return (name, shape) of each tensor in the network's acting part, preceded by any normaliser tensors.
 
     A plain design has `body.<layer>.weight` and `.bias`, `action.weight` and `.bias` (one layer for all heads, see
     `PolicyDesign.output_size`), and `log_sigma` where continuous actions are not squashed, or have gSDE. Any other

@@ -1,4 +1,4 @@
-"""The memories of agents between their decisions, for policies that have a memory.
+"""Agents' memories between decisions, for policies that have a memory.
 
 A policy itself is stateless: it receives the memories of its agents and returns the next ones. Policies of one
 behaviour id may therefore alternate (newer ones, self-play snapshots) while the memories stay with the agents.
@@ -15,7 +15,7 @@ from headrace.stages.policy.sampling import first_action_features
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 PATIENCE = 10_000
-"""Ticks of a behaviour id after which an agent that made no decision in any of them may be forgotten."""
+"""The number of a behaviour id's ticks without a decision after which an agent may be forgotten."""
 
 
 def nothing_recalled(policy: ActingPolicy, actions: ActionSpec, agents: int) -> Recall | None:
@@ -31,9 +31,9 @@ class AgentMemories:
     """The memories of one behaviour id's agents, in columns.
 
     An agent that is unknown, or known from another episode, has an empty memory. `forget` drops an agent when its
-    episode ends, `clear` drops all when all environments are reset. An agent that vanishes without an ending keeps its
-    place, as it may return; but before the store grows, it drops agents that made no decision for `patience` ticks.
-    The number of agents that decide within that time therefore bounds its size, whatever environments do; an agent
+    episode ends, `clear` drops all when all environments are reset. An agent that vanishes before its episode ends
+    keeps its slot, as it may return; but before the store grows, it drops agents without a decision for `patience`
+    ticks. The number of agents that decide within that time therefore bounds its size, whatever environments do; one
     that returns later starts with an empty memory, as its `memories` column shows.
 
     Args:
@@ -55,7 +55,7 @@ class AgentMemories:
 
     @classmethod
     def for_policy(cls, policy: ActingPolicy, actions: ActionSpec) -> AgentMemories | None:
-        """An empty store for a policy of that spec; None if the policy has no memory."""
+        """Return an empty store for a policy with these actions; None if the policy has no memory."""
         return cls(policy.memory_size, first_action_features(actions)) if policy.memory_size else None
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The acting policy of plain designs, a NumPy forward pass over flat weights; and `make_policy`, for any design.
+"""The acting policy for plain designs, a NumPy forward pass over flat weights; and `make_policy`, for any design.
 
 For networks of the size that game agents have, this costs a third of the same pass in torch and needs no thread pool.
 The trained network is a torch module; both follow `design.policy_layout`, and a test compares their outputs.
@@ -68,10 +68,10 @@ class NumpyPolicy:
         self._exact = self._normalizes and self._observations.exact
         self._weights: list[Floats] = []
         self._vectors = np.empty(0, np.float32)
-        """All per-column vectors, concatenated: the normaliser's mean and 1/std, the mean's rounding error (for
-        float64), and the bias of each layer."""
+        """All vectors of the network, concatenated: the normaliser's mean and 1/std, the mean's rounding error (for
+        float64), and each layer's bias."""
         self._own: list[Floats] = []
-        """The same vectors, one by one."""
+        """Views of the same vectors, one per vector."""
         self._widths = [
             self._observations.vector_size,
             *(shape[1] for name, shape in self._layout if name.endswith(".weight")),
@@ -122,7 +122,7 @@ class NumpyPolicy:
         return Decision(actions, columns, replace(recall, memories=kept))
 
     def joins(self, other: ActingPolicy, deterministic: bool) -> bool:
-        """True if `act_together` can decide for both policies: they have one design, and neither draws uniformly."""
+        """True if `act_together` can decide for both policies: they share one design, and neither samples uniformly."""
         if not isinstance(other, NumpyPolicy) or self._design != other._design or self._noise is not None:
             return False
         return deterministic or not (self._sampler.uniform or other._sampler.uniform)
@@ -140,7 +140,7 @@ class NumpyPolicy:
     def _forward(
         self, policies: Sequence[NumpyPolicy], counts: Sequence[int], observations: tuple[Array, ...]
     ) -> Floats:
-        """The heads of the rows of several policies, the first policy's rows first, in this policy's buffers."""
+        """Compute the head outputs for rows of several policies, in policy order, in this policy's buffers."""
         for policy in policies:
             if not policy._weights:
                 raise StageError(f"{self._behavior_id}: no policy has been loaded")
@@ -193,17 +193,17 @@ def act_together(
     random: np.random.Generator,
     deterministic: bool = False,
 ) -> Decision:
-    """Decide for the rows of several policies in one pass, in which only the products are separate for each policy.
+    """Decide for the rows of several policies in one pass; only the matmuls are separate for each policy.
 
-    For few rows a decision costs as much as its operations, whatever their size. The heads equal those of each policy
-    run separately, bit for bit, and all actions are drawn together.
+    With few rows, the number of operations determines the cost, not their size. The head outputs equal those of each
+    policy run separately, bit for bit, and all actions are sampled together.
 
     Args:
         parts: policies of one design (`NumpyPolicy.joins` the first one), and the rows of each; together all rows.
-        observations: of all rows; these and the following arguments are those of `ActingPolicy.act`.
-        masks: of all rows.
+        observations: for all rows; this and the following arguments are as in `ActingPolicy.act`.
+        masks: for all rows.
         random: the only source of randomness.
-        deterministic: whether to take the most likely actions.
+        deterministic: whether to take the most likely actions instead of samples.
     """
     first, policies, counts = parts[0][0], [policy for policy, _ in parts], [len(rows) for _, rows in parts]
     sampler, order = first._sampler, np.concatenate([rows for _, rows in parts])
@@ -287,12 +287,12 @@ _ACTIVATIONS: dict[str, Callable[[Floats, Floats], None]] = {
 
 
 TORCH_POLICY = "headrace.stages.policy.network.actor:TorchPolicy"
-"""The class for designs that are not plain; a string, so that only designs that need torch import it."""
+"""The policy class for designs that are not plain; a string, so that only designs that need torch import it."""
 
 
 @preparing()
 def make_policy(design: PolicyDesign, device: str = "cpu") -> ActingPolicy:
-    """An acting policy, without weights until the first update.
+    """Make an acting policy, which has no weights until the first update.
 
     Args:
         design: the policy's design.

@@ -1,8 +1,8 @@
-"""From environments' observations to networks' inputs: one matrix of vectors, perhaps normalised, and the others.
+"""Convert environment observations to network inputs: one matrix of vectors, perhaps normalised, and the rest.
 
 Only this module casts observation dtypes. All vectors are concatenated into one matrix, which the normaliser works on;
 images and sets keep their dtype and go to separate encoders. Networks take float32. The matrix is float64 if any vector
-is, so that it is normalised before it is rounded: a clock in seconds since 1970 has steps of 128 in float32.
+is, so that normalisation comes before rounding: a clock in seconds since 1970 has steps of 128 in float32.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 
 VECTORS = "vectors"
-"""The name of the column of all vectors, concatenated."""
+"""The name of the column that holds all vectors, concatenated."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedObservations:
-    """Observations of n agents (or rows) as inputs of networks, not normalised."""
+    """The observations of n agents (or rows) as network inputs, before normalisation."""
 
     vectors: Array
     """[n, V], float32, or float64 if `ObservationLayout.exact`."""
     others: tuple[Array, ...] = ()
-    """[n, *shape] of each image and set, in the order of the spec, in its own dtype."""
+    """One array [n, *shape] per image and set, in spec order, each in its own dtype."""
 
 
 class ObservationLayout:
-    """The place of each observation of a behaviour among the inputs of its network.
+    """Where each of a behaviour's observations goes among its network's inputs.
 
     Attributes:
         vector_size: V, the width of all vectors together.
@@ -43,10 +43,10 @@ class ObservationLayout:
         others: indices in the spec of images and sets, ascending.
         goals: slices of the V columns that hold the goal.
         plain: true if all observations are vectors without a goal, so that a plain perceptron is enough.
-        exact: true if a vector is float64, so that all are until they are normalised.
+        exact: true if any vector is float64; all vectors then stay float64 until they are normalised.
 
     Raises:
-        StageError: if there is no observation, or one has a rank or dtype that can't be learned from.
+        StageError: if there is no observation, or one has a rank or dtype that networks can't take.
     """
 
     def __init__(self, spec: BehaviorSpec) -> None:
@@ -104,12 +104,12 @@ class ObservationLayout:
         )
 
     def as_columns(self, encoded: EncodedObservations) -> dict[str, Array]:
-        """Return encoded observations by the names of `columns`."""
+        """Return encoded observations as a dict with the column names of `columns`."""
         arrays = (encoded.vectors, *encoded.others)
         return {column.name: array for column, array in zip(self.columns(), arrays, strict=True)}
 
     def from_columns(self, columns: Mapping[str, Array]) -> EncodedObservations:
-        """Return encoded observations from the arrays of `as_columns`."""
+        """The inverse of `as_columns`."""
         vectors, *others = (columns[column.name] for column in self.columns())
         return EncodedObservations(vectors, tuple(others))
 
@@ -136,7 +136,7 @@ _LAST_DIGITS = 1e-13
 
 
 class Normalizer:
-    """The running mean and variance of vectors of `size`, in float64. Before the first batch it changes nothing.
+    """The running mean and variance of vectors of length `size`, in float64; the identity before the first batch.
 
     It also continues from the state of ML-Agents' normaliser, which counts an imaginary first observation of 0.
     """
@@ -152,7 +152,7 @@ class Normalizer:
         """Count n more observations [n, size].
 
         Chan, Golub & LeVeque (1979), "Updating Formulae and a Pairwise Algorithm for Computing Sample
-        Variances": joins the means and squares of two sets, so that a mean far from 0 costs no digits.
+        Variances": combines the means and squares of two sets, without losing precision if the mean is far from 0.
         """
         n = len(rows)
         if n == 0:
@@ -177,7 +177,7 @@ class Normalizer:
 
     @property
     def mean_rest(self) -> NDArray[np.float32]:
-        """The float32 rounding error of the mean [size]; together with the mean of `tensors` it has 48 bits."""
+        """The float32 rounding error of the mean [size]; added to the mean in `tensors`, it gives 48 bits."""
         return (self.mean - self.mean.astype(np.float32)).astype(np.float32)
 
     def apply(self, rows: Array) -> NDArray[np.float32]:
@@ -209,9 +209,9 @@ class Normalizer:
 def normalize(rows: Array, mean: Array, inverse_std: NDArray[np.float32], out: NDArray[np.float32]) -> None:
     """Write the normalised `rows` [n, size] into `out`, which may be `rows` itself.
 
-    The subtraction runs in the wider of both dtypes and is rounded once: for float64 rows, `mean` should be float64.
+    The subtraction runs in the wider of the two dtypes, then is rounded once: for float64 rows, pass a float64 `mean`.
     """
     np.subtract(rows, mean, out=out, casting="same_kind")
     np.multiply(out, inverse_std, out=out)
-    np.maximum(out, -NORMALIZED_LIMIT, out=out)  # these two cost a quarter of np.clip where rows are few
+    np.maximum(out, -NORMALIZED_LIMIT, out=out)  # these two take a quarter of np.clip's time for few rows
     np.minimum(out, NORMALIZED_LIMIT, out=out)

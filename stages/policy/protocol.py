@@ -18,28 +18,28 @@ from headrace.queues.messages import ActionBatch, Array, PolicyUpdate
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """The memories of d agents before a decision; at an episode's start zeros, and `first_action_features`."""
+    """What d agents remember before a decision; at an episode's start, zeros and `first_action_features`."""
 
     memories: NDArray[np.float32]
-    """[d, m]"""
+    """[d, m] each agent's memory."""
     previous_actions: NDArray[np.float32]
     """[d, P] the agent's last action as the environment received it: continuous values, then a one-hot per branch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision of a policy for d agents."""
+    """A policy's decision for d agents."""
 
     actions: ActionBatch
     """The actions for the environment: squashed to [-1, 1] where bounded."""
     columns: Mapping[str, Array]
     """[d, ...] columns of the trajectory: the policy's own actions, log_probs, `memories` before the decision."""
     recall: Recall | None = None
-    """The memories for the agents' next decision; None without memory."""
+    """The memories for the agents' next decision; None for a policy without memory."""
 
 
 class ActingPolicy(Protocol):
-    """A policy of one behaviour id, in an actor."""
+    """An actor's policy for one behaviour id."""
 
     @property
     def memory_size(self) -> int:

@@ -1,6 +1,6 @@
-"""Sampling of actions: from a network's heads to a decision in NumPy, and to the actions that environments receive.
+"""Action sampling in NumPy: from a network's head outputs to a decision, and to the actions environments receive.
 
-All randomness comes from the generator argument, whichever library computed the heads: one generator state and the same
+All randomness comes from the generator argument, whichever library computed the heads: the same generator state and
 heads give the same decision. `network.layers` has the same distributions in torch, for trainers. Actions have two
 forms: as the policy drew them, which streams hold, and as environments receive them.
 """
@@ -51,7 +51,7 @@ def policy_actions(actions: ActionSpec, received: Floats, squashed: bool) -> Flo
 
 
 def action_features(actions: ActionSpec, continuous: Floats, discrete: Array) -> Floats:
-    """Actions as inputs of networks, [n, C + choices]: environment-side continuous ones, then one-hots.
+    """Actions as network inputs, [n, C + choices]: continuous actions as the environment received them, then one-hots.
 
     Args:
         actions: the spec.
@@ -71,7 +71,7 @@ def action_features(actions: ActionSpec, continuous: Floats, discrete: Array) ->
 def first_action_features(actions: ActionSpec) -> Floats:
     """The features that stand for the action before an episode's first, [C + choices]: zeros, and choice 0 per branch.
 
-    They equal the `action_features` of the zeros that trajectories hold there.
+    Equal to `action_features` of zeros, which is what trajectories hold there.
     """
     nothing = np.zeros((1, actions.continuous_size), np.float32)
     return action_features(actions, nothing, np.zeros((1, len(actions.discrete_branches)), np.int32)).reshape(-1)
@@ -88,9 +88,9 @@ _NUMBERS_SHOWN = 64
 
 # NumPy and torch compute only the heads, so both ways to act share this sampler (docs/decisions/030).
 class ActionSampler:
-    """Draws the actions of one design from its heads [d, H].
+    """Draws actions for one design from its head outputs [d, H].
 
-    Heads are the means of the continuous actions, their log σ if each state has its own (squashed, gSDE), then the
+    The heads are the means of the continuous actions, their log σ if it depends on the state (squashed, gSDE), then the
     logits of each branch.
     """
 
@@ -111,7 +111,7 @@ class ActionSampler:
     def adopt(self, update: PolicyUpdate) -> None:
         """Sample for this policy from now on: uniformly, if its trainer has taken at most `random_steps` steps.
 
-        Snapshots, which self-play opponents act by, are never sampled uniformly.
+        The snapshots that play self-play opponents are never sampled uniformly.
         """
         self.uniform = update.step < self._random_steps and update.snapshot < 0
 
@@ -131,11 +131,11 @@ class ActionSampler:
             masks: [d, sum of branches] true = allowed, or None.
             random: the only source of randomness.
             deterministic: take the mean and the most likely choice instead of a sample.
-            log_sigma: [d, C] if the rows are of policies with different log σ; the loaded one by default.
+            log_sigma: [d, C] if the rows belong to policies with different log σ; by default, the loaded log σ.
             noise: [d, C] from gSDE, added to the means; None draws independent noise for each action.
 
         Returns:
-            The environment's actions, and the columns of the decision; new arrays, except for the masks.
+            The environment's actions, and the decision's columns; all new arrays except the masks.
 
         Raises:
             StageError: if a mask forbids all choices of a branch.
@@ -195,7 +195,7 @@ class ActionSampler:
         return draw(heads[:, :c], log_sigma, random, deterministic, log_probs, standard)
 
     def _action_heads(self, heads: Floats, log_sigma: Floats) -> Floats:
-        """The column `action_heads` [d, 2·C + choices] from these heads; a new array."""
+        """Build the column `action_heads` [d, 2·C + choices] from these heads; a new array."""
         c = self._actions.continuous_size
         if self._own_spreads or not c:
             column = heads.copy()
@@ -259,7 +259,7 @@ def sample_squashed(
     """Actions tanh(u) [d, c] of u ~ N(μ, σ), or tanh(μ) if `deterministic`; log-probabilities go to `log_probs` [d, c].
 
     Haarnoja et al. (2018), "Soft Actor-Critic", appendix C: log π(tanh u) = log N(u; μ, σ) - log(1 - tanh² u), here
-    per dimension. They are computed from the drawn u, which can't be recovered from a tanh u of ±1. `noise` is that of
+    per dimension. They are computed from the drawn u, which can't be recovered from a tanh u of ±1. `noise` is as in
     `sample_gaussian`.
     """
     log_sigma = np.clip(log_sigma, *LOG_SIGMA_LIMITS)
@@ -295,13 +295,13 @@ def sample_categorical(
 ) -> tuple[NDArray[np.intp], Floats]:
     """Draw from softmax(logits) [d, choices] by inverting the distribution function.
 
-    The random number is in (0, total], and the first choice whose cumulative weight reaches it is taken: choices of
-    weight 0 are never taken, whatever the rounding.
+    The random number is in (0, total], and the first choice whose cumulative weight reaches it is taken: choices with
+    weight 0 are never taken, however rounding goes.
 
     Returns:
         Choices [d] (the most likely ones if `deterministic`) and their log-probabilities [d].
     """
-    shifted = logits.T.copy()  # [choices, d]: passes over few long rows cost less than those over many short ones
+    shifted = logits.T.copy()  # [choices, d]: a few long rows are faster to process than many short ones
     shifted -= np.maximum.reduce(shifted, axis=0)
     cumulated = np.exp(shifted)
     np.add.accumulate(cumulated, axis=0, out=cumulated)
@@ -337,7 +337,7 @@ def check_heads(behavior_id: str, version: int, heads: Floats, observations: Seq
 
 
 def _shown(observation: Array) -> str:
-    """Format an observation for an error message; a large one only by its range, or its number of bad values."""
+    """Format an observation for an error message; for a large one, show only its range or its number of bad values."""
     if observation.size <= _NUMBERS_SHOWN:
         return str(observation.tolist())
     if observation.dtype.kind != "f" or np.isfinite(observation).all():

@@ -1,4 +1,4 @@
-"""State-dependent noise, as policies act by it: gSDE, generalised state-dependent exploration.
+"""State-dependent noise for acting: gSDE, generalised state-dependent exploration.
 
 Raffin, Kober and Stulp (2021), "Smooth Exploration for Robotic Reinforcement Learning". With the output z of the last
 hidden layer, and a matrix θ [features, C] of independent N(0, σ²), the noise of an action is z·θ. An agent keeps θ for
@@ -17,11 +17,11 @@ from headrace.stages.policy.design import Layout, PolicyDesign
 from headrace.stages.policy.sampling import ActionSampler
 
 EPSILON = 1e-6
-"""Added to variances, and within `use_expln`: Stable-Baselines3's number."""
+"""Added to variances, and in `use_expln`, as in Stable-Baselines3."""
 
 
 def noise_size(design: PolicyDesign, layout: Layout) -> int:
-    """The numbers kept of each agent's noise: the remaining decisions of its matrix, and the matrix."""
+    """The size of each agent's noise row: the number of decisions left for its matrix, and the matrix itself."""
     shape = design.log_sigma_shape(0) if design.gsde is not None and design.explores else None
     if shape is None:
         return 0
@@ -30,7 +30,7 @@ def noise_size(design: PolicyDesign, layout: Layout) -> int:
 
 
 class StateNoise:
-    """The noise of one design's policies, scaled by the loaded log σ.
+    """The noise for one design's policies, scaled by the loaded log σ.
 
     It keeps a row of `noise_size` numbers per agent, zeros before the first decision. The matrix in that row holds
     standard normals: a newer policy scales them by its own σ.
@@ -50,7 +50,7 @@ class StateNoise:
         self._sigma = np.repeat(sigma, self._continuous // sigma.shape[1], axis=1)
 
     def heads(self, outputs: Floats, encoding: Floats) -> Floats:
-        """Action heads [d, 2C + choices] of the action layer's outputs [d, C + choices] and inputs [d, features]."""
+        """Action heads [d, 2C + choices] from the action layer's outputs [d, C + choices] and inputs [d, features]."""
         c = self._continuous
         means = np.clip(outputs[:, :c], -self._limit, self._limit) if self._limit else outputs[:, :c]
         variances = np.square(encoding) @ np.square(self._sigma)
@@ -67,14 +67,14 @@ class StateNoise:
         deterministic: bool,
         kept: Floats | None,
     ) -> tuple[ActionBatch, dict[str, Array], Floats | None]:
-        """The noise for a policy's sampler, and the agents' next rows; see `draw`."""
+        """Sample actions with this noise; return them, their columns and the agents' next rows (see `draw`)."""
         noise = None
         if not (deterministic or sampler.uniform):
             noise, kept = self.draw(encoding, kept, random)
         return *sampler.sample(heads, masks, random, deterministic, noise=noise), kept
 
     def draw(self, encoding: Floats, kept: Floats | None, random: np.random.Generator) -> tuple[Floats, Floats]:
-        """Draw the noise [d, C] of d agents, and their rows for the next decisions.
+        """Draw the noise [d, C] for d agents; return it with their rows for the next decisions.
 
         Args:
             encoding: [d, features] the last hidden layer's outputs.

@@ -1,4 +1,4 @@
-"""Recording the messages of an edge, and replaying them in place of the stages that made them."""
+"""Recording an edge's messages, and replaying them in place of the stages that produced them."""
 
 from headrace.stages.replay.recorder import Recorder
 from headrace.stages.replay.source import ReplaySource

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writes the messages of one edge. Several recorders may share a writer, in one thread.
+    """Writes one edge's messages. Several recorders may share a writer within one thread.
 
     Args:
         writer: the stream file.
@@ -44,9 +44,9 @@ class Recorder:
 
 
 class GuardedRecorder:
-    """A recorder that stops with a warning at the first disk error, so that a recording ends no run.
+    """A recorder that stops with a warning at the first disk error, so that a failed recording does not end the run.
 
-    It does not resume when the disk has room again: a recording with a gap would replay as another run.
+    It does not resume when the disk has room again: a recording with a gap would replay as a different run.
 
     Args:
         make: makes the recorder and its file.

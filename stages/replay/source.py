@@ -1,7 +1,7 @@
-"""Replay: a source that yields recorded messages in place of the stages that made them.
+"""Replay: a source that yields recorded messages instead of the stages that produced them.
 
-The streams' headers hold all that the downstream stages need before the first message (specs, edges); these stages are
-built from `behavior_specs`. Properties of the recorded run are read without replaying it.
+The streams' headers contain everything that the downstream stages need before the first message (specs, edges); these
+stages are built from `behavior_specs`. Properties of the recorded run can be read without replaying it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRAINER_EDGE = "trainer"
 
 
 class ReplaySource(Source[Message]):
-    """Yields the messages of one edge from stream files, file after file, each in the order of its recording.
+    """Yields one edge's messages from stream files, file by file, in the order in which they were recorded.
 
     Recorded checkpoint barriers are left out: they belong to the checkpoints of the recorded run.
 
@@ -89,7 +89,7 @@ class ReplaySource(Source[Message]):
         self._check_agreement()
 
     def progress(self) -> int | None:
-        """Count frames; None while it waits until the next one is due."""
+        """Count frames; None while the source waits until the next frame is due."""
         return self._read if self._sleeper is None else None
 
     async def produce(self) -> AsyncIterator[Message]:
@@ -143,7 +143,7 @@ class ReplaySource(Source[Message]):
         message = frame.message
         if not isinstance(message, TrajectoryBatch) or message.behavior_id in self.behavior_specs:
             return
-        self._check_agreement()  # also against behaviours that a growing file has announced since
+        self._check_agreement()  # including behaviours that a growing file has announced since
         try:
             behavior_team(message.behavior_id)
         except SpecError as error:
@@ -211,7 +211,7 @@ def _factor(speed: str | float) -> float:
 
 
 def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
-    """The files that names and patterns match, in the given order, each once.
+    """Return the files that names and patterns match, in the given order, each once.
 
     Args:
         streams: files, folders of `.stream` files or glob patterns; a folder's or pattern's files are sorted by name.
@@ -268,7 +268,7 @@ def _columns(reader: StreamReader, spec: BehaviorSpec) -> set[tuple[str, str, st
 
 
 def recorded_seed(streams: Sequence[str | Path]) -> int:
-    """The seed of the first recording's run, -1 if the recording does not state it.
+    """Return the seed of the first recording's run; -1 if the recording does not state it.
 
     Raises:
         StageError: if a pattern matches nothing.
@@ -280,7 +280,7 @@ def recorded_seed(streams: Sequence[str | Path]) -> int:
 
 
 def recorded_agents(streams: Sequence[str | Path]) -> int | None:
-    """The number of agents that acted at a time in the first recording's run: environments × actors, None if unknown.
+    """Return how many agents acted concurrently in the first recording's run: environments × actors; None if unknown.
 
     Raises:
         StageError: if a pattern matches nothing.
@@ -295,7 +295,7 @@ def recorded_agents(streams: Sequence[str | Path]) -> int | None:
 
 
 def recorded_behaviors(streams: Sequence[str | Path], edge: str) -> frozenset[str]:
-    """The names of the behaviours recorded at an edge.
+    """Return the names of the behaviours recorded at an edge.
 
     Raises:
         StageError: if a pattern matches nothing.
@@ -306,7 +306,7 @@ def recorded_behaviors(streams: Sequence[str | Path], edge: str) -> frozenset[st
 
 
 def recorded_edge(streams: Sequence[str | Path]) -> str:
-    """The edge of the recordings to replay: the trainer's inlet if it was recorded, otherwise the other one.
+    """Return the recorded edge to replay: the trainer's input if it was recorded, otherwise the other edge.
 
     Raises:
         StageError: if a pattern matches nothing.

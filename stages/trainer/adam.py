@@ -1,7 +1,7 @@
 """Adam over one flat vector of parameters.
 
-A network's parameters are one vector (`FlatParameters.values`), so the whole step is one operation on any device. Its
-state is two vectors and a count, exactly what a checkpoint must hold.
+A network's parameters are one vector (`FlatParameters.values`), so the whole step is one operation on any device. The
+optimizer's state is two vectors and a step count, exactly what a checkpoint must hold.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Adam:
         values: the parameters, changed in place.
         gradients: their gradients.
         epsilon: added to the root of the second moment.
-        betas: decay of the first and of the second moment.
+        betas: decay rates of the first and the second moment.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Adam:
     def step(self, learning_rate: float | Tensor) -> None:
         """Update the parameters by their gradients.
 
-        With a tensor [] as the rate everything runs on the device, so that the step may be captured as a CUDA graph:
-        then the caller counts `steps`.
+        If the rate is a scalar tensor, everything runs on the device, so the step can be captured as a CUDA graph; the
+        caller then counts `steps`.
         """
         # One pass over all five vectors instead of seven operations: for networks larger than the processor's cache,
-        # memory access dominates a step. The operator is called directly: for small networks, torch.optim around it
+        # memory access dominates a step. The operator is called directly: for small networks, going through torch.optim
         # takes four times as long.
         if isinstance(learning_rate, Tensor):
             self._count.add_(1.0)
@@ -79,10 +79,10 @@ class Adam:
         )
 
     def state_dict(self, named_views: Callable[[Tensor], Mapping[str, Tensor]]) -> dict[str, Any]:
-        """Step count, and the moments by parameter name, copied to the host.
+        """The step count, and the moments by parameter name, copied to the host.
 
         Args:
-            named_views: views into a vector as long as the parameters, by name (`FlatParameters.named_views`).
+            named_views: splits a vector as long as the parameters into views by name (`FlatParameters.named_views`).
         """
         moments = {moment: host_copies(named_views(vector)) for moment, vector in self._moments().items()}
         return {"steps": self.steps, **moments}
@@ -90,7 +90,7 @@ class Adam:
     def load_state_dict(
         self, named_views: Callable[[Tensor], Mapping[str, Tensor]], state: Mapping[str, Any], what: str = "optimizer"
     ) -> None:
-        """Continue from `state_dict()`, which messages call `what`.
+        """Continue from `state_dict()`; error messages call it `what`.
 
         Raises:
             StageError: naming the tensor that does not fit.
@@ -104,7 +104,7 @@ class Adam:
         return self.steps, self.first_moment.clone(), self.second_moment.clone()
 
     def restore(self, snapshot: tuple[int, Tensor, Tensor]) -> None:
-        """Go back to a snapshot."""
+        """Restore a snapshot."""
         self._go_on_from(snapshot[0])
         self.first_moment.copy_(snapshot[1])
         self.second_moment.copy_(snapshot[2])
@@ -134,7 +134,7 @@ class NetworkUpdate(ABC):
     Args:
         network: the network to train.
         adam: its optimizer.
-        replicas: the replicas that make the same update, each from its part of the rows.
+        replicas: the replicas that make the same update, each computing its part of the rows.
     """
 
     def __init__(self, network: TrainedActor, adam: Adam, replicas: Replicas = SINGLE_TRAINER) -> None:
@@ -156,16 +156,16 @@ class NetworkUpdate(ABC):
 
     @abstractmethod
     def heads(self, inputs: Inputs) -> Tensor:
-        """The actor's heads [B, H]."""
+        """The actor's head outputs [B, H]."""
 
 
 def not_finite(names: Sequence[str], losses: NDArray[np.float32], lower: str) -> str:
-    """Report which of the losses [k, len(names)] of k minibatches is not finite; otherwise the weights are not.
+    """Describe which of the losses [k, len(names)] of k minibatches is not finite; if all are, blame the weights.
 
     Args:
         names: the names of the losses.
         losses: the losses of an update that is undone.
-        lower: the setting that a lower value may fix.
+        lower: the setting to lower as a possible fix.
     """
     restored = "the weights from before the update are kept"
     bad = np.argwhere(~np.isfinite(losses))
@@ -178,23 +178,23 @@ def not_finite(names: Sequence[str], losses: NDArray[np.float32], lower: str) ->
     )
 
 
-# In a common norm, a large value loss would leave little of the actor's gradient (docs/decisions/036).
+# With a shared norm, a large value loss would leave little of the actor's gradient (docs/decisions/036).
 class GradientParts:
     """The parts of a gradient, whose norms are clipped separately.
 
     Args:
-        gradients: [n]
-        parts: [k, n] 1 for the elements of the part, 0 for others; each element is in one part.
-        together: whether to clip the norm of all parts as one part instead.
+        gradients: [n] the whole gradient; scaled in place.
+        parts: [k, n] 1 for the elements of each part, else 0; each element is in exactly one part.
+        together: whether to clip all parts by their common norm instead.
     """
 
     def __init__(self, gradients: Tensor, parts: Tensor, together: bool = False) -> None:
         parts = torch.ones_like(parts[:1]) if together else parts
         self._gradients, self._parts = gradients, parts
-        # Small networks pay for the calls; for large ones a product with the masks would read every element.
+        # Small networks: calls dominate. Large ones: multiplying by masks would read every element.
         self._runs: list[list[NDArray[Any]]] | None = None
         self._stretches: NDArray[np.int64] | None = None
-        """[k, 3] first element, end and part of each run, if the clipping is compiled."""
+        """[k, 3] first element, end and part number of each run; None if clipping is not compiled."""
         if gradients.device.type == "cpu":
             self._runs = [_runs(gradients, part) for part in parts]
             if compiled.kernels is not None and gradients.dtype == torch.float32:
@@ -236,13 +236,13 @@ def _edges(part: Tensor) -> NDArray[np.int64]:
     return np.flatnonzero(np.diff(part.numpy(), prepend=0, append=0)).reshape(-1, 2)
 
 
-# Adam's moments of weights whose gradients stay 0 (dead ReLU units, images without a pattern) shrink by a tenth each
-# step until they are denormal, below 1.2e-38, where processors compute a hundred times as slowly; a step of Adam in
-# soft actor-critic took eight times as long. Learning does not depend on such numbers: they count as 0.
+# If a weight's gradient stays 0 (dead ReLU units, images without a pattern), its Adam moments shrink by a tenth each
+# step until they are denormal, below 1.2e-38, where processors compute a hundred times as slowly; an Adam step in soft
+# actor-critic took eight times as long. Learning does not depend on numbers this small: they are treated as 0.
 _DENORMAL = np.float32(1e-40)
 _ONE = np.float32(1.0)
 for _kind in (np.float32, np.float64):
-    np.finfo(_kind)  # NumPy works them out at the first use, and would warn then that denormal numbers are 0
+    np.finfo(_kind)  # NumPy computes its limits on first use, and would then warn that denormal numbers are 0
 
 
 @contextmanager

@@ -21,14 +21,14 @@ def make_trainer(context: TrainerContext) -> Trainer:
         context: the trainer's arguments.
 
     Raises:
-        LoadError: if the class can't be imported, is not a Trainer, needs columns that no policy gives, does not accept
-            the hyperparameters, or raises.
+        LoadError: if the class can't be imported, is not a Trainer, needs columns that no policy provides, does not
+            accept the hyperparameters, or raises.
     """
     trainer_type, path = context.settings.trainer_type, ("behaviors", context.behavior)
     found = find_trainer(trainer_type, context.folder, path)
     try:
         return _settled(found, context)
-    except ValidationError as error:  # from a subclass, whose base validates the YAML's hyperparameters as its own
+    except ValidationError as error:  # from a subclass: its base class validates the YAML's hyperparameters as its own
         with blaming(*path, "hyperparameters"):
             raise LoadError(_describe(error, f"{dotted(path)}.hyperparameters", trainer_type)) from error
     except (StageError, SpecError, ConfigError):
@@ -44,7 +44,7 @@ _COMPUTES = ("add", "learn", "policy", "state_dict", "load_state_dict", "load_bu
 
 
 def _settled(kind: type[Trainer], context: TrainerContext) -> Trainer:
-    """Make a trainer; a built-in one, or a subclass, computes with torch's own defaults, whatever other code has set.
+    """Make a trainer; built-in trainers and their subclasses use torch's own defaults, whatever other code has set.
 
     An environment in the same process may have set the default dtype or device, or turned gradients off.
     """
@@ -58,15 +58,15 @@ def _settled(kind: type[Trainer], context: TrainerContext) -> Trainer:
 
 
 def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[Trainer]:
-    """Import the class of a trainer, and check it.
+    """Import and check a trainer's class.
 
     Args:
-        trainer_type: a built-in one, or `module:Class`.
+        trainer_type: the name of a built-in trainer, or `module:Class`.
         folder: the YAML's folder, whose modules are importable.
         path: the behaviour's block in the YAML.
 
     Raises:
-        LoadError: if it can't be imported, is not a Trainer, or needs columns that no policy gives.
+        LoadError: if it can't be imported, is not a Trainer, or needs columns that no policy provides.
     """
     where = f"{dotted(path)}.trainer_type"
     found = trainer_class(trainer_type, folder, path)

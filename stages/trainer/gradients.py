@@ -21,10 +21,10 @@ Measured = TypeVar("Measured", covariant=True)
 
 
 class Gradients(Protocol[Arguments, Measured]):
-    """The seam between an update and the computation of its losses' gradients, by autograd or by hand."""
+    """The interface between an update and the code that computes its gradients, by autograd or by hand."""
 
     def __call__(self, *arguments: Arguments.args, **named: Arguments.kwargs) -> Measured:
-        """Set the gradients for the rows of one step (for a replica, its part of them); return what was measured."""
+        """Set the gradients for one step's rows (in a replica, for its part of them); return the measurements."""
         ...
 
 
@@ -36,7 +36,7 @@ def say_autograd(context: TrainerContext, why: str) -> None:
 
 
 def say_uncompiled(context: TrainerContext) -> None:
-    """Log that NumPy computes what would otherwise be compiled, if it does."""
+    """If NumPy runs in place of compiled code, log that."""
     if compiled.kernels is None:
         log.info(
             "%s: NumPy computes small layers. Compiled code is faster, but Headrace builds it only if it finds a C "
@@ -45,21 +45,21 @@ def say_uncompiled(context: TrainerContext) -> None:
         )
 
 
-# A captured step is a CUDA graph: to replay it, the GPU repeats its kernels without a call of Python, with the
-# addresses and the host's numbers of the capture. Everything that changes from step to step is therefore an input,
-# learning rate and clip range included, and is copied into the graph's buffers; tensors that a step changes in place
-# (weights, moments, counts on the device) keep their addresses for good.
+# A captured step is a CUDA graph: on replay, the GPU repeats its kernels without calling Python, using the addresses
+# and host-side numbers from the capture. Everything that changes from step to step is therefore an input, learning rate
+# and clip range included, and is copied into the graph's buffers; tensors that a step changes in place (weights,
+# moments, counts on the device) keep their addresses for good.
 StepInputs = TypeVar("StepInputs")
 Found = TypeVar("Found")
 
 WARM_UP = 3
-"""Steps of each form before its capture: libraries have then chosen kernels and allocated what they need."""
+"""Uncaptured steps for each input form before its capture, in which libraries choose kernels and allocate memory."""
 MOST_FORMS = 8
-"""Forms of inputs that are captured, each with separate memory; capturing more forms gains nothing."""
+"""The largest number of input forms captured, each with separate memory; capturing more gains nothing."""
 
 
 class Graphs(Protocol):
-    """Captures what functions do on a device."""
+    """Captures the work that functions do on a device."""
 
     def beside(self, function: Callable[[], Found]) -> Found:
         """Call a function on the stream on which it can be captured later."""
@@ -69,10 +69,10 @@ class Graphs(Protocol):
         """Record a function's work on the device, without doing it.
 
         Returns:
-            A call that does the recorded work, and the function's result, whose tensors each such call fills again.
+            A callable that repeats the recorded work, and the function's result; each call refills its tensors.
 
         Raises:
-            RuntimeError: if the function does what can't be captured, such as waiting for a result.
+            RuntimeError: if the function does something that can't be captured, such as waiting for a result.
         """
         ...
 
@@ -89,7 +89,7 @@ class CudaGraphs:
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def beside(self, function: Callable[[], Found]) -> Found:
-        """Call a function on that stream: libraries keep workspaces for each stream, and may not allocate any later."""
+        """Call a function on the capture stream: libraries keep a workspace per stream, and can't allocate it later."""
         present = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(present)
         with torch.cuda.stream(self._stream):
@@ -98,7 +98,7 @@ class CudaGraphs:
         return found
 
     def capture(self, function: Callable[[], Found]) -> tuple[Callable[[], None], Found]:
-        """See the protocol. Other threads may use the GPU meanwhile."""
+        """See `Graphs.capture`. Other threads may use the GPU meanwhile."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             found = function()
@@ -106,16 +106,16 @@ class CudaGraphs:
 
 
 class CapturedStep(Generic[StepInputs, Found]):
-    """A step that is captured once for each form of its input: shapes, dtypes, absent tensors and the host's numbers.
+    """A step that is captured once per input form: shapes, dtypes, missing tensors and host-side numbers.
 
-    The first steps of a form run uncaptured, and count. If a capture fails, that step and all later ones do, too.
+    The first steps of each form run uncaptured, as real steps. If a capture fails, that step and all later ones do too.
 
     Args:
-        step: the step; changes nothing on the host, draws nothing, and returns tensors that the next call may
+        step: takes a step; changes no host state, draws no random numbers, and returns tensors that the next call may
             overwrite.
         graphs: captures the step.
         tell: receives, once, the reason why steps are not captured, if they are not.
-        most: forms that are captured; 1 if the step keeps buffers that another form would replace.
+        most: the largest number of forms captured; 1 if the step keeps buffers that another form would replace.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class CapturedStep(Generic[StepInputs, Found]):
             try:
                 capture = self._captures[form] = self._captured(outline, tensors)
             except RuntimeError as error:
-                # Ending the capture raises as well, and hides the reason.
+                # Ending the capture raises as well, which would hide the reason.
                 reason = error.__context__ if isinstance(error.__context__, RuntimeError) else error
                 return self._without(inputs, str(reason).strip().partition("\n")[0] or type(reason).__name__)
         return capture.replay(tensors)
@@ -164,7 +164,7 @@ class CapturedStep(Generic[StepInputs, Found]):
 
 
 class _Capture(Generic[Found]):
-    """The capture of one form.
+    """The capture of one input form.
 
     Args:
         buffers: the graph's inputs.
@@ -176,14 +176,14 @@ class _Capture(Generic[Found]):
         self._buffers, self._again, self._found = buffers, again, found
 
     def replay(self, tensors: list[Tensor]) -> Found:
-        """Take the step with other inputs."""
+        """Repeat the step with new inputs."""
         torch._foreach_copy_(self._buffers, tensors)
         self._again()
         return self._found
 
 
 def copied(found: Found) -> Found:
-    """A copy of a step's result, which stays valid."""
+    """A copy of a step's result that stays valid after the next step."""
     tensors: list[Tensor] = []
     outline = _outline(found, tensors)
     copies: Found = _filled(outline, [tensor.clone() for tensor in tensors])
@@ -191,7 +191,7 @@ def copied(found: Found) -> Found:
 
 
 def _outline(value: Any, tensors: list[Tensor]) -> Any:
-    """A value of tensors, tuples and dataclasses without its tensors, each of which is appended to the list once."""
+    """A nested value (tuples, dataclasses) with indices in place of tensors; appends each tensor to the list once."""
     if isinstance(value, Tensor):
         for place, tensor in enumerate(tensors):
             if tensor is value:
@@ -206,7 +206,7 @@ def _outline(value: Any, tensors: list[Tensor]) -> Any:
 
 
 def _filled(outline: Any, tensors: list[Tensor]) -> Any:
-    """An outline's value, with these tensors."""
+    """The value that an outline describes, with these tensors filled in."""
     if isinstance(outline, _TensorAt):
         return tensors[outline]
     if not isinstance(outline, tuple):
@@ -221,7 +221,7 @@ class _TensorAt(int):
 
 
 def graphs_for(context: TrainerContext) -> Graphs | None:
-    """The object that captures a behaviour's gradient steps; None, with the reason in the log, if they can't be."""
+    """Return what captures a behaviour's gradient steps; if they can't be captured, log why and return None."""
     graphs = graphs_on(context.device) if context.cuda_graphs else None
     if graphs is None:
         return None
@@ -240,7 +240,7 @@ def graphs_for(context: TrainerContext) -> Graphs | None:
 
 
 def graphs_on(device: str) -> Graphs | None:
-    """The object that captures on a device; None if the device has no graphs."""
+    """Return the object that captures on a device; None if the device does not support graphs."""
     return CudaGraphs(device) if torch.device(device).type == "cuda" else None
 
 

@@ -1,4 +1,4 @@
-"""A trainer stage's observations of its inlet, in addition to the rows: ended episodes, actions, duplicates."""
+"""Bookkeeping on a trainer stage's input: finished episodes, action histograms, duplicate deliveries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.stages.stage import Statistics
 from headrace.stages.trainer.report import EpisodeSink
 
 RECENT_EPISODES = 100
-"""Episodes in the recent mean return, the field's usual yardstick."""
+"""The number of episodes in the recent mean return, as is customary in RL."""
 
 
 class FinishedEpisodes:
@@ -31,12 +31,12 @@ class FinishedEpisodes:
         behavior: the behaviour name.
         strength: strength of the extrinsic reward, for its statistic; 0 if the trainer does not learn from it.
         kept_returns: the largest number of returns kept for the next report.
-        judged: the number of returns that a criterion looks at.
-        each: takes each episode.
+        judged: the number of returns that a stop criterion looks at.
+        each: called with each episode.
         reports: whether statistics are reported; those of an imitator's episodes belong to its teacher.
 
     Attributes:
-        count: episodes so far.
+        count: the number of episodes so far.
         recent: returns of the last (up to) 100 episodes, or as many as are judged.
         parameter_generation: generation of the environment parameters under which the kept returns' episodes began.
     """
@@ -90,13 +90,13 @@ class FinishedEpisodes:
             statistics.extend(self._behavior, "Environment/Group Cumulative Reward", of_groups, "histogram")
 
     def take_returns(self) -> tuple[float, ...]:
-        """Return the returns kept since the last call: the newest, of episodes begun under the same parameters."""
+        """Return the newest returns since the last call, all from episodes begun under the same parameters."""
         returns = tuple(self._kept)
         self._kept.clear()
         return returns
 
     def _keep(self, returns: list[float], parameters: Array | None, learning: Array) -> None:
-        """Keep returns; newer ones replace those of episodes begun under older parameters."""
+        """Keep returns, dropping those of episodes begun under older parameters than the newest."""
         begun = parameters[learning] if parameters is not None else np.zeros(len(returns), np.int32)
         newest = int(begun.max(initial=0))
         if newest > self.parameter_generation:
@@ -108,15 +108,15 @@ class FinishedEpisodes:
 
 
 class StopCriterion:
-    """Stops a trainer before `max_steps`: once its returns have reached a mark, or no longer rise.
+    """Stops a trainer before `max_steps`: once its returns have reached a threshold, or no longer rise.
 
-    It depends only on the order of that stream, so the replicas of a trainer agree, and so do deterministic runs.
+    The criterion depends only on the order of these returns, so a trainer's replicas agree, as do deterministic runs.
 
     Args:
         settings: the behaviour's `stop_when`; None: it never stops.
 
     Attributes:
-        met: why it has stopped, for people; empty until then.
+        met: why the trainer was stopped, as readable text; empty until then.
     """
 
     def __init__(self, settings: StopWhenSettings | None) -> None:
@@ -135,7 +135,7 @@ class StopCriterion:
 
         Args:
             step: the trainer's step.
-            recent: returns of the last episodes, at least `episodes` of them if there were as many.
+            recent: returns of the last episodes, at least `episodes` of them if that many have ended.
         """
         settings = self._settings
         if settings is None or self.met or len(recent) < settings.over:
@@ -161,20 +161,20 @@ class StopCriterion:
 
 
 SAMPLED_PER_UPDATE = 32
-"""Rows of an update whose actions are sampled, fewer for small updates: all rows would cost too much."""
+"""Rows per update whose actions are sampled (fewer for small updates): sampling all rows would cost too much."""
 _SMALLEST_STRIDE = 32
 
 
 class ActionHistograms:
     """Samples actions and reports them as `action/<head>`.
 
-    For discrete heads it reports the choices, for continuous ones the actions that environments receive.
+    For discrete heads these are the choices, for continuous heads the actions that environments receive.
 
-    It takes one of every n arriving rows, so that all rows count equally.
+    Every n-th arriving row is sampled, so all rows count equally.
 
     Args:
         actions: the behaviour's actions.
-        squashed: true if the continuous ones were drawn as SAC draws them.
+        squashed: true if continuous actions were drawn as SAC draws them.
         rows_per_update: the trainer's rows per update.
     """
 
@@ -183,19 +183,19 @@ class ActionHistograms:
         self._squashed = squashed
         self._stride = max(_SMALLEST_STRIDE, rows_per_update // SAMPLED_PER_UPDATE)
         self._next = 0
-        """Rows to skip before the next one is taken."""
+        """The number of rows to skip before sampling the next."""
         self._taken: dict[str, list[Array]] = {"continuous_actions": [], "discrete_actions": []}
         self._count = 0
-        """Rows taken and not yet reported."""
+        """The number of sampled rows not yet reported."""
         self._reported = False
 
     @property
     def due(self) -> bool:
-        """True if there is enough to report; at the start of a run, any rows are enough."""
+        """True if enough rows were sampled for a report; at the start of a run, any number is enough."""
         return self._count >= (SAMPLED_PER_UPDATE if self._reported else 1)
 
     def add(self, rows: Columns, count: int) -> None:
-        """Copy some of a batch's rows [count, …]."""
+        """Copy the sampled rows of a batch [count, …]."""
         if self._next < count:
             for name, taken in self._taken.items():
                 if name in rows:
@@ -206,7 +206,7 @@ class ActionHistograms:
         self._next -= count
 
     def report(self, statistics: Statistics, behavior: str) -> None:
-        """Report the rows taken."""
+        """Report the sampled rows."""
         heads = {"continuous_actions": self._actions.continuous_heads, "discrete_actions": self._actions.branch_heads}
         for name, taken in self._taken.items():
             if taken:
@@ -219,21 +219,21 @@ class ActionHistograms:
         self._count, self._reported = 0, True
 
 
-# Only tests check deliveries, through `HEADRACE_DELIVERIES`: a custom stage may drop, hold back or duplicate whatever
-# it likes.
+# Only tests check deliveries, with `HEADRACE_DELIVERIES`: custom stages may legitimately drop, delay or duplicate
+# trajectories.
 VARIABLE = "HEADRACE_DELIVERIES"
-"""`once`: no trajectory may arrive twice or out of its source's order; `all`: none may be missing, either."""
+"""`once`: no trajectory may arrive twice or out of order within its source; `all`: also, none may be missing."""
 
 
 class DeliveryError(StageError):
-    """A trajectory arrived twice, out of order, or not at all; the message names source and numbers."""
+    """A trajectory arrived twice, out of order, or not at all; the message gives source and sequence numbers."""
 
 
 class Deliveries:
-    """Checks the numbers of the trajectories that arrive at one trainer, by behaviour id and source.
+    """Checks the sequence numbers of trajectories that arrive at a trainer, per behaviour id and source.
 
     Args:
-        complete: none may be missing, from number 0 on.
+        complete: whether none may be missing, starting with number 0.
     """
 
     def __init__(self, complete: bool) -> None:
@@ -242,12 +242,12 @@ class Deliveries:
 
     @classmethod
     def asked_for(cls) -> Deliveries | None:
-        """Make the check that the environment variable requests, None for none."""
+        """Make the check requested by the environment variable; None if it requests none."""
         asked = os.environ.get(VARIABLE)
         return cls(complete=asked == "all") if asked in ("once", "all") else None
 
     def check(self, batch: TrajectoryBatch) -> None:
-        """Check a batch; one without numbers, made by a custom stage or an earlier release, passes.
+        """Check a batch; batches without numbers, from a custom stage or an earlier release, pass.
 
         Raises:
             DeliveryError: if a trajectory arrives twice, out of order, or after one that is missing.
@@ -273,17 +273,17 @@ class Deliveries:
 
 @dataclass(slots=True)
 class Waiting:
-    """The rows of a batch that were added and not yet learned from."""
+    """A batch's rows that were added but not yet learned from."""
 
     source: int
     rows: int
     credits: int
     version: float | None = None
-    """Mean over the batch's rows of the version that began their trajectory; None for rows from before a resume."""
+    """The policy version that began each row's trajectory, averaged over rows; None for rows from before a resume."""
 
     @classmethod
     def of(cls, batch: TrajectoryBatch) -> Waiting:
-        """Make the entry of a batch."""
+        """Make the entry for a batch."""
         begun_by = float(batch.trajectories["first_version"] @ batch.lengths.astype(np.int64))
         return cls(batch.source, batch.num_rows, batch.credits, begun_by / batch.num_rows)
 

@@ -1,8 +1,8 @@
 """The first and the last step of every built-in trainer.
 
-The first one encodes a batch's observations, refuses bad numbers, and normalises. The last one makes a policy: the
-actor's weights and the normaliser's state. `Transitions` are the form in which reward signals and imitation take rows,
-whichever memory the rows come from; `InputRows` the form in which on-policy trainers' networks do.
+The first step encodes a batch's observations, rejects bad numbers, and normalises. The last step makes a policy: the
+actor's weights and the normaliser's state. Reward signals and imitation take rows as `Transitions`, whichever buffer
+the rows come from; on-policy trainers' networks take them as `InputRows`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
 EXPORTED_STEPS = 100_000
 """The number of observations assumed for an exported policy's normaliser, as the export has none: large enough that its
-mean moves slowly from the policy's, and small enough to follow another environment in time."""
+mean drifts slowly from the policy's, and small enough to adapt to a different environment in time."""
 
 
 def with_group_rewards(batch: TrajectoryBatch) -> TrajectoryBatch:
-    """The batch for a trainer that ignores groups: a group's reward is added to each member's own."""
+    """Return the batch for a trainer that ignores groups: a group's reward is added to each member's own."""
     of_groups = batch.rows.get("group_rewards")
     return batch if of_groups is None else batch.replace(rewards=batch.rewards + of_groups)
 
 
 def policy_design(context: TrainerContext) -> PolicyDesign:
-    """The design of the policy that a built-in trainer learns.
+    """Return the design of the policy that a built-in trainer learns.
 
     Raises:
-        StageError: if the behaviour has no actions to learn, or noise that its actions have no use for.
+        StageError: if the behaviour has no actions to learn, or settings for noise that does not apply to its actions.
     """
     if not context.spec.actions.log_prob_size:
         raise StageError(f"{context.behavior}: the behaviour has neither continuous nor discrete actions to learn")
@@ -66,36 +66,36 @@ def policy_design(context: TrainerContext) -> PolicyDesign:
 
 
 class Intake:
-    """Encodes batches of one behaviour.
+    """Encodes the batches of one behaviour.
 
-    Trainers that learn only from the task's rewards ignore the observation after a terminated episode, and simulators
-    that blew up return NaN there: its vectors become zeros. With `beyond_termination` it is kept, for values that
-    continue past the end of episodes (`RewardSignal.ignores_termination`); if it is not finite, the last observation
-    before it replaces it, as if nothing had changed.
+    Trainers that learn only from the task's rewards ignore the observation after a terminated episode, and diverged
+    simulators return NaN there, so its vectors are set to zero. With `beyond_termination` that observation is kept, for
+    values that continue past the end of episodes (`RewardSignal.ignores_termination`); if it is not finite, it is
+    replaced by the previous observation, as if nothing had changed.
 
     Args:
         spec: observations and actions.
         normalize: normalise vectors by their running mean and variance.
-        beyond_termination: keep the observation after a terminated episode.
+        beyond_termination: keep observations after terminated episodes.
     """
 
     def __init__(self, spec: BehaviorSpec, normalize: bool, beyond_termination: bool = False) -> None:
         self.layout = ObservationLayout(spec)
         self.normalizer = Normalizer(self.layout.vector_size) if normalize and self.layout.vector_size else None
-        """None without normalisation."""
+        """The running normaliser of vectors; None without normalisation."""
         self._spec = spec
         self._beyond_termination = beyond_termination
 
     def encode(self, batch: TrajectoryBatch, step: int) -> tuple[EncodedObservations, EncodedObservations]:
-        """Encode a batch, and count its vectors in the normaliser.
+        """Encode a batch, and update the normaliser with its vectors.
 
         Args:
-            batch: k trajectories of N rows.
+            batch: K trajectories with N rows in total.
             step: agent steps so far, for messages.
 
         Returns:
             Observations of the rows [N, …] and after the last row of each trajectory [K, …]; not normalised. Vectors
-            are new arrays, the others views of the batch.
+            are new arrays; images and sets are views into the batch.
 
         Raises:
             NotFiniteError: naming agent, column and step, if a number to learn from is NaN or infinite.
@@ -110,13 +110,13 @@ class Intake:
         return rows, finals
 
     def normalized(self, vectors: Array) -> NDArray[np.float32]:
-        """Vectors [n, V] in the form that networks take; the same array if it is float32 and not to be normalised."""
+        """Vectors [n, V] as network input; the same array if it is float32 and there is no normaliser."""
         if self.normalizer is not None:
             return self.normalizer.apply(vectors)
         return vectors.astype(np.float32, copy=False)
 
     def policy(self, trainer: Trainer, acting: Mapping[str, Tensor], layout: Layout) -> PolicyUpdate:
-        """A trainer's policy: the network's tensors and the normaliser's in one vector, in the layout's order."""
+        """A trainer's policy: the network's and the normaliser's tensors, concatenated in the layout's order."""
         tensors = host_copies(acting)
         if self.normalizer is not None:
             tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self.normalizer.tensors()
@@ -142,7 +142,7 @@ class Intake:
             self.normalizer.load_state_dict(state)
 
     def load_exported_normalizer(self, tensors: Mapping[str, Any]) -> None:
-        """Start from the normaliser of an exported policy, by the names of `PolicyUpdate.layout`.
+        """Start from an exported policy's normaliser, whose tensors are named as in `PolicyUpdate.layout`.
 
         Raises:
             StageError: if only one of the two normalises, or the policy belongs to other observations.
@@ -165,7 +165,7 @@ class Intake:
     def _sound_at_ends(
         self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations
     ) -> EncodedObservations:
-        """`finals`, with the observations after terminated episodes made safe to compute with; see the class."""
+        """Return `finals`, with observations after terminated episodes made safe to compute with; see the class."""
         ended = batch.terminated
         checked = [other for other in finals.others if other.dtype.kind == "f"]
         if self._beyond_termination:
@@ -190,7 +190,7 @@ class Intake:
         return EncodedObservations(finals.vectors, tuple(others))
 
     def _check(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, step: int) -> None:
-        # Networks take float32, in which large numbers become infinite.
+        # Networks take float32, where large numbers would become infinite.
         columns: dict[str, Array] = {"obs": rows.vectors.astype(np.float32, copy=False), "rewards": batch.rewards}
         columns["log_probs"] = batch.rows["log_probs"]
         for name in ("group_rewards", "continuous_actions", "memories", "action_heads"):
@@ -235,13 +235,13 @@ def _first_bad_row(column: Array) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Transitions:
-    """B steps for reward signals, in no order.
+    """B steps for reward signals, in no particular order.
 
     Observations are not normalised: a signal that needs normalised ones keeps a separate normaliser.
     """
 
     inputs: Inputs
-    """Observations; without memory."""
+    """Observations, without memories."""
     next_inputs: Inputs
     """Observations after the step. At a terminated episode's end, as `Intake` returns them: the observation itself, or
     if it was not finite, the one before; zeros in the vectors if none of the trainer's signals continues there."""
@@ -255,7 +255,7 @@ class Transitions:
     """[B] 1 if the step ended the episode by the task's own rules, else 0."""
 
     def rows(self, which: Tensor | slice) -> Transitions:
-        """Some of the transitions."""
+        """The transitions selected by `which`."""
         return replace(
             self,
             inputs=self.inputs.rows(which),
@@ -270,7 +270,7 @@ class Transitions:
 def drawn_actions(
     actions: ActionSpec, columns: Mapping[str, Array], n: int, prefix: str = ""
 ) -> tuple[NDArray[np.float32], Array]:
-    """Continuous actions [n, C] as the policy drew them, and choices [n, branches]; width 0 without any.
+    """Return continuous actions [n, C] as the policy drew them, and choices [n, branches]; width 0 if there are none.
 
     Args:
         actions: the actions' spec.
@@ -286,14 +286,14 @@ def drawn_actions(
 
 @dataclass(frozen=True)
 class InputRows:
-    """N rows of network inputs, to gather from."""
+    """N rows of network inputs, from which minibatches are gathered."""
 
     vectors: Tensor
-    """[N, V] normalised, on the device."""
+    """[N, V] normalised vectors, on the device."""
     others: tuple[Tensor, ...]
     """[N, *shape] images and sets, on the host."""
     previous_actions: Tensor | None = None
-    """[N, P] on the device; None without memory."""
+    """[N, P] features of the previous actions, on the device; None without memory."""
 
     @classmethod
     def of(
@@ -304,15 +304,15 @@ class InputRows:
         device: str,
         images: Collection[int] = (),
     ) -> InputRows:
-        """Rows of arrays; shared with the arrays if the device allows it.
+        """Make rows from arrays, sharing their memory if the device allows it.
 
         Args:
             vectors: [N, V]
             others: [N, *shape] of each image and set.
             previous: [N, P]
             device: the torch device that computes with them.
-            images: the indices of those of `others` that are images with the channels first. On a CPU the channels of a
-                pixel are made contiguous here, as convolutions need them: once, instead of in each pass.
+            images: the indices in `others` of channels-first images. On a CPU, they are converted here to channels-last
+                memory, as convolutions need it: once, instead of in each pass.
         """
         tensors = [torch.from_numpy(other) for other in others]
         if device == "cpu":
@@ -333,12 +333,12 @@ class InputRows:
         return self.vectors.device
 
     def part(self, rows: slice) -> InputRows:
-        """Some of the rows; views."""
+        """Views of the rows in a slice."""
         previous = None if self.previous_actions is None else self.previous_actions[rows]
         return InputRows(self.vectors[rows], tuple(other[rows] for other in self.others), previous)
 
     def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> Inputs:
-        """Sequences of rows [q, L] from memories [q, m]."""
+        """Gather sequences of rows [q, L] that start with memories [q, m]."""
         device, flat = self.vectors.device, torch.from_numpy(rows.reshape(-1))
         there = to_device(flat, device)
         previous = None if self.previous_actions is None else self.previous_actions.index_select(0, there)
@@ -352,5 +352,5 @@ class InputRows:
 
 
 def gather_others(others: tuple[Tensor, ...], rows: Tensor, device: str | torch.device) -> tuple[Tensor, ...]:
-    """Some rows of images and sets, copied to the device in their own dtype."""
+    """Gather rows of images and sets, copied to the device in their own dtype."""
     return tuple(gathered(other, rows, device) for other in others)

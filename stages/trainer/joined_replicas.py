@@ -14,24 +14,23 @@ from headrace.stages.trainer.protocol import ReplicaLostError, Replicas
 
 LOOPBACK = "127.0.0.1"
 _LIBUV = False
-"""Serves hundreds of replicas faster; torch's builds for Windows lack it."""
+"""Whether the store uses libuv: faster with hundreds of replicas, but missing from torch's Windows builds."""
 
 
-# Replicas read the same stream, so they exchange only sums over rows (docs/decisions/039).
+# Replicas read the same stream, so they only exchange sums over rows (docs/decisions/039).
 class JoinedReplicas(Replicas):
-    """Replicas in several processes or threads, which construct this object at about the same time.
+    """Replicas in several processes or threads, each of which constructs this object at about the same time.
 
     Args:
         rank: this replica's number.
         size: the number of replicas.
-        store: the store by which they find each other: see `listen` and `connect`.
-        device: the torch device that this one computes on. NCCL joins replicas with separate GPUs (`cuda:<n>`), gloo
-            all others.
-        address: this machine's address, under which the others reach it.
-        timeout_s: seconds after which a replica that others wait for is lost; None: never.
+        store: the store through which replicas find each other: see `listen` and `connect`.
+        device: this replica's torch device. Replicas with separate GPUs (`cuda:<n>`) use NCCL, all others gloo.
+        address: the address at which other replicas reach this machine.
+        timeout_s: seconds of waiting for a replica after which it counts as lost; None: never.
 
     Raises:
-        ReplicaLostError: if the others do not arrive.
+        ReplicaLostError: if the other replicas do not connect.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class JoinedReplicas(Replicas):
         self._group: ProcessGroup
         try:
             if device.startswith("cuda:"):
-                from torch.distributed import ProcessGroupNCCL  # not in torch's build for the CPU
+                from torch.distributed import ProcessGroupNCCL  # missing from CPU-only builds of torch
 
                 torch.cuda.set_device(device)
                 nccl = ProcessGroupNCCL.Options()
@@ -64,7 +63,7 @@ class JoinedReplicas(Replicas):
             raise ReplicaLostError(text) from error
 
     def add_up(self, *tensors: Tensor) -> None:
-        """Replace tensors by their sums over all replicas; one message for all of them."""
+        """Replace tensors by their sums over all replicas, in a single message."""
         packed = tensors[0] if len(tensors) == 1 else torch.cat([tensor.reshape(-1) for tensor in tensors])
         try:
             self._group.allreduce([packed]).wait()
@@ -78,7 +77,7 @@ class JoinedReplicas(Replicas):
 
 
 def listen(size: int, address: str = LOOPBACK) -> TCPStore:
-    """The store of the first of `size` replicas; it listens at `address`, on its `port`."""
+    """Make the store for the first of `size` replicas; it listens at `address`, on its `port`."""
     # torch's own socket would listen on all addresses.
     sock = socket.create_server((address, 0))
     port = sock.getsockname()[1]
@@ -86,7 +85,7 @@ def listen(size: int, address: str = LOOPBACK) -> TCPStore:
 
 
 def connect(address: str, port: int, size: int) -> TCPStore:
-    """The store of another replica, which queries the first one's.
+    """Make the store for any other replica; it connects to the first replica's.
 
     Raises:
         ReplicaLostError: if no replica listens there.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # main and actors need no torch
 
     from headrace.stages.environments.protocol import GoalRewards
 
-# Replicas of a trainer learn together, from the same inlet and with the same random numbers, each from a part of every
+# Replicas of a trainer learn together, from the same input and with the same random numbers, each from a part of every
 # minibatch. All hold the same rows and the same weights. They therefore agree without messages, except for sums over
 # rows: each computes the sums of its part, and `Replicas.add_up` adds them. `joined_replicas` joins processes.
 
@@ -122,7 +122,7 @@ class TrainerContext:
     cuda_graphs: bool = True
     """Whether gradient steps on a GPU are captured as CUDA graphs if possible."""
     products: ProductSettings = TORCHS_OWN
-    """How wide hidden products and convolutions are computed."""
+    """How wide hidden layers' matrix products and convolutions are computed."""
     agents: int = 1
     """Number of agents that act at a time, as far as the configuration shows: environments × actors."""
     folder: Path | None = None
@@ -206,7 +206,7 @@ class Trainer(ABC):
         """
 
     def use_threads(self, threads: int) -> None:
-        """Learn with that many threads from now on."""
+        """Use this many threads for learning from now on."""
         import torch
 
         torch.set_num_threads(threads)
@@ -228,7 +228,7 @@ class Trainer(ABC):
         """
 
     def set_hyperparameter(self, name: str, value: float) -> None:
-        """Use another value of a hyperparameter that has a schedule, from the next update on.
+        """Set a hyperparameter that has a schedule, with effect from the next update.
 
         Raises:
             StageError: if this trainer has none of this name.
@@ -265,7 +265,7 @@ class Trainer(ABC):
         return {}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from `warm_state()` of another run, with a fresh optimizer, at step 0.
+        """Start from another run's `warm_state()`, with a fresh optimizer, at step 0.
 
         Raises:
             StageError: if the state belongs to another network, spec or set of signals; the message names the tensor.

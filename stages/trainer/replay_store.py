@@ -113,7 +113,7 @@ class ReusedSlots:
         return self._used
 
     def allocate(self, count: int) -> Index:
-        """Free slots [count], which are in use from now on; a new array."""
+        """Return free slots [count] as a new array, and mark them as in use."""
         total, missing = len(self._slots), self._used + count - len(self._slots)
         if missing > 0:
             grown = min(self._capacity, total + max(missing, total, _FIRST_SLOTS))
@@ -184,7 +184,7 @@ class SavedMemory(Protocol):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The keys of the YAML that determine the memory's shape: a file must have the same."""
+        """The YAML keys that determine the memory's shape, with their values: a file must match them."""
         ...
 
     def facts(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class SavedMemory(Protocol):
         ...
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
-        """All columns, and the number of their first rows in use."""
+        """All columns, each with the number of leading rows in use."""
         ...
 
     def restore(self, facts: Mapping[str, Any]) -> None:
@@ -204,7 +204,7 @@ class SavedMemory(Protocol):
         ...
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all rows."""
         ...
 
 

@@ -15,7 +15,7 @@ class TrainerReport:
     step: int
     version: int
     done: bool
-    """True once it has reached max_steps and only drains its inlet."""
+    """True once the trainer has reached max_steps and only drains its input."""
     recent_return: float | None
     """Mean return of the last (up to) 100 finished episodes, None before the first."""
     episodes: int
@@ -52,4 +52,4 @@ class TrainerPort:
     soon: Callable[[Callable[[], None]], object] = lambda call: None
     """Calls a function a little later, when there is more to report."""
     each_episode: EpisodeSink | None = None
-    """Receives each episode; None: no receiver."""
+    """Called with each episode, if not None."""

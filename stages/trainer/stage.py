@@ -1,6 +1,6 @@
 """The trainer stage: feeds a trainer with trajectories, lets it learn, emits its policies, returns credits.
 
-What the trainer learns depends only on the order of its inlet: a recording of the inlet, replayed, ends in the same
+What the trainer learns depends only on the order of its input: replaying a recording of the input gives the same
 weights.
 """
 
@@ -36,7 +36,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     """Drives one trainer.
 
     Consumes TrajectoryBatches of one behaviour name; yields a PolicyUpdate after each update. Once `max_steps` is
-    reached it continues to drain its inlet, so that no upstream stage blocks, but stops learning.
+    reached it continues to drain its input, so that no upstream stage blocks, but stops learning.
 
     Args:
         trainer: the trainer.
@@ -55,7 +55,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         make_trainer: makes a replacement for `trainer`, to start again with; None: it is never replaced.
 
     Attributes:
-        ended_by: why it has stopped before `max_steps`, for people; empty if it has not.
+        ended_by: why it has stopped before `max_steps`, as readable text; empty if it has not.
         late_rows: rows that arrived after it was done.
     """
 

@@ -18,7 +18,7 @@ from headrace.stages.errors import StageError
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Tables = tuple[Columns, Columns]
-"""Columns [N] of rows and [K] of their trajectories."""
+"""Row columns [N] and trajectory columns [K]."""
 
 # Trajectories are split where the rows of an update are complete, by pure functions of columns. The piece before the
 # split is like one that flow control closed there: its episode continues, and its next observation is the first row of
@@ -67,8 +67,8 @@ def split(
     """Split trajectories in two: their `kept` [K] leading rows, and the rest.
 
     Args:
-        rows: [N] columns.
-        trajectories: [K] columns, `lengths` among them.
+        rows: row columns [N].
+        trajectories: trajectory columns [K], including `lengths`.
         kept: from 0 to the length of each.
         following: columns of trajectories that hold the next value of a column of rows.
         preceding: columns of trajectories that hold the previous value of a column of rows.
@@ -106,11 +106,11 @@ def cut_every(
     following: Mapping[str, str],
     preceding: Mapping[str, str],
 ) -> Columns:
-    """Cut trajectories at each multiple of `length` rows, which stay as they are; return the columns of the pieces.
+    """Cut trajectories at each multiple of `length` rows, which stay as they are; return the pieces' columns.
 
     Args:
-        rows: [N] columns.
-        trajectories: [K] columns, `lengths` among them.
+        rows: row columns [N].
+        trajectories: trajectory columns [K], including `lengths`.
         length: rows between two cuts.
         before: the number of earlier rows.
         following: columns of trajectories that hold the next value of a column of rows.

@@ -1,4 +1,4 @@
-"""A script's actions in the form of a message: a map for each agent, by the game's keys."""
+"""Converts a script's actions to a message: one map per agent, by the game's keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ActingAgents:
         ]  # 0: a choice, one number
 
     def write(self, action: Any, order_ij: bool, agents: int) -> list[dict[str, Any]]:
-        """The agents' actions by key, from those of all `agents` as [key][agent] or [agent][key]."""
+        """Return these agents' actions by key, given those of all `agents` as [key][agent] or [agent][key]."""
         places, names = self.places, self._names
         columns = []
         for index, size in enumerate(self._sizes):

@@ -1,7 +1,7 @@
 """What a game announces about its agents, and the resulting behaviours: spaces, specs, teams and groups.
 
-Addons of five generations announce spaces in different forms, which differ in the fields present: spaces once for all
-agents or once for each, with policies' names or without, and in the oldest only the size of the only observation.
+Addons of five generations announce spaces in different forms, which differ in the fields present: spaces for all agents
+together or for each one, with or without policy names, and in the oldest only the size of the single observation.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from headrace.stages.environments.programs.errors import ProgramRefused
 from headrace.stages.environments.spaces.masks import MASK
 
 CHANNELS = (3, 4)
-"""Channels of the engine's pictures: colours, and colours with transparency."""
+"""Channel counts of the engine's pictures: RGB, and RGB with alpha."""
 SHARED_POLICY = "shared_policy"
-"""The policy of agents that name none."""
+"""The policy name of agents that do not state one."""
 _PICTURE = "2d"
 """Part of the keys of pictures."""
 _TEAM = "?team="
@@ -50,7 +50,7 @@ class Announcement:
 
     agents: tuple[AgentSpaces, ...]
     ordered: bool
-    """True if the order of keys is certainly that of the game; older addons sort them."""
+    """True if the keys are certainly in the game's order; older addons sort them."""
 
 
 class BadAnnouncement(Exception):
@@ -61,7 +61,7 @@ def read_announcement(message: Mapping[str, Any]) -> Announcement:
     """Read an `env_info`.
 
     Raises:
-        BadAnnouncement: if a field is missing or has another form.
+        BadAnnouncement: if a field is missing or malformed.
     """
     count = _whole(message.get("n_agents", 1))
     if count is None or count < 1:
@@ -89,7 +89,7 @@ def read_announcement(message: Mapping[str, Any]) -> Announcement:
 
 
 def behavior_spec(behavior_id: str, agent: AgentSpaces, ordered: bool, pictures: str, owner: str) -> BehaviorSpec:
-    """The spec of a behaviour, from the spaces of one of its agents.
+    """Return a behaviour's spec, from the spaces of one of its agents.
 
     Args:
         behavior_id: the behaviour id.
@@ -162,7 +162,7 @@ def _observation(key: str, space: Any, pictures: str, owner: str) -> Observation
 
 
 def _picture(key: str, shape: tuple[int, ...], pictures: str) -> ObservationSpec:
-    """A picture, with its axes in the order of its bytes.
+    """Return a picture's spec, with the axes in the order of its bytes.
 
     The addon's cameras announce [channels, height, width], and send the engine's bytes, channels last; Godot 3's also
     announced them last. A game that fills the string itself may use the announced order.
@@ -189,7 +189,7 @@ def _for_each(spaces: Any, count: int, what: str) -> list[Mapping[str, Any]]:
 
 
 def _whole(value: Any) -> int | None:
-    """A whole number, which some addons send as a float; None for any other value."""
+    """Return a whole number, which some addons send as a float, as an int; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value != round(value):
         return None
     return int(value)
@@ -251,7 +251,7 @@ def assign_agents(
 
     Args:
         announcement: the game's announcement.
-        behaviors: behaviour id and group of each agent.
+        behaviors: each agent's behaviour id and group.
         pictures: as `environment.pictures`.
         owner: the game's name, for messages.
 
@@ -289,7 +289,7 @@ def assign_agents(
 
 
 def _difference(one: AgentSpaces, other: AgentSpaces) -> str:
-    """The first key that two agents announce differently, in words; empty if there is none."""
+    """Describe the first key that two agents announce differently; empty if there is none."""
     for what, first, second in (
         ("observation", one.observations, other.observations),
         ("action", one.actions, other.actions),

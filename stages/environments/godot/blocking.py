@@ -1,4 +1,4 @@
-"""The connection with one game for scripts: each request blocks until its answer, without asyncio.
+"""A script's connection to one game: each request blocks until the answer arrives, without asyncio.
 
 The pipeline uses `stages/environments/programs/server.py` instead, which waits for several games at a time.
 """
@@ -20,7 +20,7 @@ from headrace.stages.environments.programs.server import ADDRESS, HEADER
 
 _CHUNK = 256 * 1024
 _MOST_BYTES = 2**30
-"""The largest answer; a greater length is not from the addon."""
+"""The largest answer in bytes; a greater length can't come from the addon."""
 _POLL_S = 0.05
 _LAST_WORDS_S = 2.0
 """Time from the end of a connection to the end of its process."""
@@ -30,11 +30,11 @@ _UNASKED = "the game has sent a message without a request"
 
 
 class GodotEnvError(ConnectionError):
-    """A game that can't be started, does not answer, has closed, or sends invalid data."""
+    """The game can't be started, does not answer, has closed, or sends invalid data."""
 
 
 class BlockingLink:
-    """A game's process, if it starts one, and the connection that the game opens.
+    """The connection that a game opens, and the game's process if `command` starts it.
 
     Args:
         command: the program and its arguments; None if the user starts the game.
@@ -51,7 +51,7 @@ class BlockingLink:
         self._timeout_s = timeout_s
         self._buffer = bytearray(_CHUNK)
         self._have = 0
-        """Bytes of an incomplete answer; non-empty only after an interrupt."""
+        """Number of bytes received of an incomplete answer; above 0 only after an interrupt."""
         self._owes = False
         """True while a request is unanswered."""
         self._socket: socket.socket | None = None
@@ -87,7 +87,7 @@ class BlockingLink:
         return self._socket
 
     def send(self, content: bytes, is_answered: bool = True) -> None:
-        """Send a message, with or without an answer to follow.
+        """Send a message; `is_answered` is whether the game will answer it.
 
         Raises:
             GodotEnvError: if the game is gone, or has not answered the last message.
@@ -211,7 +211,7 @@ class BlockingLink:
         return count
 
     def _wanted(self) -> int:
-        """Bytes of the answer, as far as known; makes room for them."""
+        """Return the number of bytes to expect, as far as known, and make room for them."""
         if self._have < HEADER.size:
             return HEADER.size
         (size,) = HEADER.unpack_from(self._buffer)
@@ -233,7 +233,7 @@ class BlockingLink:
 
 
 def _limit_waiting(connection: socket.socket, timeout_s: float) -> None:
-    """Let the system time out each read: Python's own timeout costs a second system call each time."""
+    """Let the operating system time out reads: Python's own timeout costs a second system call per read."""
     if sys.platform == "win32":
         connection.settimeout(timeout_s)
         return

@@ -82,8 +82,8 @@ class GodotEnv:
 
     Args:
         env_path: the exported game, with or without its extension; None to wait for the editor's Play.
-        port: the port that the game calls.
-        show_window: False to run without a window, and so without pictures of cameras.
+        port: the port that the game connects to.
+        show_window: False to run without a window, and so without camera pictures.
         seed: for the game's random numbers.
         framerate: frames per second of game time, however long they take (`--fixed-fps`); None: in real time.
         action_repeat: physics frames between decisions; None: the scene's own value.
@@ -93,11 +93,11 @@ class GodotEnv:
 
     Attributes:
         num_envs: number of agents.
-        agent_policy_names: the name for each agent.
-        observation_spaces, action_spaces: the spaces of each agent, by key.
-        observation_space, action_space: those of the first agent; the latter as `step` takes it.
-        action_space_processor: converts an array in the latter to actions by key.
-        tuple_action_spaces: the spaces of each agent, without the keys.
+        agent_policy_names: each agent's policy name.
+        observation_spaces, action_spaces: each agent's spaces, by key.
+        observation_space, action_space: the first agent's; `action_space` is in the form that `step` takes.
+        action_space_processor: converts an array from `action_space` to actions by key.
+        tuple_action_spaces: each agent's action spaces, without the keys.
         proc: the game's process; None for the editor.
 
     Raises:
@@ -110,7 +110,7 @@ class GodotEnv:
     DEFAULT_TIMEOUT = 60
     """Seconds for the connection, and for each answer."""
     ENDS_ARE_TERMINATED = False
-    """True: a truncated episode is terminated too, for callers that only read that flag, as Godot RL Agents' wrapper
+    """True: truncated episodes are terminated too, for callers that only read that flag, as Godot RL Agents' wrapper
     for Stable-Baselines3 does."""
 
     def __init_subclass__(cls) -> None:
@@ -183,8 +183,8 @@ class GodotEnv:
         Args:
             action: by key in the game's order, and for each key by agent; or one array, if the action space is
                 converted.
-            order_ij: True if agents come first: for each its actions in that order, or by key as a sample of its space
-                in `action_spaces`.
+            order_ij: True if agents come first: for each its actions in the game's order, or by key like a sample of
+                its space in `action_spaces`.
 
         Returns:
             for each agent: observations by key, reward, whether its episode was terminated or truncated, infos.
@@ -223,7 +223,7 @@ class GodotEnv:
         return returned if isinstance(returned, list) else []
 
     def close(self) -> None:
-        """Request the game's exit, once it has answered, and kill it otherwise; closing twice is allowed."""
+        """Wait for a pending answer, request the game's exit, and kill it if that fails; closing twice is allowed."""
         with suppress(GodotEnvError):  # the game has exited
             self._link.say_goodbye(CLOSE, _PATIENCE_S)
         self._link.close(_PATIENCE_S)
@@ -303,7 +303,7 @@ class GodotEnv:
         return self._read(self._link.exchange(content), kind)
 
     def _message(self, action: Any, order_ij: bool) -> bytes:
-        """The message with the actions of all agents, in ASCII, because Godot reads one byte per character."""
+        """Return the message with all agents' actions, in ASCII because Godot reads one byte per character."""
         action = self.action_space_processor.to_original_dist(action)
         maps = self.from_numpy(action, order_ij and not self._converts)
         content = orjson.dumps({"type": "action", "action": maps})

@@ -25,7 +25,7 @@ def action_space(announced: Mapping[str, Any]) -> spaces.Dict:
 
 
 def observation_space(announced: Mapping[str, Any]) -> spaces.Dict:
-    """One agent's observations by key; pictures are bytes, in the order of axes that is announced."""
+    """One agent's observations by key; pictures are bytes, with the axes in the announced order."""
     return _in_order({key: _observation(key, each) for key, each in announced.items()})
 
 
@@ -48,14 +48,14 @@ def flat_space(space: spaces.Dict) -> spaces.Space[Any]:
 
 
 class ActionSpaceProcessor:
-    """Actions as learners give them, and by key; as of `godot_rl.core.utils`.
+    """Converts a learner's actions to actions by key, like the class in `godot_rl.core.utils`.
 
     Args:
         action_space: by key.
-        convert: True to give them as one array, see `flat_space`.
+        convert: True if learners give one array, see `flat_space`.
 
     Attributes:
-        action_space: of what learners give.
+        action_space: the space of the learner's actions.
     """
 
     def __init__(self, action_space: spaces.Dict, convert: bool) -> None:
@@ -64,12 +64,12 @@ class ActionSpaceProcessor:
         self.action_space = flat_space(action_space) if convert else spaces.Tuple(list(action_space.spaces.values()))
 
     def to_original_dist(self, action: Any) -> Any:
-        """Return actions [agents, width] by key; others as they are."""
+        """Return actions [agents, width] split by key; other forms unchanged."""
         return split(np.asarray(action), self._original) if self._convert else action
 
 
 def split(actions: NDArray[Any], space: spaces.Dict) -> list[NDArray[Any]]:
-    """Split actions [agents, width] of the flat space by key; of floats, those above 0 are the second choice."""
+    """Split actions [agents, width] of the flat space by key; for choices as floats, above 0 means the second."""
     parts = []
     begin = 0
     for part in space.spaces.values():
@@ -92,7 +92,7 @@ def _observation(key: str, announced: Any) -> spaces.Space[Any]:
 
 
 def _in_order(parts: dict[str, spaces.Space[Any]]) -> spaces.Dict:
-    """A Dict of these keys in this order: of a dict Gymnasium sorts them."""
+    """Return a Dict space with its keys in this order: Gymnasium sorts the keys of a plain dict."""
     return spaces.Dict(list(parts.items()))
 
 

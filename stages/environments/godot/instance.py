@@ -29,7 +29,7 @@ _LONG = 10_000
 
 
 class _LastHeard:
-    """The last data of a behaviour's agents, [n] each; for the `ended` ones, [ended], the data of the end."""
+    """The latest data for a behaviour's agents, [n] each, and the final data, [ended], for those that `ended`."""
 
     def __init__(self, observations: tuple[Array, ...], count: int) -> None:
         self.observations = observations
@@ -65,7 +65,7 @@ class GodotInstance(Program[GodotWorker]):
 
     Args:
         worker_id: counts the games of the run; names this one in messages.
-        connect: makes a connection, from the environment parameters at its start and whether there was an earlier one.
+        connect: makes a connection, given the environment parameters at its start and whether there was an earlier one.
         roles: returns each agent's behaviour id and group, from an announcement (`behaviors_of_agents`).
         pictures: as `environment.pictures`.
         infos: as `environment.info_keys`.
@@ -120,7 +120,7 @@ class GodotInstance(Program[GodotWorker]):
         return self._stepped(await connection.step(action_message(texts)))
 
     async def _informed(self) -> GodotWorker:
-        """The connection, once the game has received all changed environment parameters."""
+        """Return the connection, after the game has received all changed environment parameters."""
         for method in self._parameters.calls():
             await self.connection.call(method)
         return self.connection
@@ -154,7 +154,7 @@ class GodotInstance(Program[GodotWorker]):
         return self._answer({name: self._infos.of_episodes(ended) for name, ended in of_episodes.items()})
 
     def _answer(self, statistics: Mapping[str, Mapping[str, Measured]]) -> ProgramAnswer:
-        """The data of all behaviours, as rows."""
+        """Return all behaviours' data as rows."""
         totals: dict[int, float] = {}
         for behavior in self._behaviors.values():
             if behavior.group:
@@ -188,7 +188,7 @@ class GodotInstance(Program[GodotWorker]):
     def _last(
         self, behavior: _Behavior, before: tuple[Array, ...], infos: Sequence[Mapping[str, Any]]
     ) -> tuple[Array, ...]:
-        """The last observations of agents whose episodes end: the last decision's, unless the game sends more."""
+        """Return the last observations of ended episodes: the last decision's, unless the game sends others."""
         ended = behavior.heard.ended
         last = tuple(observation[ended] for observation in before)
         with_last = [place for place, info in enumerate(infos) if info.get(LAST) is not None]
@@ -221,7 +221,7 @@ class GodotInstance(Program[GodotWorker]):
         )
 
     def _list(self, message: Mapping[str, Any], key: str) -> list[Any]:
-        """A list in the message, with an entry for each agent."""
+        """Return a list in the message, which must have an entry for each agent."""
         found = message.get(key)
         if not isinstance(found, list) or len(found) != self._agents:
             what = f"{len(found)} entries" if isinstance(found, list) else repr(found)[:60]
@@ -233,21 +233,21 @@ class GodotInstance(Program[GodotWorker]):
 
     @contextmanager
     def _named(self, behavior_id: str) -> Iterator[None]:
-        """Turn a wrong column into an error of the game."""
+        """Turn a `WrongColumn` into an error that names the game."""
         try:
             yield
         except WrongColumn as error:
             raise ProgramBroken(f"{self.name}, behaviour {behavior_id!r}, {error}") from None
 
 
-# Delivery of environment parameters: as arguments of a build's start, later by calls of the game's methods.
+# Delivery of environment parameters: as arguments when a build starts, later by calls to the game's methods.
 
 
 class ParameterCalls:
     """The environment parameters that one game knows.
 
     The addon can't pass values to a running game, but can call its agents' methods. So the settings may name a method
-    for the values of a parameter, such as `set_lesson_{value}`.
+    for a parameter's values, such as `set_lesson_{value}`.
 
     Args:
         instance: number of the game in its group.

@@ -1,7 +1,7 @@
-"""Messages of Godot's addon: JSON after its length, read as columns of agents, and agents' actions written.
+"""Messages of Godot's addon, JSON preceded by its length: reads columns for the agents, and writes their actions.
 
-A message has a map for each agent. The module joins and reads the lists of numbers together; only if they do not fit
-does it check them one by one, to name the error: agent, key, place.
+A message has one map per agent. The module reads all agents' lists of numbers in one go; only if that fails does it
+check them one by one, to name the agent, key and index of the error.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class WrongColumn(Exception):
 
 
 class AgentColumns:
-    """Some agents of one spec: reads their parts of messages, and writes their actions.
+    """Agents with one spec: reads their parts of messages, and writes their actions.
 
     Args:
         spec: the spec of their behaviour.
-        agents: [n] their places in messages.
+        agents: [n] the agents' indices in messages.
     """
 
     def __init__(self, spec: BehaviorSpec, agents: NDArray[np.int64]) -> None:
@@ -128,7 +128,7 @@ class AgentColumns:
         return found
 
     def actions(self, batch: ActionBatch) -> list[bytes]:
-        """Write the agents' actions [n] as a JSON map for each."""
+        """Write the agents' actions [n], one JSON map per agent."""
         count = len(batch.continuous)
         parts: list[list[bytes]] = []
         column = branch = 0
@@ -248,10 +248,10 @@ def info_of(agent: int, info: Any) -> dict[str, Any]:
 
 
 def truth(agent: int, what: str, value: Any) -> bool:
-    """Return a truth value, which may be a number.
+    """Return a boolean, which may be sent as 0 or 1.
 
     Raises:
-        WrongColumn: if it is neither.
+        WrongColumn: if the value is anything else.
     """
     if value not in (0, 1) or not isinstance(value, bool | int | float):
         raise WrongColumn(f"agent {agent}: has {shown(value)} as {what!r}, expected true or false")
@@ -259,7 +259,7 @@ def truth(agent: int, what: str, value: Any) -> bool:
 
 
 def action_message(texts: Sequence[bytes]) -> bytes:
-    """Return the message with the actions of all agents, in their order."""
+    """Return the message with all agents' actions, in the agents' order."""
     return b'{"type":"action","action":[' + b",".join(texts) + b"]}"
 
 
@@ -293,13 +293,13 @@ class WrongPicture(ValueError):
 
 
 def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDArray[np.uint8]:
-    """Read a picture of a shape: [height, width, channels], or [channels, height, width].
+    """Read a picture of the given shape: [height, width, channels], or [channels, height, width].
 
     An engine may send transparency that the addon has not announced, as Godot 4's Compatibility renderer does, or omit
     an announced one; then the alpha channel is dropped, or all pixels are opaque.
 
     Raises:
-        WrongPicture: if the text has other characters than digits, or the picture has another size.
+        WrongPicture: if the text contains anything but digits, or the picture has another size.
     """
     try:
         data = np.frombuffer(binascii.unhexlify(text), np.uint8)
@@ -329,7 +329,7 @@ class WireError(MessageError):
 
 
 def call_of(method: str) -> bytes:
-    """Return the message that calls a method of all agents."""
+    """Return the message that calls a method on all agents."""
     return orjson.dumps({"type": "call", "method": method})
 
 

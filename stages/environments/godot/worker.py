@@ -114,7 +114,7 @@ class GodotWorker(GameWorker):
         Raises:
             ProgramRefused: if the port is in use, or the build does not exist.
             ProgramBroken: if the game exits or is silent before its announcement.
-            ProgramEnded: if it closes in order.
+            ProgramEnded: if it closes normally.
         """
         try:
             await self._connected()
@@ -146,12 +146,12 @@ class GodotWorker(GameWorker):
 
         Raises:
             ProgramBroken: if the game died, did not answer, dropped the connection, or broke the protocol.
-            ProgramEnded: if it has closed in order.
+            ProgramEnded: if it has closed normally.
         """
         return await self._ask(message, "step", "hasn't finished its step")
 
     async def call(self, method: str) -> list[Any]:
-        """Call a method of all agents; returns their results. Raises as `step`."""
+        """Call a method on all agents; return their results. Raises as `step`."""
         message = await self._ask(call_of(method), "call", f"has not answered a call of {method!r}")
         returned = message.get("returns")
         return returned if isinstance(returned, list) else []

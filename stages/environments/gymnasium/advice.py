@@ -33,6 +33,6 @@ def of_gymnasium(request: EnvironmentRequest) -> Iterator[str]:
 
 
 def _check(env: Env[Any, Any]) -> None:
-    """Run the checker, except with masks, which its random actions ignore."""
+    """Run the checker, unless there are masks, which its random actions would ignore."""
     if not any(isinstance(each, Mapping) and MASK in each for each in env.reset(seed=0)):
         check_env(env, skip_render_check=True)

@@ -64,13 +64,13 @@ class CheckedVector:
     Args:
         envs: the vector environment, in any autoreset mode; closed by `close`.
         name: the environment's name, for messages.
-        observations: `environment.observations`: the kinds of observations whose spaces leave them open, by name.
+        observations: `environment.observations`: the kinds of observations whose spaces are ambiguous, by name.
         exact, clips: see `SpaceColumns`.
 
     Attributes:
         mode: its autoreset mode.
         spaces: its spaces as columns.
-        actions: the conversion of columns to its actions.
+        actions: converts columns to the environment's actions.
 
     Raises:
         StageError: if a space is not supported, the settings do not fit it, or the autoreset mode is unknown.
@@ -102,7 +102,7 @@ class CheckedVector:
             self.close()
             raise
         self._parameters: EpisodeParameters | None = None
-        """Parameters for resets of the whole vector environment; None if single ones get them, or there are none."""
+        """Parameters for resetting the whole vector environment; None if single ones get them, or without any."""
         self._drawn: dict[str, Floats] = {}
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
@@ -169,7 +169,7 @@ class CheckedVector:
         )
 
     def final_observations(self, infos: Mapping[str, Any], ended: NDArray[np.intp]) -> tuple[Array, ...]:
-        """Return the endings' observations in SAME_STEP mode, batched, from an array of objects if necessary."""
+        """Return the final observations in SAME_STEP mode as a batch, even if they come as an object array."""
         finals = infos.get("final_obs")
         if finals is None:
             raise BrokenEnvironmentError(
@@ -199,7 +199,7 @@ class CheckedVector:
 
     @property
     def single(self) -> Any:
-        """The first single environment, in its wrappers; None if there are only vectorised ones."""
+        """The first single environment, in its wrappers; None if the implementation is vectorised."""
         return self._envs.envs[0] if isinstance(self._envs, SyncVectorEnv) else None
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:

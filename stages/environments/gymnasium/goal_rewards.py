@@ -31,8 +31,8 @@ _CONVENTION = (
 class GymnasiumGoalRewards:
     """A `GoalRewards` for Gymnasium environments.
 
-    `open` makes an instance of the environment with an actor's settings, which is never stepped. An object from a
-    caller of `run()` is called itself, in its own process.
+    `open` makes an instance of the environment with an actor's settings, which is never stepped. An object that was
+    passed to `run()` is used directly, in its own process.
 
     Args:
         request: names the environment.
@@ -44,7 +44,7 @@ class GymnasiumGoalRewards:
         self._compute: Callable[[Array, Array, Any], Any] | None = None
 
     def open(self, size: int) -> None:
-        """Make the instance, and compute rewards of a few goals of its spaces; see the protocol."""
+        """Make the instance, and compute rewards for a few goals from its spaces; see the protocol."""
         settings = self._request.settings
         self._name = factory.environment_name(settings).rstrip(",")
         env, seed = given_object(settings.factory), 0
@@ -104,7 +104,7 @@ class GymnasiumGoalRewards:
 
 
 def _goal_space(env: Any, key: str, size: int, name: str) -> Any:
-    """Return the space of a goal, whose values are its flat columns."""
+    """Return a goal's space, which must be an array of `size` numbers."""
     from gymnasium.spaces import Box, MultiBinary
 
     space = (getattr(env.observation_space, "spaces", None) or {}).get(key)

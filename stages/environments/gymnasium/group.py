@@ -6,7 +6,7 @@ The group drives one `gymnasium.vector.VectorEnv`. The three autoreset modes giv
 - SAME_STEP: the tick in which an episode ends brings the ending row and the next episode's first row.
 - DISABLED: the same; the group resets the instances itself, by the `reset_mask` option.
 - NEXT_STEP: the tick brings only the ending row, and the next tick the first row. In between, the environment ignores
-  the instance's action; so the group requests no decision for it, and makes no transition of it.
+  the instance's action, so the group requests no decision, and makes no transition.
 
 `vectorising` makes the vector environment, `checked_vector` checks its return values, and `stages/environments/spaces/`
 converts spaces to columns. All of them need gymnasium; `making` imports them when it makes a group.
@@ -43,7 +43,7 @@ class GymnasiumGroup:
         envs: the vector environment, in any autoreset mode; the group closes it.
         behavior: the behaviour id of all agents.
         name: the environment's name, for messages.
-        observations: `environment.observations`: the kinds of observations whose spaces leave them open, by name.
+        observations: `environment.observations`: the kinds of observations whose spaces are ambiguous, by name.
         info_keys: `environment.info_keys`.
         exact, clips: see `SpaceColumns`.
 
@@ -117,7 +117,7 @@ class GymnasiumGroup:
 
     @property
     def single(self) -> Any:
-        """The first single environment, in its wrappers; None if there are only vectorised ones."""
+        """The first single environment, in its wrappers; None if the implementation is vectorised."""
         return self._envs.single
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
@@ -138,7 +138,7 @@ class GymnasiumGroup:
         self._envs.close()
 
     def _all_decide(self, seen: VectorTick | VectorReset, rewards: NDArray[np.float32]) -> StepResult:
-        """Return the rows of a tick without endings, the common case: the id arrays stay the same objects."""
+        """Return the rows of a tick without endings: the common case, which reuses the same id arrays."""
         return StepResult(
             {
                 self._behavior: AgentSteps(
@@ -211,7 +211,7 @@ class GymnasiumGroup:
             truncated=tick.truncated[ended],
             action_masks=masks[deciding] if masks is not None else None,
         )
-        # In the mode SAME_STEP all others belong to the next episode's first step.
+        # In SAME_STEP mode, all others belong to the next episode's first step.
         infos = tick.infos.get("final_info") if self._envs.mode is AutoresetMode.SAME_STEP else tick.infos
         return StepResult({self._behavior: steps}, statistics=self._episode_infos.of_vector(infos, ended))
 
@@ -232,7 +232,7 @@ class GymnasiumGroup:
         )
 
     def _spread(self, actions: ActionBatch, deciding: NDArray[np.bool_]) -> ActionBatch:
-        """Spread the actions of the deciding instances over all: [n, …]."""
+        """Scatter the deciding instances' actions into actions [n, …] for all instances."""
         spread = self._idle_actions()
         spread.continuous[deciding] = actions.continuous
         spread.discrete[deciding] = actions.discrete

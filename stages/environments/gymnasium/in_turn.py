@@ -1,7 +1,7 @@
 """Single environments stepped in turn, as one vector environment that names the source of an invalid value.
 
-`checks` has the messages. Results are only unpacked; if that fails, or the batch does, the environment's layers are
-called again from the inside, to find the faulty wrapper.
+`checks` has the messages. Results are only unpacked; if that or the batching fails, the environment's layers are
+called again, innermost first, to find the faulty wrapper.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _FALSE: Any = np.False_
 
 
 class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
-    """A `SyncVectorEnv` in the mode SAME_STEP that checks its environments' return values.
+    """A `SyncVectorEnv` in SAME_STEP mode that checks its environments' return values.
 
-    Rewards and flags are arrays of the raw values; their user checks the dtype. Of the infos it keeps masks (a list),
+    Rewards and flags are arrays of raw values; the caller checks the dtype. Of the infos it keeps masks (a list),
     `final_obs` and `final_info` (an info or None for each instance), so that other contents can't break the batching.
     Final observations are copies, as many environments return the same array each time.
 
@@ -79,7 +79,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all, and reset those whose episode ends; raises as `reset`."""
-        # Literals, because a call of `list[Any]` takes longer than many a step.
+        # Literals, because a call to `list[Any]` takes longer than many environments' steps.
         observations: list[Any] = []
         rewards: list[Any] = []
         flags: list[tuple[int, Any, Any]] = []  # those other than False
@@ -120,7 +120,7 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         return self._batched(observations, "step"), column(rewards, "biuf"), *self._flag_columns(flags), infos
 
     def who(self, i: int | None) -> str:
-        """The beginning of a message about an instance's last result: its number, and the faulty wrapper."""
+        """Return the start of a message about an instance's last result: its number, and the faulty wrapper."""
         if i is None:
             return self._name
         env = self.envs[i]
@@ -163,10 +163,10 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
 
 
 def _apart(observation: Any) -> Any:
-    """A copy of an observation."""
+    """Return a copy of an observation."""
     return observation.copy() if type(observation) is np.ndarray else copy.deepcopy(observation)
 
 
 def _copied(info: Mapping[str, Any]) -> dict[str, Any]:
-    """An info with copied arrays, as a reset may overwrite the environment's own."""
+    """Return an info with copied arrays, as a reset may overwrite the environment's own."""
     return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()}

@@ -25,7 +25,7 @@ def add_mask(infos: dict[str, Any], mask: Any, i: int, num_envs: int) -> None:
 
 
 def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
-    """Return possible masks in places without support: under other keys, in a method, within a wrapper.
+    """Describe possible masks in unsupported places: under other keys, in a method, inside a wrapper.
 
     Args:
         layers: an environment and its wrappers, the outermost first.
@@ -43,7 +43,7 @@ def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
 
 
 def keep_masks(envs: VectorEnv[Any, Any, Any]) -> None:
-    """Make a vector environment of single ones, which Gymnasium batches, keep masks as a list."""
+    """Make Gymnasium's vector environment, which would batch masks, keep them as a list."""
     batched = envs._add_info
 
     def added(vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Advice about environments of the old package `gym`, and its API of four values: how to convert them."""
+"""Advice on converting environments of the old package `gym`, or with its four-value `step` API."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def layers(env: Any) -> Iterator[Any]:
 
 
 def itself(env: AnyEnv) -> AnyEnv:
-    """Return an existing environment."""
+    """Return the environment unchanged."""
     return env
 
 
@@ -123,7 +123,7 @@ def wrapper_name(layer: Any) -> str:
 
 
 def culprit(env: AnyEnv, call: str, arguments: Mapping[str, Any]) -> tuple[Any, str] | None:
-    """Call each layer, from the inside, and return the first one with an invalid result, and why; None for none."""
+    """Call each layer, innermost first; return the first one with an invalid result, and why, otherwise None."""
     for layer in reversed([*layers(env)]):
         try:
             result = layer.reset(**arguments) if call == "reset" else layer.step(layer.action_space.sample())
@@ -136,7 +136,7 @@ def culprit(env: AnyEnv, call: str, arguments: Mapping[str, Any]) -> tuple[Any, 
 
 
 def result_problem(layer: Any, call: str, result: Any) -> str | None:
-    """Return what is wrong with the result of a call of an environment or wrapper; None for a valid one."""
+    """Return what is wrong with the result of a call to an environment or wrapper; None for a valid one."""
     if call == "reset" and (not isinstance(result, tuple) or len(result) != 2):
         old = "" if isinstance(result, tuple) or result is None else f"; {conversion()}"
         return (

@@ -53,7 +53,7 @@ def make_vector(
         singly: True to prefer single ones in any case.
 
     Raises:
-        StageError: if the environment does not exist, its package is not installed, or wrappers do not go with the
+        StageError: if the environment does not exist, its package is not installed, or wrappers don't work with the
             `vectorization_mode`.
         BrokenEnvironmentError: if the environment fails while it is made.
     """

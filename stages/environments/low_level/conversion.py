@@ -1,7 +1,7 @@
 """Specs and steps of ML-Agents' interface, converted to columns. Attributes are read by name, whatever the class.
 
-Implementations differ: they use lists as arrays, masks by branch or in one array, and lack attributes of newer
-versions. Everything unambiguous is accepted.
+Implementations differ: they use lists in place of arrays, masks per branch or in one array, and may not have newer
+versions' attributes. Everything unambiguous is accepted.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _observation(spec: Any, index: int) -> ObservationSpec:
 
 
 def _number(value: Any) -> int:
-    """Return an enum's number, whether it is an IntEnum or not."""
+    """Return an enum member's number, from an IntEnum or any other Enum."""
     return int(getattr(value, "value", value))
 
 
@@ -123,7 +123,7 @@ class _StepsReader:
         )
 
     def interrupted(self, endings: Any, count: int) -> NDArray[np.bool_]:
-        """[count] the flags of interruption, called max_step before version 0.22."""
+        """Return [count] true if the episode was interrupted; the attribute was `max_step` before version 0.22."""
         name = "max_step" if not hasattr(endings, "interrupted") and hasattr(endings, "max_step") else "interrupted"
         column: NDArray[np.bool_] = self._column(endings, name, np.bool_, count, "TerminalSteps")
         return column

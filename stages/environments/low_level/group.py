@@ -1,4 +1,4 @@
-"""Objects with ML-Agents' interface as one environment group, which steps each of them in each tick, in turn.
+"""Objects with ML-Agents' interface as one environment group, which steps them in turn in every tick.
 
 `make_low_level_group` makes it from the `environment` section.
 """
@@ -54,7 +54,7 @@ class LowLevelGroup:
     Args:
         envs: the objects.
         name: the environments' name, for messages.
-        bridges: to the side channels of each object; None without side channels.
+        bridges: the bridge to each object's side channels; None without side channels.
     """
 
     def __init__(self, envs: Sequence[Any], name: str, bridges: Sequence[SideChannelBridge] | None = None) -> None:
@@ -69,7 +69,7 @@ class LowLevelGroup:
         self._asked: dict[int, dict[str, slice]] = {}
         self._closed = False
         self._left: set[int] = set()
-        """The objects that have ended; the others continue."""
+        """Indices of the objects that have ended; the others continue."""
         self._just_left: list[int] = []
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
@@ -88,7 +88,7 @@ class LowLevelGroup:
 
         Raises:
             BrokenEnvironmentError: if an environment raises, or returns values that do not fit its specs.
-            EnvironmentEnded: if the last environment has ended in order.
+            EnvironmentEnded: if the last environment has ended normally.
         """
         self._send_parameters()
         for index, env in self._playing():

@@ -1,4 +1,4 @@
-"""A game's state: its agents as columns, and its statistics; and the actions in a message."""
+"""Reads a game's state, its agents as columns and its statistics, and writes the actions of a message."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _WANTED = {
     "int32": "whole numbers from 0 to 2³¹ - 1",
     "bool": "0 or 1",
 }
-"""The valid numbers of a column, by its dtype here."""
+"""The valid numbers of a column, by its dtype in Headrace."""
 _OF_BYTES = {"bool": "uint8"}
-"""Number types of columns sent as bytes, if they differ from the dtype here."""
+"""Number types of columns sent as bytes, if they differ from the dtype in Headrace."""
 _NO_IDS = np.zeros(0, np.int32)
 _KEYS = ("type", "number", "agents", "statistics")
 
@@ -107,7 +107,7 @@ class _Columns:
         return self._array(self._part[key], len(self.ids), "float32", key)
 
     def flags(self, key: str) -> NDArray[np.bool_]:
-        """A column of true and false [n]; false if absent."""
+        """A boolean column [n]; false if absent."""
         if key not in self._part:
             return np.zeros(len(self.ids), np.bool_)
         return self._array(self._part[key], len(self.ids), "bool", key)
@@ -255,7 +255,7 @@ class SentState:
     """The content of a game's state message."""
 
     rows: Mapping[str, ProgramRows]
-    """The rows by behaviour id; without behaviours that have none."""
+    """The rows by behaviour id; behaviours without rows are absent."""
     statistics: Mapping[str, tuple[float, ...]]
 
 

@@ -26,11 +26,11 @@ _SEED = 7
 _USUAL = str(NetworkSettings.model_fields["vis_encode_type"].default)
 """The default network for pictures."""
 _LONG_SILENT = 200
-"""States without an agent that has not ended, after which the agent counts as lost."""
+"""Number of states without a row for a running agent, after which the agent counts as lost."""
 
 
 class _Shown:
-    """The observed behaviour of one behaviour's agents."""
+    """What one behaviour's agents have been observed to do."""
 
     def __init__(self, spec: BehaviorSpec) -> None:
         self.spec = spec
@@ -43,7 +43,7 @@ class _Shown:
         self._states = 0
         self._running: dict[int, tuple[float, int]] = {}
         self._heard: dict[int, int] = {}
-        """The last state with a row of each running agent."""
+        """Number of the last state with a row for each running agent."""
         self._first: NDArray[Any] | None = None
 
     def pass_state(self) -> None:
@@ -51,14 +51,14 @@ class _Shown:
         self._states += 1
 
     def silent(self) -> list[int]:
-        """Return the agents that have neither ended nor requested a decision for long."""
+        """Return the agents that have neither ended nor requested a decision for a long time."""
         return [agent for agent, state in self._heard.items() if self._states - state > _LONG_SILENT]
 
     def add(self, rows: ProgramRows) -> None:
         """Count a state's rows.
 
         Raises:
-            MessageError: if an agent ends that has not begun.
+            MessageError: if an agent ends without having started.
         """
         self.truncated += int(rows.interrupted.sum())
         for index, (agent, reward) in enumerate(zip(rows.ids.tolist(), rows.rewards.tolist(), strict=True)):

@@ -74,7 +74,7 @@ class OpenInstance(Program[OpenWorker]):
 
     Args:
         worker_id: counts the games of the run; names this one in messages.
-        connect: makes a connection, from whether there was an earlier one.
+        connect: makes a connection, given whether there was an earlier one.
         index: number of the game in its group.
         parameters: the environment parameters; None without any.
     """
@@ -134,7 +134,7 @@ class OpenInstance(Program[OpenWorker]):
         }
 
     def _changed(self) -> Mapping[str, float] | None:
-        """The environment parameters, if they have changed since the last message about them."""
+        """Return the environment parameters if they have changed since they were last sent."""
         if self._parameters is None or self._parameters.generation == self._generation:
             return None
         return self._drawn()

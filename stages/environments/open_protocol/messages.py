@@ -1,6 +1,6 @@
-"""Messages of the open protocol as bytes, in JSON or msgpack as the game's first message chooses; and that message.
+"""Reads and writes messages of the open protocol, in JSON or msgpack as the game's first message, the hello, chooses.
 
-The first message, the hello, has the game's name, and its behaviours' observations and actions.
+The hello has the game's name, and its behaviours' observations and actions.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from headrace.stages.environments.programs.server import ConnectionClosed, GameS
 log = logging.getLogger(__name__)
 
 _CALLERS = 16
-"""Concurrent connections, one of which is the game's."""
+"""The most concurrent connections, one of which is the game's."""
 _CLOSE_S = 1.0
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _TOO_BIG = 1009

@@ -95,10 +95,10 @@ class OpenWorker(GameWorker):
         super().__init__(settings, server, program, _WORDING)
         self._form: Format = "json"
         self._asked = 0
-        """Number of the last `reset` or `act`."""
+        """Number of the last `reset` or `act` message."""
 
     def read(self, content: bytes) -> dict[str, Any]:
-        """Read a message, whose format the answers use too."""
+        """Read a message; our answers use the same format."""
         self._form = format_of(content)
         return decode(content)
 
@@ -129,7 +129,7 @@ class OpenWorker(GameWorker):
         Raises:
             ProgramRefused: if the port is in use, the program does not exist, or its announcement is invalid.
             ProgramBroken: if the game exits, or is silent.
-            ProgramEnded: if it closes in order.
+            ProgramEnded: if it closes normally.
         """
         try:
             await self._connected()
@@ -167,7 +167,7 @@ class OpenWorker(GameWorker):
 
         Raises:
             ProgramBroken: if the game died, did not answer, dropped the connection, or broke the protocol.
-            ProgramEnded: if it has closed in order.
+            ProgramEnded: if it has closed normally.
         """
         request = self._request("act", actions=actions)
         if parameters is not None:

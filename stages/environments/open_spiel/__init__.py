@@ -1,1 +1,1 @@
-"""Games of OpenSpiel: their states as instances of the group for PettingZoo's turn-based environments."""
+"""OpenSpiel games: each game state is an instance of the group for PettingZoo's turn-based environments."""

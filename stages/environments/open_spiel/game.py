@@ -1,4 +1,4 @@
-"""A game of OpenSpiel, made from its name and parameters, and its players' observations.
+"""An OpenSpiel game, made from its name and parameters, and its players' observations.
 
 OpenSpiel's own conversion turns simultaneous games into turn-based ones, and hides the moves of a turn until it is
 over. `instance` plays a game, `making` makes the group of a run; `headrace.nash_conv` evaluates policies.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gymnasium import spaces
 
 _SEED = "rng_seed"
-"""Parameter of games that draw their chance events themselves."""
+"""Parameter of games that sample their own chance events."""
 _GAME = ("environment", "game")
 _OPTIONS = ("environment", "options")
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", dict: "a map"}
@@ -31,15 +31,15 @@ class OpenSpielGame:
     """A game in which one player moves at a time. Players are the agents `player_0`, `player_1`, ….
 
     Args:
-        game: the game of OpenSpiel.
+        game: the OpenSpiel game.
         name: its name, for messages.
 
     Attributes:
-        game: the turn-based game of OpenSpiel.
+        game: the turn-based OpenSpiel game.
         name: as above.
         possible_agents: names of the players, in order.
         cooperative: True if all players have the same rewards.
-        draws: True if the game itself draws its chance events, from a seed.
+        draws: True if the game samples its own chance events, from a seed.
         pays_at_the_end: True if there are no rewards before the end.
 
     Raises:
@@ -89,7 +89,7 @@ class OpenSpielGame:
         return self._action_space
 
     def new_state(self, seed: int) -> Any:
-        """An initial state; the seed matters in games that draw their chance events themselves."""
+        """Return an initial state; the seed matters in games that sample their own chance events."""
         if not self.draws:
             return self.game.new_initial_state()
         import pyspiel
@@ -98,7 +98,7 @@ class OpenSpielGame:
         return pyspiel.load_game(self.game.get_type().short_name, parameters).new_initial_state()
 
     def seen(self, state: Any, player: int) -> NDArray[np.float32]:
-        """A player's view of a state: its information state, or an observation in games without these."""
+        """Return a player's view of a state: the information state, or the observation in games without one."""
         tensor = state.information_state_tensor(player) if self._informed else state.observation_tensor(player)
         found = np.array(tensor, np.float32)
         return found if len(self._observation_space.shape) == 1 else found.reshape(self._observation_space.shape)

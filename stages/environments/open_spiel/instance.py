@@ -87,7 +87,7 @@ class GameInstance(Instance):
         return [self._time_step(player, self._received()[player], mask)]
 
     def _received(self) -> list[float]:
-        """The rewards of each player since the episode began."""
+        """Return each player's rewards since the episode began."""
         return self._paid if self._game.pays_at_the_end and not self.over else self._state.returns()
 
     def _time_step(
@@ -99,7 +99,7 @@ class GameInstance(Instance):
 
 
 def _drawn(outcomes: Sequence[tuple[int, float]], share: float) -> int:
-    """The outcome at a quantile, from 0 to 1, of the distribution."""
+    """Return the distribution's outcome at a quantile, from 0 to 1."""
     for outcome, probability in outcomes:
         share -= probability
         if share < 0:

@@ -1,1 +1,1 @@
-"""PettingZoo environments, of many agents: parallel and turn-based ones (docs/pettingzoo.md)."""
+"""PettingZoo environments, with many agents: parallel and turn-based ones (docs/pettingzoo.md)."""

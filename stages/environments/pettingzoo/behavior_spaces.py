@@ -1,6 +1,6 @@
 """The spaces of one behaviour: conversion between single agents' observations, masks and actions and columns.
 
-Spaces are Gymnasium's, read by `stages/environments/spaces/`. This module adds what is special in PettingZoo: rows
+Spaces are Gymnasium's, read by `stages/environments/spaces/`. This module adds what is specific to PettingZoo: rows
 arrive agent by agent, and the action mask is under the key `action_mask` of the observation or (newer) of the info.
 
 Axis letters: k observations, d decisions.
@@ -78,7 +78,7 @@ class BehaviorSpaces:
         self._spaces.masks.expect(info)
 
     def spec(self, behavior_id: str) -> BehaviorSpec:
-        """The spec under a behaviour id."""
+        """Return the spec for a behaviour id."""
         return self._spaces.spec(behavior_id, self._grouped)
 
     def observations(self, seen: Sequence[Any], who: Who) -> tuple[Array, ...]:
@@ -101,7 +101,7 @@ class BehaviorSpaces:
             ) from error
 
     def masks(self, seen: Sequence[TimeStep], who: Who) -> Masks | None:
-        """Masks [d, choices] of d agents; None if the spec has none.
+        """Return the masks [d, choices] for d agents; None if the spec has none.
 
         Args:
             seen: the time steps that they decide on.
@@ -136,10 +136,10 @@ def without_mask(space: Space) -> Space:
 
 
 def check_names(settings: Mapping[str, ObservationSettings], observation_spaces: Sequence[Space], owner: str) -> None:
-    """Check that some behaviour has each observation named in `environment.observations`.
+    """Check that each observation named in `environment.observations` exists in some behaviour.
 
     Raises:
-        StageError: if none has it.
+        StageError: if one does not.
     """
     every = list(dict.fromkeys(name for space in observation_spaces for name in _names(without_mask(space))))
     for name in settings:
@@ -183,11 +183,11 @@ class AgentEpisode:
 
 @dataclass(slots=True)
 class RunningGame:
-    """The running episode of an instance, and so the game between its teams."""
+    """An instance's running episode, which is a game between its teams."""
 
     score: TeamScores
     rotation: int
-    """Number of places by which the teams are rotated against the sides."""
+    """Number of places by which the teams are rotated relative to the sides."""
     live: dict[Agent, AgentEpisode] = field(default_factory=dict)
     group_rewards: GroupRewards = field(default_factory=GroupRewards)
 
@@ -203,7 +203,7 @@ class _Rows:
 
 @dataclass(slots=True)
 class BehaviorRows:
-    """The rows of one behaviour id in one tick, endings and decisions apart."""
+    """The rows of one behaviour id in one tick, with endings and decisions kept separate."""
 
     ending: _Rows = field(default_factory=_Rows)
     deciding: _Rows = field(default_factory=_Rows)

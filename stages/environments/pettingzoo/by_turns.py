@@ -1,4 +1,4 @@
-"""A PettingZoo environment in which one agent acts after the other (AEC, agent-environment cycle)."""
+"""A PettingZoo environment in which agents act one after the other (AEC, agent-environment cycle)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.stages.errors import BrokenEnvironmentError
 
 
 class TurnInstance(Instance):
-    """An environment in which one agent acts after the other (AEC)."""
+    """An environment in which agents act one after the other (AEC)."""
 
     by_turns = True
 
@@ -50,7 +50,7 @@ class TurnInstance(Instance):
             return {agent: number(received[agent]) for agent in self.env.agents if agent in received}
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
-        """End the episode of the agent whose turn it is, and of those that wait for theirs."""
+        """End the episode for the agent whose turn it is, and for those waiting for their turns."""
         ended, received = super().truncate(deciding), self.waiting()
         known = {time_step.agent for time_step in ended}
         with blaming(self._name, "observe"):
@@ -102,11 +102,11 @@ class TurnInstance(Instance):
         return TimeStep(agent, observation, number(reward), info or {}, bool(terminated), bool(truncated))
 
     def _kept(self, name: str) -> dict[Agent, Any]:
-        """An attribute of the environment that holds a value for each agent; empty if it does not exist."""
+        """Return an attribute of the environment that maps agents to values; empty if it does not exist."""
         return dict(getattr(self.env, name, {}))
 
     def _left_behind(self) -> list[TimeStep]:
-        """Endings of agents that have gone without a turn at their end, so that their last decision has a result."""
+        """Return endings for agents that left without a final turn, so that their last decisions have a result."""
         ended = []
         for agent, last in self._last.items():
             terminated = bool(self._kept("terminations").get(agent))

@@ -1,6 +1,6 @@
 """PettingZoo environments as an environment group: many agents, of several behaviours and teams.
 
-Instances are stepped in turn; `BehaviorRows` makes columns of their time steps. In a turn-based environment a tick is
+Instances are stepped in turn; `BehaviorRows` turns their time steps into columns. In a turn-based environment a tick is
 one action of each instance, and only the agents that act next have decision rows, with all their rewards since their
 last action.
 
@@ -61,18 +61,18 @@ class _Tick:
 
 
 class PettingZooGroup:
-    """Instances of a PettingZoo environment, parallel or by turns.
+    """Instances of a PettingZoo environment, parallel or turn-based.
 
     The specs are known after the first reset, whose infos may contain action masks.
 
     Args:
         instances: instances of one environment; the group closes them.
-        behavior: behaviour name of agents whose role names none.
+        behavior: behaviour name of agents whose role does not state one.
         name: the environment's name in messages.
         roles: `environment.behaviors`: behaviour names and teams of agents, by patterns.
         observations: settings of observations whose spaces are ambiguous, by name.
         outcome: the rule by which a game is won, see `environment.outcome`.
-        rotate_sides: True if teams change sides with each episode; None: if all sides have the same behaviours.
+        rotate_sides: True if teams change sides in each episode; None: only if all sides have the same behaviours.
         info_keys: `environment.info_keys`.
         exact, clips: see `SpaceColumns`.
 
@@ -184,7 +184,7 @@ class PettingZooGroup:
         return self._result(tick)
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
-        """One instance as an RGB picture [height, width, 3].
+        """Return an RGB image [height, width, 3] of one instance.
 
         Raises:
             StageError, BrokenEnvironmentError: as `picture_of`.

@@ -1,4 +1,4 @@
-"""One PettingZoo environment behind one interface for both of its APIs: what `parallel` and `by_turns` share.
+"""A common interface to PettingZoo's two APIs: the parts that `parallel` and `by_turns` share.
 
 `reset` and `step` return time steps: first those of agents that ended, then those of agents that decide now.
 """
@@ -60,7 +60,7 @@ class Instance:
         self._name = name
         self._said: set[str] = set() if said is None else said
         self._last: dict[Agent, TimeStep] = {}
-        """By agent that has decided and whose episode continues, the time step of its decision."""
+        """The time step of the last decision, by agent; only for agents whose episodes continue."""
 
     def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode; the environment gets options only if there are any."""
@@ -75,7 +75,7 @@ class Instance:
         return {}
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
-        """End the episode in place of these agents' decisions; returns the endings of all remaining agents."""
+        """End the episode when these agents would decide; return the endings of all remaining agents."""
         self.over = True
         for time_step in deciding:
             self._last.pop(time_step.agent, None)
@@ -108,5 +108,5 @@ def blaming(name: str, call: str) -> Iterator[None]:
 
 
 def number(value: Any) -> float:
-    """A reward, which may be an array of one element."""
+    """Return a reward as a number; it may come as a one-element array."""
     return float(value if type(value) is not np.ndarray else value.item())

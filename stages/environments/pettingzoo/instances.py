@@ -1,4 +1,4 @@
-"""The PettingZoo API of an object, its instance, and the limit of an instance's episodes.
+"""Detects an object's PettingZoo API, wraps it as an `Instance`, and limits an instance's episodes.
 
 In a parallel environment all agents decide simultaneously; in a turn-based one (AEC, agent-environment cycle) one agent
 decides, with all its rewards since its last turn. Only PettingZoo's methods matter, not its classes, so any object with
@@ -16,7 +16,7 @@ from headrace.stages.environments.pettingzoo.parallel import ParallelInstance
 
 
 def api_of(env: Any) -> Literal["parallel", "aec"] | None:
-    """The PettingZoo API that an object has, None for neither."""
+    """Return the PettingZoo API that an object has; None if it has neither."""
     if not all(callable(getattr(env, name, None)) for name in ("reset", "step", "observation_space", "action_space")):
         return None
     by_turns = all(callable(getattr(env, name, None)) for name in ("last", "observe"))
@@ -39,7 +39,7 @@ class LimitedInstance(Instance):
 
     Args:
         instance: the environment.
-        steps: the most decisions of an agent.
+        steps: the most decisions of an agent per episode.
     """
 
     def __init__(self, instance: Instance, steps: int) -> None:

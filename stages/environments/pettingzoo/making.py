@@ -180,7 +180,7 @@ def _check_api(env: Any, api: Api, name: str) -> None:
 
 
 def _registered(env_id: str, api: Api, name: str) -> Make:
-    """A function that makes an environment of PettingZoo's registry."""
+    """Return a function that makes an environment from PettingZoo's registry."""
     pettingzoo = _library(name)
     if not hasattr(pettingzoo, "spec"):
         version = getattr(pettingzoo, "__version__", "of unknown version")

@@ -30,13 +30,13 @@ _PROBLEMS: Mapping[str, Callable[[Any], str | None]] = {
     "truncations": lambda flag: flag_problem(flag, "truncation"),
     "infos": lambda info: info_problem(info, "step()"),
 }
-"""Checks of an agent's value, by part of a call's result."""
+"""The check for an agent's value, by part of a call's result."""
 _PARTS = {"reset": ("observations", "infos"), "step": (*_PROBLEMS,)}
 _NUMBERS = {2: "two", 5: "five"}
 _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
-"""Errors from the use of a value of the wrong type."""
+"""Errors from using a value of the wrong type."""
 _LONGEST_PAUSE = 10_000
-"""Steps without a decision after which something is wrong."""
+"""Number of steps without a decision after which something must be wrong."""
 _MOST_LIVES = 20
 """Consecutive episodes of one step each that an agent may have without leaving `agents`."""
 
@@ -45,14 +45,14 @@ class ParallelInstance(Instance):
     """An environment in which all agents act simultaneously; agents may die, revive, join and pause.
 
     An agent whose episode continues pauses while it is not in `agents`, or has no observation: it gets no action, and
-    its rewards add up until it decides again. One that has ended and is in `agents`, still or again, begins a new
-    episode.
+    its rewards add up until it decides again. An agent that has ended, but stays in `agents` or returns to it, begins
+    a new episode.
     """
 
     def __init__(self, env: Any, name: str, said: set[str] | None = None) -> None:
         super().__init__(env, name, said)
         self._owed: dict[Agent, float] = {}
-        """By agent whose episode continues, its rewards since its last time step."""
+        """Rewards since the last time step, by agent whose episode continues."""
         self._lives: dict[Agent, tuple[int, int]] = {}
         """By agent that ended and stayed in `agents`, the step of its end, and the number of earlier consecutive
         ends."""
@@ -182,7 +182,7 @@ class ParallelInstance(Instance):
             owed[agent] = 0.0
             if (observation := seen.get(agent)) is None:
                 owed[agent] = reward
-                if "unseen" not in self._said:  # to list the others costs more than the step
+                if "unseen" not in self._said:  # listing the others costs more than the step
                     there = ", ".join(str(each) for each in seen if seen[each] is not None) or "none"
                     self._warn(
                         "unseen",
@@ -191,7 +191,7 @@ class ParallelInstance(Instance):
                         *(agent, there),
                     )
                 continue
-            # Half the time of TimeStep(…), once for each agent and step.
+            # Takes half as long as TimeStep(…), and runs once per agent and step.
             time_step = tuple.__new__(TimeStep, (agent, observation, reward, infos.get(agent) or {}, False, False))
             self._last[agent] = time_step
             yield time_step
@@ -207,7 +207,7 @@ class ParallelInstance(Instance):
         )
 
     def _note_new_life(self, agent: Agent) -> None:
-        """Distinguish an agent that lives again from a finished one that the environment forgot in `agents`."""
+        """Distinguish a revived agent from a finished one that the environment failed to remove from `agents`."""
         step, lives = self._lives.get(agent, (0, 0))
         self._lives[agent] = self._steps, lives + 1 if step == self._steps - 1 else 1
         if self._lives[agent][1] >= _MOST_LIVES:

@@ -47,10 +47,10 @@ class Role:
 
 
 class RoleAssignment:
-    """Assigns roles to agents, and keeps them.
+    """Assigns roles to agents, and stores them.
 
     Args:
-        roles: `environment.behaviors`; if empty, all agents are of `behavior`.
+        roles: `environment.behaviors`; if empty, all agents have the behaviour `behavior`.
         behavior: behaviour name of roles that name none; may be empty if all name one.
         spaces_of: returns an agent's spaces.
         owner: the environment's name, for messages.
@@ -67,7 +67,7 @@ class RoleAssignment:
         apart: bool | None = None,
     ) -> None:
         self.roles: dict[Agent, Role] = {}
-        """By agent, in the order of assignment."""
+        """Roles by agent, in the order of assignment."""
         self._settings = dict(roles) or {"*": RoleSettings()}
         self._behavior = behavior
         self._spaces_of = spaces_of
@@ -97,7 +97,7 @@ class RoleAssignment:
 
         Args:
             agents: their ids, in the environment's order.
-            everybody: True if no others can join; then each pattern has to fit an agent.
+            everybody: True if no others can join; then each pattern must match an agent.
 
         Raises:
             StageError: if an agent has no role, a pattern fits no agent, team numbers have gaps, or agents of one
@@ -246,7 +246,7 @@ class TeamScores:
             self._last[team] += reward
 
     def by(self, rule: OutcomeRule) -> list[float]:
-        """[T] the scores that decide the game by a rule."""
+        """Return [T] the teams' scores under a rule, which decide the game."""
         return self._total if rule == "return" else self._last
 
 
@@ -274,7 +274,7 @@ def check_scores(scores: Sequence[Sequence[float]], env_ids: Sequence[int], name
 
 
 def game_outcomes(scores: Sequence[Sequence[float]], teams: int) -> NDArray[np.float32]:
-    """Outcomes [g, T] of scores [g, T]: 1 for the best team, 0 for the others; equal best teams draw, 0.5 each."""
+    """Return outcomes [g, T] for scores [g, T]: 1 for the best team, 0 for others; tied best teams get 0.5 each."""
     values = np.asarray(scores, np.float64).reshape(len(scores), teams)
     best = values.max(axis=1, keepdims=True)
     top = values >= best - _TIE * np.maximum(1.0, np.abs(best))

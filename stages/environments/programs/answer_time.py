@@ -13,9 +13,9 @@ _TURNS = 10
 
 
 class AnswerTime:
-    """A time limit for the awaits within it, extended a little if the event loop was blocked at its end.
+    """A time limit for the awaits in its context, extended a little if the event loop was blocked at the limit.
 
-    So an answer that arrived during the block counts: no code could receive it earlier.
+    So an answer that arrived while the loop was blocked counts: no code could receive it earlier.
 
     Args:
         seconds: the limit.

@@ -16,7 +16,7 @@ class ProgramRefused(StageError):
 
 
 class ProgramEnded(StageError):
-    """A program closed in order: its window was closed, or the game quit."""
+    """A program closed normally: its window was closed, or the game quit."""
 
 
 class MessageError(Exception):
@@ -24,6 +24,6 @@ class MessageError(Exception):
 
 
 def shown(value: Any) -> str:
-    """Return a value in the form of messages: only its beginning, if it is long."""
+    """Format a value for messages: only its beginning, if it is long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"

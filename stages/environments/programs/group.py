@@ -1,7 +1,7 @@
 """Several programs of one engine, or its editor, as one environment group: each is stepped independently.
 
 No program waits for another: a tick holds the agents of the programs that have answered. Only a broken program
-restarts, and the others continue; they also continue after one has closed in order, until the last one closes.
+restarts, and the others continue; they also continue after one has closed normally, until the last one closes.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _LAST_STEP_S = 1.0
 _END_S = 10.0
 """Seconds for a program to exit before it is killed."""
 _HUNG_S = 3.0
-"""The same for a program in the middle of a step, which may hang: a late host is killed, and then can't kill it."""
+"""The same for a program in the middle of a step, which may hang: a slower host would be killed before killing it."""
 
 
 class ProgramGroup:
     """A group of programs, which all start at the first reset.
 
     Args:
-        make: makes an instance, from its number in the group and the environment parameters (None without any).
+        make: makes an instance, given its number in the group and the environment parameters (None without any).
         num_envs: number of instances.
         restarts: makes an instance's restart limits.
         editor: True for an engine's editor, which its user starts and stops.
-        on_close: the reaction to an instance that closes in order, as `env_settings.on_close`.
+        on_close: the reaction to an instance that closes normally, as `env_settings.on_close`.
         in_step: True if each tick waits for all instances, so that runs are reproducible.
         clock: the time in seconds, for the restart limits.
     """
@@ -73,7 +73,7 @@ class ProgramGroup:
         self._editor = editor
         self._on_close = on_close
         self._closed: dict[int, asyncio.Task[None]] = {}
-        """The instances that have closed in order for good, with the task that waits for each program's exit."""
+        """The instances that have closed normally and for good, with the task that waits for each program's exit."""
         self._lost: list[int] = []
         self._gone: list[int] = []
         """The instances that were restarted, and that closed for good, since the last tick."""
@@ -97,7 +97,7 @@ class ProgramGroup:
 
         Raises:
             StageError: if an instance can't be used, or broke too often.
-            EnvironmentEnded: if the last instance has closed in order.
+            EnvironmentEnded: if the last instance has closed normally.
         """
         if self._given_up is None:
             self._given_up = asyncio.get_running_loop().create_future()
@@ -122,7 +122,7 @@ class ProgramGroup:
 
         Raises:
             StageError: if an instance broke too often.
-            EnvironmentEnded: if the last instance has closed in order.
+            EnvironmentEnded: if the last instance has closed normally.
         """
         asked, self._asked = self._asked, {}
         for index, places in asked.items():
@@ -130,7 +130,7 @@ class ProgramGroup:
         return self._result(await self._gather(everyone=self._in_step))
 
     def request_stop(self) -> None:
-        """End the group regularly if its steps take much longer, because the run ends."""
+        """End the group normally if its steps take much longer, because the run ends."""
         if self._given_up is not None:
             asyncio.get_running_loop().call_later(_LAST_STEP_S, self._give_up)
 
@@ -221,9 +221,9 @@ class ProgramGroup:
         self._lost.append(index)
         self._send(index, instance.begin())
 
-    # A program that quits in order has not failed, so its agents' steps are kept (docs/decisions/054).
+    # A program that quits normally has not failed, so its agents' steps are kept (docs/decisions/054).
     def _on_closed(self, index: int, end: ProgramEnded) -> None:
-        """Handle an instance that has closed in order: restart it if configured, otherwise continue with the others.
+        """Handle an instance that has closed normally: restart it if configured, otherwise continue with the others.
 
         Raises:
             EnvironmentEnded: if there are no others.

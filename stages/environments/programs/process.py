@@ -1,4 +1,4 @@
-"""The process of a game, in its own session; the choice of its file, and the end of its log."""
+"""A game's process, in its own session; the search for its executable; the end of its log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.surroundings import absolute, surroundings
 
 _STDERR = 2
 _PASSES = 3
-"""Turns of the event loop before it reports an exit: a last message and the connection's end come first."""
+"""Event-loop iterations before an exit is reported: a last message and the connection's end come first."""
 _EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
 """Extensions on all platforms: a path may have any of them, or none."""
 _STARTS_ON_WINDOWS = (".exe", ".bat", ".cmd")
@@ -36,11 +36,11 @@ class Launch(ABC):
     path: str | Path
     """The path as the user wrote it, with or without the extension of any platform."""
     arguments: Sequence[str] = ()
-    """The user's."""
+    """The user's arguments."""
     log_file: Path | None = None
     """The file for its output; None for no log."""
     show_output: bool = False
-    """Whether its output appears among ours instead of in a log."""
+    """Whether its output goes to our standard error instead of a log."""
 
     @abstractmethod
     def command(self, port: int, seed: int) -> list[str]:
@@ -52,7 +52,7 @@ class Launch(ABC):
 
 
 class ProgramProcess:
-    """The process of a game, with its child processes, as a script may start the game; Ctrl-C does not reach them.
+    """A game's process and its children, as a script may start the game; Ctrl-C does not reach them.
 
     A thread waits for its exit: not every event loop can.
 
@@ -136,7 +136,7 @@ class ProgramProcess:
 
 
 def describe_exit(returncode: int) -> str:
-    """A return code in words: `return code 3`, or the signal that killed the process."""
+    """Describe a return code: `return code 3`, or the signal that killed the process."""
     if returncode >= 0:
         return f"return code {describe_status(returncode)}"
     try:

@@ -1,4 +1,4 @@
-"""The interface of a program group to each of its programs, and the parts that all engines' programs share."""
+"""The interface between a program group and its programs, and the parts that all engines' programs share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATIENCE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramAnswer:
-    """An answer of a program, with at least one row."""
+    """A program's answer, with at least one row."""
 
     rows: Mapping[str, InstanceRows]
     """The rows, by behaviour id."""
@@ -76,7 +76,7 @@ class Program(ABC, Generic[Connection]):
         Raises:
             ProgramBroken: if it breaks; another attempt may help.
             ProgramRefused: if it can't be used in its present setup.
-            ProgramEnded: if it ends in order.
+            ProgramEnded: if it ends normally.
         """
         await self.close(_PATIENCE_S)
         await self._start()
@@ -90,7 +90,7 @@ class Program(ABC, Generic[Connection]):
 
     @abstractmethod
     async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
-        """Let the agents act that needed decisions, and wait for an answer; raises as `begin`."""
+        """Let the agents that needed decisions act, and wait for an answer; raises as `begin`."""
 
     async def close(self, patience_s: float | None = None) -> None:
         """End the connection, if there is one, as `Closable.close`; errors are only logged."""
@@ -112,7 +112,7 @@ class Program(ABC, Generic[Connection]):
 
 
 def merged_statistics(statistics: Iterable[Mapping[str, Measured]]) -> dict[str, Measured]:
-    """The statistics of several programs in one tick."""
+    """Merge several programs' statistics for one tick."""
     found: dict[str, Measured] = {}
     for one in statistics:
         for name, measured in one.items():

@@ -1,4 +1,4 @@
-"""The rows of one program's message, several such messages as one tick, the routing of actions; episodes' numbers.
+"""Rows of one program's message, merging several messages into one tick, routing actions, and numbering episodes.
 
 Programs report agents and endings, but do not count episodes: `EpisodeTracker` does.
 """
@@ -19,7 +19,7 @@ from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 ID_RANGE = 2**32
-"""Offset of ids per instance, of agents and groups: programs' own ids are int32, and unique in one program."""
+"""Offset between instances' agent and group ids: programs' own ids are int32, unique only within a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ IndexedRows = tuple[int, InstanceRows]
 
 
 def agent_steps(parts: Sequence[IndexedRows], spec: BehaviorSpec) -> AgentSteps:
-    """The rows of one behaviour in several instances: first all endings, then all decisions, instance by instance.
+    """Merge one behaviour's rows from several instances: first all endings, then all decisions, by instance.
 
     Args:
         parts: at least one, with distinct instances.
@@ -100,7 +100,7 @@ def agent_steps(parts: Sequence[IndexedRows], spec: BehaviorSpec) -> AgentSteps:
 
 
 def decision_rows(parts: Mapping[str, Sequence[IndexedRows]]) -> dict[int, dict[str, slice]]:
-    """The slice of each instance's decisions among those of a tick, by instance and behaviour id."""
+    """Return the slice of each instance's decisions within the tick's, by instance and behaviour id."""
     found: dict[int, dict[str, slice]] = {}
     for behavior_id, of_behavior in parts.items():
         at = 0
@@ -123,7 +123,7 @@ def _joined(columns: list[Array], ends: list[int]) -> Array:
 
 
 def _instances(parts: Sequence[IndexedRows]) -> NDArray[np.int32]:
-    """[n] instance of each row."""
+    """Return [n] each row's instance."""
     numbers = np.array([env_id for env_id, _ in parts], np.int32)
     ends = np.array([rows.columns.ended for _, rows in parts])
     totals = np.array([len(rows.columns) for _, rows in parts])
@@ -131,7 +131,7 @@ def _instances(parts: Sequence[IndexedRows]) -> NDArray[np.int32]:
 
 
 def _unique(ids: Array, env_ids: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Ids that are unique among instances; negative ones count from the end of the instance's range."""
+    """Make ids unique across instances; negative ids count from the end of the instance's range."""
     unique: NDArray[np.int64] = ids.view(np.uint32) + env_ids * np.int64(ID_RANGE)
     return unique
 
@@ -152,7 +152,7 @@ class TrackedEpisodes:
     """The episodes of a message's rows: n rows, the first `ended` of them endings."""
 
     episode_ids: Numbers
-    """[n]"""
+    """[n] each row's episode."""
     first: NDArray[np.bool_]
     """[n] true in the first row of an episode."""
     generations: NDArray[np.int32]
@@ -234,7 +234,7 @@ class ProgramEpisodes:
         self._trackers: defaultdict[str, EpisodeTracker] = defaultdict(EpisodeTracker)
 
     def of(self, behavior_id: str, columns: ProgramRows, generation: int) -> InstanceRows:
-        """Return a behaviour's rows of a message with their episodes; `generation` is the current parameters'."""
+        """Return a behaviour's rows in a message with their episodes; `generation` is the current parameters'."""
         episodes = self._trackers[behavior_id].track(columns.ids.astype(np.int64), columns.ended, generation)
         return InstanceRows(columns, episodes)
 

@@ -55,7 +55,7 @@ class GameServer(ABC):
         max_bytes: the largest message.
 
     Attributes:
-        port: the real one after `start`.
+        port: the actual one after `start`.
     """
 
     def __init__(self, port: int, max_bytes: int) -> None:
@@ -141,7 +141,7 @@ class TcpServer(GameServer):
         self._callers: list[_Connection] = []
         """The connections before one of them proves to be the game's."""
         self._sent: list[bytes] = []
-        """The messages sent before that, for later connections."""
+        """The messages sent before the game is known, for later connections."""
         self._known = asyncio.Event()
         self._error: Exception | None = None
 

@@ -30,7 +30,7 @@ _KILL_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerWording:
-    """An engine's words for a worker, in messages."""
+    """An engine's wording for a worker, in messages."""
 
     program: str
     """A program that the worker starts: `Godot worker`."""
@@ -42,7 +42,7 @@ class WorkerWording:
 
 @dataclass(frozen=True, slots=True)
 class Wording(WorkerWording):
-    """The words for an engine with `GameWorker`s, in messages."""
+    """The wording for an engine with `GameWorker`s, in messages."""
 
     invitation: str
     """The user's part in the start, as a sentence."""
@@ -152,7 +152,7 @@ class GameWorker(ProgramWorker):
         """True while a request is unanswered: any other message to the game may then be an error."""
 
     def read(self, content: bytes) -> dict[str, Any]:
-        """Read a message of the game.
+        """Read a message from the game.
 
         Raises:
             MessageError: if the bytes are not a message.
@@ -300,7 +300,7 @@ class GameWorker(ProgramWorker):
         )
 
     def _looks_of(self, error: TooLarge) -> str:
-        """Describe the bytes in place of a length, if they have another meaning; otherwise empty."""
+        """Describe what came in place of a length, if it is recognisable; otherwise return an empty string."""
         header, turned = error.header, int.from_bytes(error.header, "big")
         if not header:
             return ""
@@ -311,7 +311,7 @@ class GameWorker(ProgramWorker):
         return ""
 
     async def _gone(self, lost: ConnectionClosed) -> ProgramBroken | ProgramEnded:
-        """The error for a closed connection: the exit of the process, if that follows."""
+        """Return the error for a closed connection: the process's exit, if that follows."""
         ended = self._process is not None and await self._process.exited(_LAST_WORDS_S)
         try:
             if lost.in_answer:

@@ -36,7 +36,7 @@ class ActionMapping:
     spec: ActionSpec
     """Never `masked`: `AgentMasks` determines that."""
     to_environment: Callable[[ActionBatch], Any]
-    """From columns [n, …] to n actions, batched as `gymnasium.vector` batches the space."""
+    """Converts columns [n, …] to n actions, batched as `gymnasium.vector` batches the space."""
 
 
 def action_mapping(space: OwnSpace, num_envs: int, owner: str) -> ActionMapping:
@@ -100,7 +100,7 @@ def _composed(space: ComposedSpace, num_envs: int, owner: str) -> ActionMapping:
 
 
 def _below(key: Any, names: Sequence[str], size: int) -> list[str]:
-    """Names of the heads under a key."""
+    """Return the names of the heads under a key."""
     if names:
         return [f"{key}.{name}" for name in names]
     return [f"{key}"] if size == 1 else [f"{key}.{i}" for i in range(size)]

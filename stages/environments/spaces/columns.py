@@ -29,7 +29,7 @@ class SpaceColumns:
         observation_space: Gymnasium's, of one agent; `action_mask` in a Dict is a mask, not an observation.
         action_space: Gymnasium's, of one agent.
         owner: the environment's name, for messages.
-        settings: `environment.observations`: the kinds of observations whose spaces leave them open, by name.
+        settings: `environment.observations`: the kinds of observations whose spaces are ambiguous, by name.
         exact: see `observation_parts`.
         clips: whether `environment.action_bounds` is `clip`.
 
@@ -67,11 +67,11 @@ class SpaceColumns:
         self.masks = AgentMasks(MaskReader(self._action_space, self._actions.branch_names), self.mask_observed, owner)
 
     def actions(self, count: int) -> ActionMapping:
-        """The conversion of the actions of `count` agents."""
+        """Return the conversion of `count` agents' actions."""
         return self._mappings(count)
 
     def spec(self, behavior_id: str, grouped: bool = False) -> BehaviorSpec:
-        """The spec under a behaviour id, `grouped` as in `BehaviorSpec`."""
+        """Return the spec for a behaviour id, `grouped` as in `BehaviorSpec`."""
         return BehaviorSpec(
             behavior_id,
             tuple(part.spec for part in self.parts),

@@ -1,6 +1,6 @@
 """Doubts about the interpretation of observations: channels and scales of images, and vectors that may be images.
 
-Each is a sentence for people, with the setting that overrides it. `observations` decides; this module only reports.
+Each is a sentence for the user, with the setting that overrides it. `observations` decides; this module only reports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.stages.environments.spaces.own_space import BoxSpace, OwnSpace, le
 _SHORTEST_SIDE = 16
 """Smallest side of a possible picture."""
 _MOST_FLAT = 1024
-"""Length of a vector of bytes that is hardly all features."""
+"""Length at which a vector of bytes is unlikely to be all features."""
 _MOST_NUMBERS = 10_000
 """The same for numbers of any kind."""
 _LIKE_BYTES = 100

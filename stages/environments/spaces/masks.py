@@ -12,7 +12,6 @@ holds booleans, or 0 and 1 of any type, in one of these forms:
 
 None, or a missing mask, allows everything. For several agents, arrays have another leading axis; a tuple has an
 array for each branch or part, and a list has a mask for each agent.
-array for each branch or part, and a list has a mask for each agent.
 
 Axis letters: n agents.
 """
@@ -59,7 +58,7 @@ class MaskError(ValueError):
 
 
 class MaskReader:
-    """Reads masks of one action space.
+    """Reads masks for one action space.
 
     Args:
         space: the action space.
@@ -86,7 +85,7 @@ class MaskReader:
 
     @classmethod
     def of_policy(cls, spec: BehaviorSpec) -> MaskReader:
-        """Return the reader for callers of a policy: of its environment's own space, if the spec has it."""
+        """Return the reader for a policy's callers: for its environment's own space, if the spec has it."""
         return _reader_of_policy(spec, id(spec.spaces))
 
     def read(self, masks: Any, n: int, there: Masks | None = None, deciding: Masks | None = None) -> Masks:
@@ -161,7 +160,7 @@ class _Layout(NamedTuple):
     shape: Lead
     """The space's own shape."""
     filled: NDArray[np.int64]
-    """[width] the places of choices if each branch has a row as long as that of the largest."""
+    """[width] the positions of the choices if all branches have rows as long as the largest branch's."""
     flags: bool
     """True for a MultiBinary."""
 
@@ -234,7 +233,7 @@ def _of_each(space: OwnSpace, given: Sequence[Any], at: str) -> Masks:
 def _of_map(space: OwnSpace, given: Mapping[Any, Any], lead: Lead, at: str) -> Masks:
     if not isinstance(space, ComposedSpace):
         raise MaskError(f"is a map, but the space is not a Dict but {space}; {_expected(space)}", None, at)
-    # Next to each `arm` a vector environment has `_arm`: which instances have it.
+    # For each `arm`, a vector environment also has `_arm`: which instances have it.
     unknown = [key for key in given if key not in space.parts and not (str(key)[:1] == "_" and str(key)[1:] in given)]
     if unknown:
         known = ", ".join(map(repr, space.parts))
@@ -290,10 +289,10 @@ def _are_numbers(given: Sequence[Any]) -> bool:
 
 
 def _as_array(given: Any) -> NDArray[Any]:
-    """Convert to an array of numbers; to one of objects, holding the input, if that fails."""
+    """Convert to an array of numbers or, if that fails, to an object array that holds the input."""
     try:
         array = np.asarray(given)
-    except (ValueError, TypeError, RuntimeError):  # different lengths; a tensor that needs its gradient
+    except (ValueError, TypeError, RuntimeError):  # different lengths; a tensor that requires grad
         array = np.empty(0, object)
     if array.dtype.kind in "biuf":
         return array

@@ -39,7 +39,7 @@ from headrace.stages.errors import StageError, Who
 
 
 class Extractor(Protocol):
-    """From k observations, batched as `gymnasium.vector` does, to a *new* array [k, *shape] that fits the spec."""
+    """Converts k observations, batched as `gymnasium.vector` does, to a *new* array [k, *shape] that fits the spec."""
 
     def __call__(self, batch: Any, who: Who = ...) -> Array:
         """Convert.
@@ -240,7 +240,7 @@ def _image(
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
-    """Return True if the channels of an image come last: next to two equal dimensions, otherwise the smallest one."""
+    """Return True if an image's channels come last; they are the axis unlike two equal ones, otherwise the smallest."""
     first, middle, end = shape[-3:]
     if (first == middle) != (middle == end):
         return first == middle
@@ -289,7 +289,7 @@ def _numbers(
 
 
 def _choices(space: ChoiceSpace, name: str) -> tuple[int, np.dtype[Any], Extractor]:
-    """Return the same for choices: flags become numbers, others one-hot, side by side."""
+    """Return size, dtype and extractor for choices: flags become numbers, others one-hot, side by side."""
     check, sizes = ChoiceCheck(space, name), space.sizes.ravel()
     flags = space.kind == "MultiBinary"
     width, first = len(sizes) if flags else int(sizes.sum()), np.cumsum(sizes) - sizes

@@ -83,7 +83,7 @@ class BoundsCheck:
 
         Raises:
             BrokenEnvironmentError: if the dtype can't hold a whole number.
-            TypeError: if values other than whole numbers came in place of these.
+            TypeError: if whole numbers were expected, but the values have another type.
         """
         if not self._floats and values.dtype != column.dtype:
             self._check_cast(values, who)

@@ -46,7 +46,7 @@ def action_spec(brain: Any, owner: str) -> ActionSpec:
 
 
 def action_protos(spec: BehaviorSpec, continuous: NDArray[np.float32], discrete: NDArray[np.int32]) -> Any:
-    """The actions of d agents as a `ListAgentActionProto`, in the order of the rows.
+    """Return the actions of d agents as a `ListAgentActionProto`, in the order of the rows.
 
     Args:
         spec: the behaviour's spec.

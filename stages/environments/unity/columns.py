@@ -159,7 +159,7 @@ class BehaviorReader:
             raise UnityBroken(f"{self._owner}, agent {agent}: its action mask {error.problem}") from error
 
     def _without_wrong(self, rows: list[Any], forbidden: list[list[bool]]) -> list[list[bool]]:
-        """Drop masks of another length, as ML-Agents does, and warn once."""
+        """Drop masks of the wrong length, as ML-Agents does, and warn once."""
         width = self._mask_reader.width
         if not self._warned_of_mask:
             self._warned_of_mask = True

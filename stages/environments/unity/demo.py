@@ -230,7 +230,7 @@ class _NotWholeError(Exception):
 
 
 def _read(kind: Any, data: bytes, at: int) -> tuple[Any, int]:
-    """Read a message, whose length is at a byte; returns it and the offset of the next one."""
+    """Read a message, whose length is encoded at offset `at`; return it and the offset of the next one."""
     try:
         length, start = read_varint(data, at)
     except ValueError as error:
@@ -349,7 +349,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the number at a byte; returns it and the offset after it.
+    """Decode the number at offset `at`; return it and the offset after it.
 
     Raises:
         ValueError: if the data ends within the number, or the number is wider than 32 bits.

@@ -45,7 +45,7 @@ class DemoSteps:
     spec: BehaviorSpec
     """Images recorded as PNG are uint8; all other observations are float32."""
     observations: tuple[Array, ...]
-    """[P, *shape] of each observation."""
+    """[P, *shape] for each observation."""
     rewards: NDArray[np.float32]
     """[P] reward since the agent's previous pair."""
     ended: NDArray[np.bool_]
@@ -53,20 +53,20 @@ class DemoSteps:
     interrupted: NDArray[np.bool_]
     """[P] true if the episode was truncated there, by its step limit."""
     agent_ids: NDArray[np.int32]
-    """[P]"""
+    """[P] each pair's agent."""
     continuous: NDArray[np.float32]
-    """[P, C]"""
+    """[P, C] continuous actions."""
     discrete: NDArray[np.int32]
-    """[P, branches]"""
+    """[P, branches] the choice in each branch."""
     action_masks: NDArray[np.bool_] | None
     """[P, choices] true = allowed, all true where an episode ended; None without discrete actions."""
     group_ids: NDArray[np.int32]
     """[P] group id, 0 for none."""
     group_rewards: NDArray[np.float32]
-    """[P]"""
+    """[P] the group's reward since the agent's previous pair."""
 
     def __len__(self) -> int:
-        """P."""
+        """Return P, the number of pairs."""
         return len(self.rewards)
 
 

@@ -59,7 +59,7 @@ class _AnnouncedBehavior:
     decisions: DecisionSteps
     endings: TerminalSteps
     actions: ActionTuple | None = None
-    """The actions set for the decisions; None without any."""
+    """The actions set for the next step; None if none are set."""
 
 
 class UnityEnvironment:
@@ -74,7 +74,7 @@ class UnityEnvironment:
         no_graphics_monitor: as `no_graphics`, except for worker 0.
         timeout_wait: seconds for the start, and for each exchange.
         additional_args: further arguments for the executable.
-        side_channels: of these or ML-Agents' own classes.
+        side_channels: instances of Headrace's or ML-Agents' own classes.
         log_folder: for Unity's log.
         num_areas: copies of the training area for Unity to make.
         listen: where to wait for Unity: `localhost`, another address of this machine in addition, or `all`; beyond
@@ -92,7 +92,7 @@ class UnityEnvironment:
 
     BASE_ENVIRONMENT_PORT = BASE_PORT
     DEFAULT_EDITOR_PORT = EDITOR_PORT
-    """The flag of this name in ML-Agents' class."""
+    """The Editor's port, under its name in ML-Agents' class."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class UnityEnvironment:
 
         Raises:
             UnityCommunicationException: if Unity failed, or broke the protocol.
-            UnityCommunicatorStoppedException: if Unity ended regularly.
+            UnityCommunicatorStoppedException: if Unity ended normally.
             UnityTimeOutException: if Unity did not answer in time.
             UnityEnvironmentException: if the environment was closed.
         """

@@ -41,7 +41,7 @@ class ChannelMisused(UnityRefused):
 
 
 class UnityEnded(ProgramEnded):
-    """Unity closed in order: its Editor was stopped, its window was closed, or the game quit."""
+    """Unity closed normally: its Editor was stopped, its window was closed, or the game quit."""
 
 
 class UnityException(Exception):
@@ -61,7 +61,7 @@ class UnityCommunicationException(UnityException):
 
 
 class UnityCommunicatorStoppedException(UnityException):
-    """Unity closed the connection regularly."""
+    """Unity closed the connection normally."""
 
 
 class UnityTimeOutException(UnityException):

@@ -26,10 +26,10 @@ class Worker(Protocol):
         """Connect."""
 
     async def reset(self) -> Any:
-        """Reset all agents; a `UnityOutputProto`."""
+        """Reset all agents; return a `UnityOutputProto`."""
 
     async def step(self, actions: Mapping[str, Any]) -> Any:
-        """Let agents act; a `UnityOutputProto`."""
+        """Let agents act; return a `UnityOutputProto`."""
 
     async def close(self, patience_s: float | None = None) -> None:
         """End the connection in any state; kills Unity after `patience_s`, by default the time of an exchange."""
@@ -41,7 +41,7 @@ class UnityInstance(Program[Worker]):
     Args:
         worker_id: counts the Unity programs of the run; names this one in messages.
         connect: makes a connection and its side channels; called for each start.
-        without_graphics: True if it has none, so that image observations cause a warning.
+        without_graphics: True if it runs without graphics, so that image observations cause a warning.
     """
 
     def __init__(

@@ -16,11 +16,11 @@ OK = 200
 CLOSE = 400
 """Header status by which either side ends the connection."""
 STEP, RESET, QUIT = 0, 1, 2
-"""`CommandProto`."""
+"""Values of `CommandProto`."""
 NONE, PNG = 0, 1
-"""`CompressionTypeProto`."""
+"""Values of `CompressionTypeProto`."""
 DEFAULT, GOAL_SIGNAL = 0, 1
-"""`ObservationTypeProto`."""
+"""Values of `ObservationTypeProto`."""
 
 
 _message = ProtoMessages(

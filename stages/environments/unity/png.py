@@ -111,7 +111,7 @@ def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None
 
 
 def _pixels(file: bytes) -> Pixels:
-    """[H, W, 1] of a grey file, [H, W, 3] of any other."""
+    """Return the pixels: [H, W, 1] for a grey file, [H, W, 3] for any other."""
     from PIL import Image  # only runs with pictures need Pillow
 
     try:
@@ -134,7 +134,7 @@ def _side_by_side(pictures: list[Pixels], wanted: tuple[int, ...]) -> Pixels:
 
 @lru_cache(maxsize=256)
 def _sources(mapping: tuple[int, ...], channels: int) -> tuple[tuple[int, ...], ...]:
-    """For each channel of the observation, the channels of the files that are averaged."""
+    """Return, for each channel of the observation, the channels of the files to average."""
     used = sorted(set(mapping) - {DROPPED})
     if used != list(range(len(used))):
         raise PngError(f"has the channel mapping {list(mapping)}: expected {DROPPED}, and 0, 1, 2 … without gaps")
@@ -144,7 +144,7 @@ def _sources(mapping: tuple[int, ...], channels: int) -> tuple[tuple[int, ...], 
 
 
 def _mean(channels: Pixels) -> Pixels:
-    """[H, W] of [K, H, W]."""
+    """Return the mean [H, W] of channels [K, H, W]."""
     if len(channels) == 1:
         only: Pixels = channels[0]
         return only

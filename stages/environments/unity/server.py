@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _CONNECTIONS = 64
 """The most connections, so that silent callers can't use up the file descriptors."""
 _SILENCE_MS = 20_000
-"""Seconds until a connection without HTTP/2 data is closed."""
+"""Milliseconds until a connection without HTTP/2 data is closed."""
 _GREETINGS = 256
 """The most callers that have greeted and not called again."""
 _FLUSH_S = 5.0

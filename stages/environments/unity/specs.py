@@ -105,7 +105,7 @@ class ActionSpec(NamedTuple):
 
     @classmethod
     def create_hybrid(cls, continuous_size: int, discrete_branches: tuple[int, ...]) -> ActionSpec:
-        """Both."""
+        """Continuous and discrete actions."""
         return cls(continuous_size, tuple(discrete_branches))
 
     @property
@@ -217,17 +217,17 @@ class DecisionSteps(_Steps[DecisionStep]):
     """The agents of a behaviour that need a decision; actions follow their order."""
 
     obs: list[NDArray[np.float32]]
-    """[n, *shape] per observation."""
+    """[n, *shape] for each observation."""
     reward: NDArray[np.float32]
-    """[n]"""
+    """[n] reward since the agent's previous decision."""
     agent_id: NDArray[np.int32]
-    """[n]"""
+    """[n] each row's agent."""
     action_mask: list[NDArray[np.bool_]] | None
     """[n, choices] per branch, true = forbidden; None without discrete actions."""
     group_id: NDArray[np.int32]
     """[n] group id, 0 for none."""
     group_reward: NDArray[np.float32]
-    """[n]"""
+    """[n] the group's reward since the agent's previous decision."""
 
     def _at(self, row: int, obs: list[NDArray[np.float32]]) -> DecisionStep:
         mask = None if self.action_mask is None else [branch[row] for branch in self.action_mask]
@@ -235,7 +235,7 @@ class DecisionSteps(_Steps[DecisionStep]):
 
     @staticmethod
     def empty(spec: Any) -> DecisionSteps:
-        """No agents of a behaviour."""
+        """Return an empty batch for a behaviour, with no agents."""
         return DecisionSteps(_nothing(spec), _NO_FLOATS, _NO_NUMBERS, None, _NO_NUMBERS, _NO_FLOATS)
 
 
@@ -258,7 +258,7 @@ class TerminalSteps(_Steps[TerminalStep]):
 
     @staticmethod
     def empty(spec: Any) -> TerminalSteps:
-        """No agents of a behaviour."""
+        """Return an empty batch for a behaviour, with no agents."""
         return TerminalSteps(_nothing(spec), _NO_FLOATS, np.zeros(0, np.bool_), _NO_NUMBERS, _NO_NUMBERS, _NO_FLOATS)
 
 

@@ -99,7 +99,7 @@ class UnityWorker(ProgramWorker):
         Raises:
             UnityRefused: if the port is in use, the executable does not exist, or its version is not compatible.
             UnityBroken: if Unity exits or is silent before it has connected.
-            UnityEnded: if Unity closes in order, as when the Editor is stopped.
+            UnityEnded: if Unity closes normally, as when the Editor is stopped.
         """
         try:
             await self._connect()
@@ -115,7 +115,7 @@ class UnityWorker(ProgramWorker):
 
         Raises:
             UnityBroken: if Unity died, did not answer, dropped the connection, or broke the protocol.
-            UnityEnded: if Unity has closed in order.
+            UnityEnded: if Unity has closed normally.
         """
         return await self._exchange(messages.RESET, {})
 
@@ -131,7 +131,7 @@ class UnityWorker(ProgramWorker):
 
         Raises:
             UnityBroken: if Unity died, did not answer, dropped the connection, or broke the protocol.
-            UnityEnded: if Unity has closed in order.
+            UnityEnded: if Unity has closed normally.
         """
         return await self._exchange(messages.STEP, actions)
 

@@ -1,11 +1,11 @@
 """Connect four as an environment group: a tick is one move on every board.
 
-A game is an episode of both teams: 1 for the winner, -1 for the loser, 0 for both where the board is full. The teams
+A game is an episode of both teams: 1 for the winner, -1 for the loser, 0 for both if the board is full. The teams
 take turns at moving first: team t begins game e of board i where i + e is even for t = 0, odd for t = 1. Games may
 begin with random moves, which do not count as decisions.
 
 Observations, actions and masks are those of PettingZoo's `classic/connect_four-v3`, so policies can change between
-the two; this implementation plays some fifty times as many moves in a second.
+the two; this implementation is about fifty times as fast.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A column has seven bits, the lowest is its lowest place, and the seventh always stays empty: so no row of four extends
 past a column's end. (This is the usual layout of connect-four programs: a shift and an "and" test all cells together.)
-This module knows no episodes, teams or rewards.
+This module knows nothing of episodes, teams or rewards.
 
 Axis letters: C boards.
 """
@@ -35,7 +35,7 @@ _BIT_OF_PLACE: Final = np.array(
 
 
 def four_in_a_row(stones: Stones) -> NDArray[np.bool_]:
-    """Return true for boards on which a player has won, for stones of any shape."""
+    """Return true where `stones`, an array of any shape, contain four in a row."""
     won = np.zeros(stones.shape, np.bool_)
     for step in _DIRECTIONS:
         pairs = stones & (stones >> step)
@@ -60,7 +60,7 @@ def free(heights: NDArray[np.int8]) -> NDArray[np.bool_]:
 
 
 def winning_columns(stones: Stones, heights: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Return [C, 7] true for columns in which another of these stones [C] wins immediately."""
+    """Return [C, 7] true for columns where one more stone wins immediately for the owner of `stones` [C]."""
     return four_in_a_row(stones[:, None] | drops(heights)) & free(heights)
 
 

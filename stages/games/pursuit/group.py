@@ -51,7 +51,7 @@ PARAMETERS: Mapping[str, str] = {
     "pursuer_speed": f"top speed of the pursuers, {PURSUER_SPEED:g} m/s by default",
     "evader_speed": f"top speed of the evader, {EVADER_SPEED:g} m/s by default",
 }
-"""Environment parameters, drawn for each game, and their meanings."""
+"""Environment parameters, drawn for each game, and what they mean."""
 
 
 class PursuitGroup:
@@ -70,7 +70,7 @@ class PursuitGroup:
     """
 
     on_tick: Callable[[], None] | None = None
-    """Called after each tick of motion, so that a film has more pictures than decisions."""
+    """Called after each tick of motion, so that a video has more frames than decisions."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ PURSUER_SPEED: Final = 0.5
 EVADER_SPEED: Final = 1.0
 ACCELERATION: Final = 6.0
 CATCH_DISTANCE: Final = 0.07
-"""Between the centres of a pursuer and the evader."""
+"""Distance between the centres of a pursuer and the evader at which the evader is caught."""
 
 FASTEST: Final = CATCH_DISTANCE / TICK_S
 """Highest speed at which an agent moves no farther in a tick than a catch reaches."""
@@ -65,9 +65,9 @@ class Arenas:
     """Places and speeds of all agents in C arenas; `advance` changes the arrays in place."""
 
     places: Floats
-    """[C, 3, 2] x, y"""
+    """[C, 3, 2] the agents' positions in x and y, in metres."""
     speeds: Floats
-    """[C, 3, 2] metres per second in x and y"""
+    """[C, 3, 2] the agents' velocities in x and y, in metres per second."""
 
     @classmethod
     def empty(cls, arenas: int) -> Arenas:
@@ -155,9 +155,9 @@ class ArenaView:
 
     own: Floats
     first: Floats
-    """A pursuer's mate; the pursuer that is nearer to an evader."""
+    """For a pursuer, its mate; for the evader, the nearer pursuer."""
     second: Floats
-    """The evader; the other pursuer."""
+    """For a pursuer, the evader; for the evader, the other pursuer."""
 
     @classmethod
     def of(cls, observations: Floats) -> ArenaView:

@@ -1,7 +1,7 @@
 """A scripted player for each side. They see what policies see, keep no state, and draw no random numbers.
 
-The nearer pursuer runs at the evader; the farther one cuts off the flight. The evader considers places all over the
-arena and heads for the one on whose way it is farthest ahead of the pursuers.
+The nearer pursuer runs at the evader; the farther one cuts off its escape. The evader considers places all over the
+arena and heads for the one to which its lead over the pursuers is greatest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ON_THE_WAY: Final = (0.25, 0.5, 1.0)
 
 _steps = np.linspace(-HALF_WIDTH, HALF_WIDTH, _GRID)
 _REFUGES: Final[Floats] = np.stack(np.meshgrid(_steps, _steps), axis=-1).reshape(-1, 2).astype(np.float32)
-"""[49, 2] x, y"""
+"""[49, 2] the positions that the evader considers."""
 
 
 class ScriptedPursuer:

@@ -1,4 +1,4 @@
-"""A short film of a game, as a GIF that every browser loops."""
+"""A short video of a game, as a GIF that loops in every browser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.stages.games.volley.physics import TICK_S
 from headrace.stages.games.volley.scene import LIVELY_COLOURS
 
 Player = Callable[[tuple[Array, ...]], ActionBatch]
-"""From observations of an agent per row to one action per row."""
+"""Maps observations, one agent per row, to one action per row."""
 
 _TICKS_PER_FRAME = 2
 """25 pictures a second."""
@@ -34,13 +34,13 @@ def write_clip(
     width: int = 300,
     seed: int | None = None,
 ) -> None:
-    """Reset the group, play on it, and film its first court.
+    """Reset the group, play, and record its first court.
 
     Args:
         path: the GIF to write.
         group: its other courts are played too, but not visible: one court is enough.
         players: the players on the left (team 0) and on the right.
-        seconds: length of the film.
+        seconds: length of the video.
         width: width of the picture in pixels; it is half as high.
         seed: for the group's reset; without one, each clip shows different serves.
     """

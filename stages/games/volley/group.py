@@ -47,7 +47,7 @@ PARAMETERS: Mapping[str, str] = {
     "ball_gravity": f"acceleration of the falling ball, {BALL_GRAVITY:g} m/s² by default",
     "serve_speed": f"maximum horizontal speed of a serve, {SERVE_SPEED[1]:g} m/s by default",
 }
-"""Environment parameters, drawn for each match, and their meanings."""
+"""Environment parameters, drawn for each match, and what they mean."""
 
 _MOVES = np.array([-1, 0, 1], dtype=np.float32)
 _JUMPS = np.array([False, True])
@@ -90,7 +90,7 @@ class VolleyGroup:
         self.points_to_win = points_to_win
         self.frame_skip = frame_skip
         self.on_tick: Callable[[], None] | None = None
-        """Called after each physics tick, so that a film has more pictures than decisions, and with a new score."""
+        """Called after each physics tick, so that videos have more frames than decisions, and on a new score."""
         self.behavior_ids = (f"{behavior}?team=0", f"{behavior}?team=1")
         observations = (ObservationSpec("court", (OBSERVATION_SIZE,)),)
         self.behavior_specs: Mapping[str, BehaviorSpec] = {
@@ -108,7 +108,7 @@ class VolleyGroup:
         self._ball_gravity: Floats | float = BALL_GRAVITY
         """The ball's gravity: one value for all running matches, or [C]."""
         self._serve_speed: Floats | None = None
-        """[C] highest speed of a serve in the running matches; None means the rules' own."""
+        """[C] maximum serve speed in the running matches; None means the default."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
         """Draw parameters at the start of each match.
@@ -167,7 +167,7 @@ class VolleyGroup:
         return self._images.image(self.shapes_with_score(env_id))
 
     def shapes_with_score(self, env_id: int) -> list[Shape]:
-        """Return the present look of one court, with the score as lamps."""
+        """Return the current look of one court, with the score as lamps."""
         return [*self.scene(env_id).shapes, *screen.lamps(self.score[:, env_id], self.points_to_win)]
 
     @property

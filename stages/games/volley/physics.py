@@ -1,11 +1,11 @@
 """Many courts simultaneously: constants, the state of players and balls, one tick of motion, and observations.
 
-Pure mechanics: this module knows no points, serves or episodes (see `group`), and draws no random numbers. Lengths are
+Pure mechanics: this module has no points, serves or episodes (see `group`) and draws no random numbers. Lengths are
 in metres, times in seconds. The constants are tuned for short games that skill decides; docs/volley.md describes the
 effect of each change. Axis letters: C courts; the players' arrays have a team axis of 2 before it.
 
 The two sides are symmetric bit for bit. Each player's state is kept in the player's own frame, in which the net is
-at x = 0, the own half has x < 0, and forward is +x; the frame of team 0 is also the ball's. Mirroring a court swaps the
+at x = 0, the player's half has x < 0, and forward is +x; the ball uses team 0's frame. Mirroring a court swaps the
 team axis and negates the ball's x, and every expression below is built so that floating-point rounding commutes with
 that.
 
@@ -52,7 +52,7 @@ PLAYER_RESTITUTION: Final = 0.95
 WALL_RESTITUTION: Final = 0.85
 NET_RESTITUTION: Final = 0.6
 FLOOR_RESTITUTION: Final = 0.5
-"""Only for the picture: the rally is over."""
+"""Only for show: the rally is already over."""
 
 HOME: Final = 1.5
 """Distance from the net at which a player awaits the serve."""
@@ -200,14 +200,14 @@ OBSERVATION_SIZE: Final = len(OBSERVATION_NAMES)
 _PLAYER_SCALE = (HALF_WIDTH, CEILING, PLAYER_SPEED, PLAYER_JUMP)
 _BALL_SCALE = (HALF_WIDTH, CEILING, BALL_MAX_SPEED, BALL_MAX_SPEED)
 SCALE: Final[Floats] = np.array([*_PLAYER_SCALE, *_BALL_SCALE, *_PLAYER_SCALE], dtype=np.float32)
-"""[12] metres or metres per second that an observation of 1 stands for."""
+"""[12] the metres, or metres per second, that correspond to an observation of 1."""
 
 _FLIP = np.array([-1, 1, -1, 1], dtype=np.float32).reshape(4, 1, 1)
 _BALL_TO_FRAMES = np.array([[1, -1], [1, 1], [1, -1], [1, 1]], dtype=np.float32).reshape(4, 2, 1)
 
 
 def observe(courts: Courts) -> Floats:
-    """Return the observations [2, C, 12] of each team's player, within about [-1, 1]; x < 0 in the own half."""
+    """Return the observations [2, C, 12] of each team's player, within about [-1, 1]; x < 0 in its own half."""
     features = np.empty((3, 4, 2, courts.ball.shape[1]), dtype=np.float32)
     features[0] = courts.players
     np.multiply(courts.ball[:, None], _BALL_TO_FRAMES, out=features[1])
@@ -218,7 +218,7 @@ def observe(courts: Courts) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class CourtView:
-    """Observations [d, 12] of d players, back in metres and seconds, each [4, d]: x, y, vx, vy."""
+    """Observations [d, 12] of d players, converted back to metres and seconds; each field is [4, d]: x, y, vx, vy."""
 
     own: Floats
     ball: Floats

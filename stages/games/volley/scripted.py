@@ -1,7 +1,7 @@
-"""A scripted opponent with the limits of a human one.
+"""A scripted opponent with human limitations.
 
 It sees what a policy sees and keeps no state between decisions. It runs to where the ball will land, and jumps at a
-ball within reach. It does not aim, and its predictions are imperfect: it reacts to a ball only after that has crossed
+ball within reach. It does not aim, and its predictions are imperfect: it reacts to a ball only once that has crossed
 the net, expects 70 % of the remaining flight (so that it is late for fast and for far balls), and considers only
 rebounds from the wall behind it.
 """
@@ -34,7 +34,7 @@ _FORESIGHT: Final = 0.7
 _BEHIND: Final = 0.17
 """Distance behind the ball at which it stands, so that the ball goes forward."""
 _STEADY: Final = 0.08
-"""It does not walk to a nearer target."""
+"""It does not walk if the target is nearer than this, in metres."""
 _JUMP_REACH: Final = (0.4, 0.75, 1.3)
 """It jumps at a falling ball within this sideways distance, and between these heights; metres."""
 

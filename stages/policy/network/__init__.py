@@ -1,4 +1,4 @@
-"""The networks that learn, in torch: bodies of every kind, actors, actors with critics."""
+"""The trainable networks, in torch: bodies of every kind, actors, and actor-critics."""
 
 from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.actor_critic import ActorCritic, ModularActorCritic, make_actor_critic

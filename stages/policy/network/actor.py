@@ -1,7 +1,7 @@
-"""The acting part of a policy as a torch module, and the policy that acts by it, for designs that are not plain.
+"""A policy's acting part as a torch module, and the policy that runs it, for designs that are not plain.
 
-These have images, sets, goals, memories or a custom network; plain ones run faster in `numpy_policy`. Both sample
-actions in NumPy, by `sampling`.
+Those have images, sets, goals, memories or a custom network; plain designs run faster in `numpy_policy`. Both sample
+actions in NumPy, with `sampling`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LOGITS_GAIN = 0.1
 class ActorNetwork(nn.Module):
     """Gives action heads: means, log σ if each state has its own (squashed, gSDE), then the logits of each branch.
 
-    The parameter `log_sigma` is [C] for a Gaussian that is not squashed, and that of the noise matrix for gSDE.
+    The parameter `log_sigma` is [C] for a Gaussian that is not squashed; for gSDE it belongs to the noise matrix.
 
     Args:
         design: the policy's design.
@@ -75,16 +75,16 @@ class ActorNetwork(nn.Module):
 
     @property
     def common_log_sigma(self) -> nn.Parameter | None:
-        """[C] log σ of continuous actions, shared by all states; None without it."""
+        """[C] log σ of the continuous actions, shared by all states; None if states have their own."""
         return self.log_sigma if self._gsde is None else None
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Action heads [B, H] of B rows, and the memories after each sequence."""
+        """Return the action head outputs [B, H] for B rows, and the memories after each sequence."""
         encoding, memories = self.body(inputs)
         return self.heads(encoding), memories
 
     def heads(self, encoding: Tensor) -> Tensor:
-        """Action heads [B, H] from the body's output."""
+        """Return the action head outputs [B, H], given the body's output."""
         outputs: Tensor = self.action(encoding)
         if self._gsde is None or self.log_sigma is None:
             return outputs
@@ -93,7 +93,7 @@ class ActorNetwork(nn.Module):
         return heads_with_spreads(outputs, seen, self.log_sigma, self._continuous, expln, limit)
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Copies of all parameters but the normaliser's, by the names and shapes of `PolicyUpdate.layout`.
+        """Copies of all parameters but the normaliser's, with the names and shapes in `PolicyUpdate.layout`.
 
         For a plain design that is `policy_layout` (matrices [in, out]), otherwise the parameters' own names.
         """
@@ -124,12 +124,12 @@ class ActorNetwork(nn.Module):
 
 
 def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
-    """(name, shape) of the parameters of a design's actor, which is built for that."""
+    """Return (name, shape) for each parameter of a design's actor; builds an actor to find out."""
     return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
 
 
 def untrained_actor(design: PolicyDesign) -> ActorNetwork:
-    """Build a design's actor, to be loaded; torch's global random state stays untouched."""
+    """Build a design's actor, for loading weights; torch's global random state stays untouched."""
     actor = seeded(np.random.default_rng(0), lambda: ActorNetwork(design))
     return actor.requires_grad_(False).eval()
 
@@ -229,7 +229,7 @@ class TorchPolicy:
         return heads, memories
 
     def _computed(self, observations: tuple[Array, ...], recall: Recall | None) -> tuple[Floats, Floats, Floats | None]:
-        """The heads [d, H], the last hidden layer's outputs [d, features], and the memories [d, m] after them."""
+        """Return the head outputs [d, H], the last hidden layer's outputs [d, features], and new memories [d, m]."""
         if self.version < 0:
             raise StageError(f"{self._spec.behavior_id}: no policy has been loaded")
         if not len(observations[0]):  # torch's layers refuse empty batches
@@ -259,7 +259,7 @@ Normalized = tuple[Array, Floats]
 
 
 def normalizer_of(tensors: Mapping[str, Array]) -> Normalized | None:
-    """The normaliser among the tensors of a policy; None without one."""
+    """Return the normaliser from a policy's tensors; None if the policy has none."""
     if NORMALIZER_MEAN not in tensors:
         return None
     mean = tensors[NORMALIZER_MEAN].copy()
@@ -271,7 +271,7 @@ def normalizer_of(tensors: Mapping[str, Array]) -> Normalized | None:
 def encoded_as_seen(
     layout: ObservationLayout, normalizer: Normalized | None, observations: tuple[Array, ...]
 ) -> EncodedObservations:
-    """Encode the observations of d agents, one array [d, *shape] each, as the network's inputs: normalised if it is."""
+    """Encode d agents' observations, one array [d, *shape] each, as network inputs, normalised if the policy is."""
     with np.errstate(over="ignore", invalid="ignore"):
         encoded = layout.encode(observations)
         if normalizer is None:

@@ -1,6 +1,6 @@
-"""An actor and a critic in torch: over only vectors, two perceptrons in one stack, for speed; otherwise two modules.
+"""An actor and a critic in torch: for vectors only, two perceptrons in one stack, for speed; otherwise two modules.
 
-Actors run the acting part of the stack in NumPy (`numpy_policy`), by the names and shapes in `design.policy_layout`.
+Actors run the acting part of the stack in NumPy (`numpy_policy`), with the names and shapes in `design.policy_layout`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MINUS_ONE = torch.tensor(-1.0)
 def _tanh(x: Tensor) -> Tensor:
     """The hyperbolic tangent; with a graph 2·sigmoid(2x) - 1, as torch's tanh takes three times as long on some CPUs.
 
-    Without a graph the result overwrites x, which layers compute again.
+    Without a graph the result overwrites x, a fresh layer output.
     """
     if x.is_cpu and not x.requires_grad:
         write_tanh(x, x)
@@ -59,7 +59,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _head(layer: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
-    """A layer [B, H] of few outputs, without a graph: there NumPy's products are ten times as fast as torch's."""
+    """Compute a layer with few outputs [B, H], without a graph: NumPy's matmul is ten times as fast as torch's here."""
     bias, weight = layer
     return torch.from_numpy(np.matmul(x.numpy(), weight.detach().numpy())).add_(bias)
 
@@ -68,7 +68,7 @@ class ActorCritic(FlatVectors):
     """See `protocol.ActorCriticNetwork`; it has no memory, and takes vectors only.
 
     The critic has its own body, of the actor's shape, or shares the actor's. Equal bodies form one stack of T towers
-    (T = 2: actor, critic; T = 1: shared), so that both take one batched product per layer. All parameters are views
+    (T = 2: actor, critic; T = 1: shared), so that both take one batched matmul per layer. All parameters are views
     into one flat vector, as are their gradients, so that an optimizer, a norm or a copy is one operation. The reason is
     the same for both: dispatch, not arithmetic, dominates the cost of a small network.
 
@@ -112,12 +112,12 @@ class ActorCritic(FlatVectors):
         self._action = (self.parameters["action.bias"], self.parameters["action.weight"])
         self._value = (self.parameters["value.bias"], self.parameters["value.weight"])
         self.log_sigma = self.parameters.get("log_sigma")
-        """[C] log of the continuous actions' standard deviation, shared by all states; None without it."""
+        """[C] log standard deviation of continuous actions, shared by all states; None if states have their own."""
         self.squashed = False
         """Whether continuous actions are the tanh of a draw from the heads' Gaussian."""
 
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The action heads [B, continuous + choices] (means, logits) and values [B, S] of B rows."""
+        """Return the action head outputs [B, continuous + choices] (means, logits) and values [B, S] for B rows."""
         x = inputs.vectors.expand(self._towers, *inputs.vectors.shape)
         if self._compiles and not torch.is_grad_enabled():
             for bias, weight in self._body:
@@ -128,11 +128,11 @@ class ActorCritic(FlatVectors):
         return torch.addmm(self._action[0], x[0], self._action[1]), torch.addmm(self._value[0], x[-1], self._value[1])
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """The action heads [B, H] of B rows."""
+        """Return the action head outputs [B, H] for B rows."""
         return torch.addmm(self._action[0], self._encoded(0, inputs), self._action[1])
 
     def evaluate(self, inputs: Inputs) -> tuple[Tensor, None]:
-        """The values [B, S] of B rows, and None, as there is no memory."""
+        """Return the values [B, S] for B rows, and None, as there is no memory."""
         return torch.addmm(self._value[0], self._encoded(-1, inputs), self._value[1]), None
 
     @property
@@ -150,7 +150,7 @@ class ActorCritic(FlatVectors):
         return torch.stack([acting, 1.0 - acting]) if self._towers > 1 else torch.ones_like(acting)[None]
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Host copies of the actor's parameters, by their names in `design.policy_layout`."""
+        """Return host copies of the actor's parameters, by their names in `design.policy_layout`."""
         return host_copies(self.acting_views)
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
@@ -165,7 +165,7 @@ class ActorCritic(FlatVectors):
         return x
 
     def _acting_views(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The first tower and the actor's heads, by the names and shapes of `design.policy_layout`."""
+        """Return views of the first tower and the actor's heads, named and shaped as in `design.policy_layout`."""
         views = {}
         for name, parameter in parameters.items():
             if name.startswith("body."):
@@ -242,7 +242,7 @@ def orthogonal_weights(random: np.random.Generator, shape: tuple[int, ...], gain
 
 
 def orthogonalised(drawn: NDArray[np.float32], gain: float) -> NDArray[np.float32]:
-    """Matrices [..., out, in] with orthonormal rows or columns, whichever are fewer, times a gain, from normal draws.
+    """Turn normal draws into matrices [..., out, in] with orthonormal rows (or columns, if fewer), times a gain.
 
     As in `torch.nn.init.orthogonal_`, the choice of signs makes the matrices uniformly distributed: Mezzadri (2007),
     "How to generate random matrices from the classical compact groups".
@@ -292,7 +292,7 @@ class FlatActor(FlatParameters[Trained]):
         return self.module.actor.acting_views(dict(self.module.actor.named_parameters()))
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Host copies of the same."""
+        """Return host copies of `acting_views`."""
         return host_copies(self.acting_views)
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
@@ -341,7 +341,7 @@ class _ActorAndCritic(WithActor):
 
 
 def value_heads(width: int, signals: int) -> nn.Linear:
-    """One head per reward signal, Xavier uniform: each head has its own layer with one output."""
+    """Make one head per reward signal, Xavier uniform as if each were a layer with one output."""
     heads = nn.Linear(width, signals)
     bound = sqrt(6.0 / (width + 1))
     with torch.no_grad():
@@ -368,7 +368,7 @@ class ActorTower:
         self.parameters = self.named_views(network.values)
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The actor's views into a vector as long as the network's gradients; see the protocol."""
+        """Return the actor's views into a vector as long as the network's gradients; see the protocol."""
         prefix = "actor."
         named = self._network.named_views(flat)
         own = {name.removeprefix(prefix): view for name, view in named.items() if name.startswith(prefix)}

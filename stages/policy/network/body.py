@@ -23,7 +23,7 @@ from headrace.stages.policy.observations import ObservationLayout
 
 
 class KindEncoder(Protocol):
-    """A torch module that encodes all observations of one kind, as `ObservationKind.encoder` names it.
+    """A torch module that encodes all observations of one kind; `ObservationKind.encoder` names it.
 
     Attributes:
         size: total width of `forward`'s result.
@@ -34,7 +34,7 @@ class KindEncoder(Protocol):
     goals: Sequence[tuple[int, int]]
 
     def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, context: int) -> None:
-        """Make the encoder of these observations, at least one, given `context` further features.
+        """Make the encoder for these observations (at least one), given `context` further features.
 
         Raises:
             StageError: if an observation can't be encoded.
@@ -49,20 +49,20 @@ class KindEncoder(Protocol):
             context: [B, context] encodings of the kinds before this one; None if there are none.
 
         Returns:
-            Encodings [B, …], which follow those of the kinds before.
+            Encodings [B, …], to be placed after those of the kinds before.
         """
         ...
 
 
 class Encoders(nn.Module):
-    """Flat observations as they are, and the encodings of each other kind.
+    """Passes flat observations through, and encodes every other kind.
 
     Observations that hold the goal are encoded like all others; for a hypernetwork they are also returned separately.
 
     Attributes:
         by_kind: name of the kind, encoder, and indices of its observations in `ObservationLayout.others`.
         size: width of all encodings together.
-        goal_vectors: columns of the matrix of vectors that feed a hypernetwork.
+        goal_vectors: columns of the vector matrix that feed a hypernetwork.
         goal_size: width of the goals; 0 if nothing is conditioned on goals.
 
     Raises:

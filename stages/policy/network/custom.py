@@ -1,4 +1,4 @@
-"""A custom network (`network_settings.network`) in place of encoders and hidden layers."""
+"""A custom network (`network_settings.network`) that replaces encoders and hidden layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TRIED_ROWS = 3
 
 
 def find_network(reference: str, folder: Path | None, path: KeyPath, label: str) -> type[nn.Module]:
-    """The class that a `network` setting names.
+    """Return the class that a `network` setting names.
 
     Args:
         reference: `module:Class`.
@@ -80,7 +80,7 @@ class CustomNetwork(nn.Module):
         return encoding, None
 
     def _observations(self, inputs: Inputs) -> tuple[Tensor, ...]:
-        """One float32 tensor per observation of the spec, in its order."""
+        """Return one float32 tensor per observation, in spec order."""
         return tuple(self._observation(inputs, index) for index in range(len(self._specs)))
 
     def _observation(self, inputs: Inputs, index: int) -> Tensor:
@@ -116,7 +116,7 @@ class CustomNetwork(nn.Module):
         return size
 
     def _try(self) -> None:
-        """Run the module once on zeros, so that mistakes show before training."""
+        """Run the module once on zeros, so that mistakes surface before training."""
         zeros = Inputs(
             torch.zeros(_TRIED_ROWS, self._vector_size),
             tuple(torch.zeros(_TRIED_ROWS, *self._specs[index].shape) for index in self._others),

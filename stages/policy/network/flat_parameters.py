@@ -23,7 +23,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 # In small networks the number of calls determines the cost, not the arithmetic (docs/decisions/037).
 class FlatVectors:
-    """Parameters by name that are views into one flat vector, as are their gradients.
+    """Named parameters that are views into one flat vector, as are their gradients.
 
     Args:
         shapes: the parameters' shapes, by name.
@@ -40,7 +40,7 @@ class FlatVectors:
         self.values = torch.zeros(size, device=device)
         """All parameters, concatenated."""
         self.gradients = torch.zeros(size, device=device)
-        """The gradients of `values`, to which backward adds; the caller zeroes them."""
+        """The gradients of `values`, accumulated by backward; the caller zeroes them."""
         self._shapes = shapes
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
@@ -61,7 +61,7 @@ class FlatVectors:
 
 
 class FlatParameters(FlatVectors, Generic[Module]):
-    """Takes over the parameters of a module (buffers stay as they are).
+    """Takes over a module's parameters (buffers stay as they are).
 
     Args:
         module: the module to train; its parameters become views into `values`.

@@ -1,7 +1,7 @@
-"""Encoders of images: convolutions, then one linear layer with the width of the first hidden layer.
+"""Image encoders: convolutions, then one linear layer with the width of the first hidden layer.
 
 Layers, activations and initial weights are those of ML-Agents' encoders of the same names; the table of encoders is
-`headrace.config.network_settings`. only `pixels` decides how pixels become numbers.
+`headrace.config.network_settings`. Only `pixels` decides how pixels become numbers.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _RESNET_BLOCKS = 2
 
 
 def pixels(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Pixels as floats of a dtype: bytes become 0 to 1, all other numbers stay as they are."""
+    """Convert pixels to a float dtype: bytes are scaled to 0 to 1, all other numbers stay as they are."""
     return image.to(dtype).div_(255.0) if image.dtype == torch.uint8 else image.to(dtype)
 
 
 class VisualEncoder(nn.Module):
-    """One image to one vector.
+    """Encodes one image as one vector.
 
     Args:
         observation: an image, [channels, height, width] or, `channels_last`, [height, width, channels].
@@ -73,7 +73,7 @@ class VisualEncoder(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Encode images [B, *shape] of any dtype as [B, outputs]."""
         x = image.permute(0, 3, 1, 2) if self._channels_last else image
-        if x.is_cpu:  # channels last: on a CPU both passes together are a tenth to a third faster
+        if x.is_cpu:  # channels last: on a CPU, forward and backward together are a tenth to a third faster
             x = x.contiguous(memory_format=torch.channels_last)
         own = self.dense.weight.dtype
         with encoding_in(self._bf16, x.device):
@@ -81,18 +81,18 @@ class VisualEncoder(nn.Module):
         return encoding.to(own)
 
     def _features(self, x: Tensor) -> Tensor:
-        """The outputs of the layers, from pixels of any dtype."""
+        """Run the layers on pixels of any dtype."""
         first = next(iter(self.features.children()), None)
         dtype = torch.bfloat16 if self._bf16 else self.dense.weight.dtype
         if x.dtype != torch.uint8 or not isinstance(first, nn.Conv2d) or not isinstance(self.features, nn.Sequential):
             return self.features(pixels(x, dtype))  # type: ignore[no-any-return]  # nn.Module.__call__ is untyped
-        # Bytes are exact in either precision; scaling the weights instead of millions of pixels saves a pass.
+        # Bytes are exact at either precision; scaling the weights instead of millions of pixels saves a pass.
         outputs = functional.conv2d(x.to(dtype), first.weight / 255.0, first.bias, first.stride, first.padding)
         return self.features[1:](outputs)  # type: ignore[no-any-return]
 
 
 class ImageEncoders(nn.ModuleList):
-    """All images of a behaviour, each encoded with the first hidden layer's width H; see `body.KindEncoder`.
+    """Encodes each of a behaviour's images as a vector of the first hidden layer's width H; see `body.KindEncoder`.
 
     Raises:
         StageError: if an image is too small for the encoder.
@@ -114,7 +114,7 @@ class ImageEncoders(nn.ModuleList):
 
 
 class Residual(nn.Module):
-    """The input plus two convolutions of it."""
+    """A residual block: the input plus the output of two convolutions."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def _convolutions(channels: int, *layers: tuple[int, int, int]) -> nn.Sequential
 
 
 def _size(observation: ObservationSpec) -> tuple[int, int, int]:
-    """Channels, height and width."""
+    """Return channels, height and width."""
     a, b, c = observation.shape
     return (c, a, b) if observation.channels_last else (a, b, c)
 

@@ -1,6 +1,6 @@
-"""The parts of all kinds of networks: layers with ML-Agents' initial weights, activations, distributions, inputs.
+"""Building blocks for all networks: layers with ML-Agents' initial weights, activations, distributions, inputs.
 
-`products` decides which library computes the layers' products.
+`products` decides which library does the layers' matmuls.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _LEAK = 0.01
 
 
 def linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Linear:
-    """A layer with ML-Agents' initial weights: normal with std gain / sqrt(fan_in), biases 0."""
+    """Make a layer with ML-Agents' initial weights: normal with std gain / sqrt(fan_in), biases 0."""
     return _normal(nn.Linear(inputs, outputs), gain / sqrt(max(1, inputs)))
 
 
 def hidden_linear(inputs: int, outputs: int, settings: ProductSettings, gain: float = 1.0) -> nn.Linear:
-    """A hidden layer with the weights of `linear`, whose products follow the settings where the layer is wide."""
+    """Make a hidden layer with initial weights as in `linear`; if wide, it multiplies as the settings say."""
     if min(inputs, outputs) < FROM_UNITS or settings == TORCHS_OWN:
         return linear(inputs, outputs, gain)
     return _normal(HiddenLinear(inputs, outputs, HiddenProducts(settings)), gain / sqrt(inputs))
 
 
 HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN = sqrt(2.0), 0.01, 1.0
-"""For orthogonal weights, as in Stable-Baselines3's `ActorCriticPolicy`."""
+"""Gains for orthogonal weights, as in Stable-Baselines3's `ActorCriticPolicy`."""
 
 
 def draw_weights(module: nn.Module, how: str, gain: float = HIDDEN_GAIN) -> None:
@@ -68,7 +68,7 @@ def draw_weights(module: nn.Module, how: str, gain: float = HIDDEN_GAIN) -> None
 
 
 def attention_linear(inputs: int, outputs: int) -> nn.Linear:
-    """A layer of an attention block: normal with std sqrt(0.125 / outputs) for inputs of any width, biases 0.
+    """Make a layer for an attention block: normal with std sqrt(0.125 / outputs) for inputs of any width, biases 0.
 
     Small enough for a transformer to learn without warm-up: Huang et al. (2020), "Improving Transformer Optimization
     Through Better Initialization".
@@ -97,7 +97,7 @@ WRITE_ACTIVATION: dict[str, Callable[[Tensor, Tensor], object]] = {
     "gelu": lambda z, out: _ATEN.gelu.out(z, out=out),
     "leaky_relu": lambda z, out: _ATEN.leaky_relu.out(z, _LEAK, out=out),
 }
-"""Write an activation of z, without a graph; `out` may be z unless the slope depends on the input."""
+"""Functions that write an activation of z, without a graph; `out` may be z unless the gradient depends on the input."""
 TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
     "relu": lambda gradient, kept: _ATEN.threshold_backward.grad_input(gradient, kept, 0, grad_input=gradient),
     "tanh": lambda gradient, kept: _ATEN.tanh_backward.grad_input(gradient, kept, grad_input=gradient),
@@ -110,13 +110,13 @@ TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
         gradient, kept, _LEAK, True, grad_input=gradient
     ),
 }
-"""Multiply a gradient in place by the activation's slope, given its output or input, by autograd's operators."""
+"""Functions that multiply a gradient in place by the activation's derivative, given its output or input."""
 SLOPE_OF_INPUT = frozenset({"swish", "gelu"})
-"""Activations whose slope depends on their input."""
+"""Activations whose derivative is computed from their input rather than their output."""
 
 
 def compiled_layer(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
-    """A compiled layer [T, R, U] of x [T, R, V], weight [T, V, U] and bias [T, 1, U], without a graph."""
+    """Run a compiled layer on x [T, R, V], weight [T, V, U] and bias [T, 1, U]; return [T, R, U], without a graph."""
     y = x.new_empty((*x.shape[:2], weight.shape[2]))
     z = torch.empty_like(y) if activation == "swish" else y
     arrays = (each.detach().numpy() for each in (x, weight, bias, z, y))
@@ -125,7 +125,7 @@ def compiled_layer(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> 
 
 
 def layer_norm(x: Tensor) -> Tensor:
-    """Zero mean and unit variance over the last axis, without learned parameters."""
+    """Normalise to zero mean and unit variance over the last axis, without learned parameters."""
     return nn.functional.layer_norm(x, x.shape[-1:])
 
 
@@ -145,25 +145,25 @@ _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
 
 def gaussian_log_probs(mu: Tensor, log_sigma: Tensor, actions: Tensor) -> Tensor:
-    """Per dimension log N(action; mu, exp(log_sigma)): [B, C] of mu [B, C], log_sigma [C] or [B, C], actions [B, C]."""
+    """Return log N(action; mu, exp(log_sigma)) [B, C], from mu [B, C], log_sigma [C] or [B, C], and actions [B, C]."""
     deviation = (actions - mu) * torch.exp(-log_sigma)
     return torch.addcmul(-_HALF_LOG_TWO_PI - log_sigma, deviation, deviation, value=-0.5)
 
 
 def gaussian_entropy(log_sigma: Tensor) -> Tensor:
-    """Entropy in nats, averaged over dimensions (as ML-Agents weighs it): a scalar, of log_sigma [C] or [B, C]."""
+    """Return the scalar entropy in nats, averaged over dimensions as in ML-Agents, for log_sigma [C] or [B, C]."""
     return log_sigma.mean() + _HALF_LOG_TWO_PI_E
 
 
 def heads_with_spreads(
     outputs: Tensor, encoding: Tensor, log_sigma: Tensor, continuous: int, expln: bool, mean_limit: float
 ) -> Tensor:
-    """Action heads [B, 2C + choices] of gSDE: see `stages/policy/state_noise.py`, which acts by the same numbers.
+    """Compute gSDE's action heads [B, 2C + choices], the same that `stages/policy/state_noise.py` acts with.
 
     Args:
         outputs: [B, C + choices] the action layer's outputs.
         encoding: [B, features] the action layer's inputs.
-        log_sigma: [features, C], or [features, 1], of the noise matrix.
+        log_sigma: [features, C], or [features, 1], the noise matrix's log σ.
         continuous: C.
         expln: whether σ grows like a logarithm above 1.
         mean_limit: the bound on the absolute means; 0 for none.
@@ -178,7 +178,7 @@ def heads_with_spreads(
 
 
 def split_gaussians(heads: Tensor, log_sigma: Tensor | None, continuous: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Means [B, C], log σ and logits; log σ is the given [C] of all states, otherwise [B, C] from the heads."""
+    """Return means [B, C], log σ and logits; log σ is `log_sigma` [C] if given, otherwise [B, C] from the heads."""
     logits = heads[:, continuous:]
     if log_sigma is None:
         log_sigma, logits = logits[:, :continuous], logits[:, continuous:]
@@ -188,13 +188,13 @@ def split_gaussians(heads: Tensor, log_sigma: Tensor | None, continuous: int) ->
 def gaussian_scores(
     heads: Tensor, log_sigma: Tensor | None, actions: Tensor, squashed: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities [B, C] of continuous actions, their entropy as `gaussian_entropy`, and the logits behind them.
+    """Return the continuous actions' log-probabilities [B, C], their entropy (see `gaussian_entropy`), and the logits.
 
     Args:
-        heads: [B, H] of the actor.
-        log_sigma: [C] of all states; None where the heads have it, behind the means.
+        heads: [B, H] the actor's head outputs.
+        log_sigma: [C] shared by all states; None if it is in the heads, after the means.
         actions: [B, C] as policies draw them.
-        squashed: whether they are the tanh of a Gaussian. Their entropy has no closed form: it is estimated by them.
+        squashed: whether they are the tanh of a Gaussian; the entropy has no closed form then, and is estimated.
     """
     mu, log_sigma, logits = split_gaussians(heads, log_sigma, actions.shape[1])
     if not squashed:
@@ -226,7 +226,7 @@ def squashed_sample(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tenso
 
 
 def log_tanh_slope(u: Tensor) -> Tensor:
-    """log(1 - tanh² u) of any shape: the log of tanh's derivative, exact also where tanh u is ±1 in float32.
+    """Return log(1 - tanh² u), the log of tanh's derivative, for any shape; exact even where tanh u is ±1 in float32.
 
     1 - tanh² u = 4 / (e^u + e^-u)², so its log is 2·(log 2 - |u| - log(1 + e^(-2|u|))).
     """
@@ -235,7 +235,7 @@ def log_tanh_slope(u: Tensor) -> Tensor:
 
 
 def categorical_log_probs(logits: Tensor, choices: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of each choice, and the entropy of one branch.
+    """Return each choice's log-probability, and the branch's entropy.
 
     Args:
         logits: [B, choices], with `design.MASK_PENALTY` added where a choice is forbidden.
@@ -249,12 +249,12 @@ def categorical_log_probs(logits: Tensor, choices: Tensor) -> tuple[Tensor, Tens
     return log_probs.gather(1, choices), entropy
 
 
-# The inputs of networks, and the transfer of tensors to a device and back. Tensors go to a GPU through pinned memory,
-# in parallel with its work, and return in one piece. On a CPU nothing moves: tensors are passed on as they are.
+# Network inputs, and the transfer of tensors to a device and back. Tensors go to a GPU through pinned memory, in
+# parallel with its work, and return in one transfer. On a CPU nothing moves: tensors are passed on as they are.
 
 
 def to_device(tensor: Tensor, device: str | torch.device) -> Tensor:
-    """A host tensor on a device; the tensor itself if the device is the CPU.
+    """Copy a host tensor to a device; return the tensor itself if the device is the CPU.
 
     The copy to a GPU runs in parallel with the GPU's queued work; the caller may change the tensor immediately.
     """
@@ -265,7 +265,7 @@ def to_device(tensor: Tensor, device: str | torch.device) -> Tensor:
 
 
 def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor:
-    """Some rows of a host tensor, copied to a device as in `to_device`."""
+    """Copy the given rows of a host tensor to a device, as in `to_device`."""
     where = torch.device(device)
     if where.type != "cuda" or not tensor.numel():
         return _selected(tensor, rows).to(where)
@@ -275,14 +275,14 @@ def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor
 
 
 def _selected(tensor: Tensor, rows: Tensor) -> Tensor:
-    """Some rows; of images whose channels are innermost in memory, in that order, too."""
+    """Select rows; images with channels innermost in memory keep that memory format."""
     if tensor.ndim != 4 or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=torch.channels_last):
         return tensor.index_select(0, rows)
     return tensor.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
 
 
 class Lane:
-    """The stream of copies to a GPU: copies wait for no computation, and computations wait for their copies.
+    """The CUDA stream for copies to a GPU: copies do not wait for computations, and computations wait for their copies.
 
     Args:
         device: the GPU.
@@ -294,7 +294,7 @@ class Lane:
         self._stream = cuda.Stream(device)
 
     def send(self, pinned: Tensor) -> Tensor:
-        """A GPU copy of a tensor in pinned memory, which stays allocated until the copy is complete."""
+        """Copy a tensor from pinned memory to the GPU; that memory stays allocated until the copy is complete."""
         present = self._cuda.current_stream(self._device)
         with self._cuda.stream(self._stream):
             there = pinned.to(self._device, non_blocking=True)
@@ -306,19 +306,19 @@ class Lane:
 
 @cache
 def lane_to(device: torch.device) -> Lane:
-    """The process' lane to a GPU."""
+    """Return this process's lane to a GPU."""
     return Lane(device)
 
 
 def host_copies(views: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Host copies of tensors; in one transfer from a GPU, if the tensors are views into one vector."""
+    """Copy tensors to the host, in one transfer from a GPU if they are views into one vector."""
     if all(view.is_cpu for view in views.values()):
         return {name: view.detach().numpy().copy() for name, view in views.items()}
     return fetched(views, _to_host)
 
 
 def fetched(views: Mapping[str, Tensor], fetch: Callable[[Tensor], Tensor]) -> dict[str, NDArray[Any]]:
-    """Copies of tensors, fetched together with the gaps between them: one call of `fetch` per underlying storage.
+    """Copy tensors, including the gaps between them, with one call to `fetch` per underlying storage.
 
     Args:
         views: tensors by name.
@@ -359,19 +359,19 @@ class Inputs(NamedTuple):
     vectors: Tensor
     """[B, V] all vectors, concatenated; normalised if the trainer normalises."""
     others: tuple[Tensor, ...] = ()
-    """[B, *shape] of each image and set, in the order of the spec, in its own dtype."""
+    """One tensor [B, *shape] per image and set, in spec order, each in its own dtype."""
     previous_actions: Tensor | None = None
-    """[B, P], only with memory; see `protocol.Recall`."""
+    """[B, P] each row's previous action, only with memory; see `protocol.Recall`."""
     memories: Tensor | None = None
-    """[B / L, m] before the first row of each sequence, only with memory."""
+    """[B / L, m] the memories before each sequence's first row, only with memory."""
     sequence_length: int = 1
-    """L."""
+    """L, the number of rows per sequence."""
     vectors_rest: Tensor | None = None
     """[B, V] the float32 rounding error of float64 vectors that are not normalised; None for float32 vectors."""
 
     @classmethod
     def from_encoded(cls, encoded: EncodedObservations, device: str | torch.device = "cpu") -> Inputs:
-        """Encoded observations on a device, without memory. Arrays are shared if the device allows it."""
+        """Make inputs from encoded observations on a device, without memory; on the CPU they may share the arrays."""
         # Arrays from another process are read-only, which torch's tensors can't be.
         others = tuple(
             to_device(torch.from_numpy(np.require(other, requirements=("C", "W"))), device) for other in encoded.others
@@ -384,12 +384,12 @@ class Inputs(NamedTuple):
         return inputs._replace(vectors_rest=to_device(torch.from_numpy(rest), device))
 
     def rows(self, index: Tensor | slice) -> Inputs:
-        """Some of the rows, without memory."""
+        """The rows selected by `index`; memories are dropped."""
         rest = None if self.vectors_rest is None else self.vectors_rest[index]
         return Inputs(self.vectors[index], tuple(other[index] for other in self.others), vectors_rest=rest)
 
 
 def on_host(values: Tensor) -> NDArray[np.float64]:
-    """A copy of values as an array, without gradients."""
+    """Copy values to a NumPy array, without gradients."""
     found: NDArray[np.float64] = values.detach().cpu().numpy().astype(np.float64)
     return found

@@ -1,8 +1,8 @@
-"""The products of learners' wide layers: which library computes them, and in which precision.
+"""Matrix products in learners' wide layers: which library computes them, and at which precision.
 
 **Providers.** Which library multiplies float32 matrices fastest depends on the CPU: torch's default, MKL, uses its AVX2
-kernels on AMD's, whereas oneDNN (which comes with torch) and NumPy's BLAS have AVX-512 ones. `fastest` measures the
-libraries with the shapes at hand. They agree to float32's rounding, and only the CPU uses them.
+kernels on AMD CPUs, whereas oneDNN (which comes with torch) and NumPy's BLAS have AVX-512 ones. `fastest` measures the
+libraries on the actual shapes. Their results agree up to float32 rounding. They are used on the CPU only.
 
 **bfloat16.** Weights, gradients and results of a product stay float32; its factors are rounded. bfloat16 has float32's
 range with 8 of its 24 bits, so nothing needs scaling. CPUs with AMX or AVX512-bf16 multiply it several times as fast
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _AMX = "AMX"
 _CPU_FLAGS = {"amx_bf16": _AMX, "avx512_bf16": "AVX512-bf16", "bf16": "the ARM bf16 extension"}
-"""The names of fast bfloat16 in CPU flags (of Linux, and the first two of torch), the fastest first."""
+"""The CPU flags of fast bfloat16 (in Linux; the first two also in torch), fastest first."""
 
 
 def fast_bf16(device: str) -> str | None:
@@ -50,7 +50,7 @@ def fast_bf16(device: str) -> str | None:
 
 
 Multiply = Callable[..., object]
-"""Called as `(a, b, out=c)`; writes the product of two matrices, or of T pairs, into a third one."""
+"""Called as `(a, b, out=c)`; writes the product of two matrices, or of T pairs of matrices, into `out`."""
 
 
 class Provider(NamedTuple):
@@ -59,7 +59,7 @@ class Provider(NamedTuple):
     title: str
     multiply: Multiply
     layer: Callable[[Tensor, Tensor, Tensor, Tensor], object]
-    """Write x·Wᵀ + b, from a bias [U], x [R, V] and a weight [U, V], into the last argument, [R, U]."""
+    """Writes x·Wᵀ + b, for a bias [U], x [R, V] and a weight [U, V], into its last argument, [R, U]."""
 
 
 _linear: Any = torch.ops.mkldnn._linear_pointwise if hasattr(torch.ops.mkldnn, "_linear_pointwise") else None
@@ -102,17 +102,17 @@ PROVIDERS = {
     "onednn": Provider("oneDNN", _by_onednn, _layer_by_onednn),
     "numpy": Provider("NumPy", _by_numpy, _layer_by_numpy),
 }
-"""By the value of `torch_settings.products`; the default first."""
+"""The providers, by value of `torch_settings.products`; the default comes first."""
 GAIN = 0.9
-"""The share of the default's time that another provider may take at most: smaller gains are noise."""
+"""The fraction of the default's time that another provider must stay below: smaller gains are noise."""
 _ROUNDS, _AGREE, _MOST_ROWS = 5, 1e-4, 512
 
 
 @cache
 def fastest(rows: int, inputs: int, outputs: int) -> str:
-    """The fastest provider for a weight [outputs, inputs], forward and backward; measured once in a process.
+    """Return the fastest provider for a weight [outputs, inputs], forward and backward; measured once per process.
 
-    A provider that raises, or that differs from torch's default by more than float32's rounding, does not count.
+    A provider that raises, or whose result differs from torch's by more than float32 rounding, does not count.
     """
     shapes, draw = ((rows, inputs), (rows, outputs), (outputs, inputs), (outputs,)), torch.Generator().manual_seed(0)
     x, above, weight, bias = (torch.randn(shape, generator=draw) for shape in shapes)
@@ -143,10 +143,10 @@ def fastest(rows: int, inputs: int, outputs: int) -> str:
 
 
 class HiddenProducts:
-    """Products of a perceptron without autograd, by the provider and in the precision of the settings.
+    """A perceptron's matrix products without autograd, with the provider and precision from the settings.
 
-    On a CPU with AMX, oneDNN itself rounds the factors. Its setting is process-wide, so it is switched on only during a
-    product and does not affect the process's other products. On other CPUs this class rounds the factors: without AMX
+    On a CPU with AMX, oneDNN itself rounds the inputs. Its setting is process-wide, so it is switched on only during a
+    product and does not affect the process's other products. On other CPUs this class rounds the inputs: without AMX
     oneDNN treats the setting as permission, and keeps float32 for some products.
 
     Args:
@@ -170,7 +170,7 @@ class HiddenProducts:
             torch.add(x.bfloat16() @ weight.t().bfloat16(), bias, out=out)
 
     def stacked(self, bias: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """A layer x @ weight + bias, with a graph if one is recorded.
+        """Compute x @ weight + bias, with autograd if it is recording.
 
         Args:
             bias: [U], or [T, 1, U] for T parallel towers.
@@ -191,7 +191,7 @@ class HiddenProducts:
         self.multiply_for(weight)(a, b, out=out)
 
     def multiply_for(self, weight: Tensor) -> Multiply:
-        """The function for products with a weight, or with a stack of weights; `torch.matmul` itself by default."""
+        """Return the matmul function for a weight, or for a stack of weights; `torch.matmul` itself by default."""
         if not self.rounds(weight):
             return self.provider(weight).multiply
         return self._by_rounding_onednn if self._onednn is not None and weight.is_cpu else _by_rounding
@@ -201,13 +201,13 @@ class HiddenProducts:
             torch.matmul(a, b, out=out)
 
     def below(self, gradient: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of a layer's input: gradient [R, U] @ weight [U, V]."""
+        """Return the gradient of a layer's input: gradient [R, U] @ weight [U, V]."""
         found = torch.empty((len(gradient), weight.shape[1]), dtype=gradient.dtype, device=gradient.device)
         self.product(gradient, weight, found, weight)
         return found
 
     def add_gradient(self, total: Tensor, gradient: Tensor, x: Tensor) -> None:
-        """Add the gradient of a weight, gradient [R, U] transposed @ x [R, V], to `total`."""
+        """Add a weight's gradient, gradient [R, U] transposed @ x [R, V], to `total`."""
         if not self.rounds(total) and self.provider(total) is PROVIDERS[TORCH]:
             total.addmm_(gradient.t(), x)
             return
@@ -216,12 +216,12 @@ class HiddenProducts:
         total.add_(found)
 
     def rounds(self, weight: Tensor) -> bool:
-        """Whether factors of products with a weight, or with a stack of weights, are rounded."""
+        """Whether matmul inputs are rounded for a weight, or for a stack of weights."""
         least = self._settings.rounded_from
         return least > 0 and min(weight.shape[-2:]) >= least
 
     def provider(self, weight: Tensor) -> Provider:
-        """The provider for float32 products with a weight, or with a stack of weights."""
+        """The provider of float32 matmul for a weight, or for a stack of weights."""
         name, (inputs, outputs) = self._settings.provider, weight.shape[-2:]
         if name == TORCH or min(inputs, outputs) < FROM_UNITS or not weight.is_cpu or weight.dtype is not torch.float32:
             return PROVIDERS[TORCH]
@@ -231,7 +231,7 @@ class HiddenProducts:
 
 
 class _Product(torch.autograd.Function):
-    """A product with a weight, as an autograd function."""
+    """Matmul with a weight, as an autograd function."""
 
     @staticmethod
     def forward(ctx: Any, products: HiddenProducts, x: Tensor, weight: Tensor) -> Tensor:
@@ -256,12 +256,12 @@ class _Product(torch.autograd.Function):
 
 
 class HiddenLinear(nn.Linear):
-    """A linear layer whose product, forward and backward, is one of `HiddenProducts`; its bias is added in float32.
+    """A linear layer that multiplies with `HiddenProducts`, forward and backward; its bias is added in float32.
 
     Args:
         inputs: V.
         outputs: U.
-        products: computes the products.
+        products: does the matmuls.
     """
 
     def __init__(self, inputs: int, outputs: int, products: HiddenProducts) -> None:
@@ -274,12 +274,12 @@ class HiddenLinear(nn.Linear):
 
 
 def encoding_in(bf16: bool, device: torch.device) -> Any:
-    """A context in which torch's convolutions and linear layers compute in bfloat16, if `bf16`."""
+    """Return a context in which torch's convolutions and linear layers compute in bfloat16 if `bf16`."""
     return torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext()
 
 
 class _Rounding:
-    """A context in which oneDNN rounds the factors of products; a class, as a generator would take twice as long.
+    """A context in which oneDNN rounds matmul inputs; a class, as a generator would take twice as long.
 
     Args:
         setting: `torch.backends.mkldnn.matmul`.
@@ -299,7 +299,7 @@ class _Rounding:
 
 
 def _onednn_setting() -> Any | None:
-    """Torch's setting for the precision of oneDNN's products; None before torch 2.9, which has no such setting."""
+    """Return torch's precision setting for oneDNN matmul; None before torch 2.9, where it does not exist."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     setting = getattr(torch.backends.mkldnn, "matmul", None)
@@ -307,7 +307,7 @@ def _onednn_setting() -> Any | None:
 
 
 def _cpu_flags() -> set[str]:
-    """The CPU's features by name, as torch reports them, or otherwise the system."""
+    """Return the names of the CPU's features as torch reports them, or otherwise the operating system."""
     if hasattr(torch.cpu, "get_capabilities"):
         known = {name for name, there in torch.cpu.get_capabilities().items() if there is True}
         if known:

@@ -27,17 +27,17 @@ class TrainedActor(Protocol):
 
     @property
     def gradients(self) -> Tensor:
-        """The gradients of `values`, to which backward adds; the caller zeroes them."""
+        """The gradients of `values`, accumulated by backward; the caller zeroes them."""
         ...
 
     @property
     def acting(self) -> Tensor:
-        """[len(values)] 1 for the values that actions depend on, else 0."""
+        """[len(values)] mask: 1 for the values that actions depend on, else 0."""
         ...
 
     @property
     def parts(self) -> Tensor:
-        """[2, len(values)] 1 for the actor's values, and for the others', else 0; [1, …] if all share a body."""
+        """[2, len(values)] masks of the actor's values and of the other parts'; a single row if all share a body."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class TrainedActor(Protocol):
 
     @property
     def log_sigma(self) -> Tensor | None:
-        """[C] log of the continuous actions' standard deviation, shared by all states; None without it."""
+        """[C] log standard deviation of continuous actions, shared by all states; None if states have their own."""
         ...
 
     @property
@@ -57,7 +57,7 @@ class TrainedActor(Protocol):
 
     @property
     def acting_views(self) -> Mapping[str, Tensor]:
-        """Views of the actor's parameters without the normaliser's, by the names of `PolicyUpdate.layout`."""
+        """Return views of the actor's parameters, without the normaliser's, by their names in `PolicyUpdate.layout`."""
         ...
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
@@ -100,7 +100,7 @@ class Perceptrons(Protocol):
     layers: int
     """The number of hidden layers."""
     products: HiddenProducts
-    """Computes the products of the hidden layers."""
+    """Computes the hidden layers' matrix products."""
 
     @property
     def gradients(self) -> Tensor:
@@ -124,7 +124,7 @@ class Perceptrons(Protocol):
 class ActorCriticNetwork(TrainedActor, Protocol):
     """An actor, and a critic with one value head per reward signal.
 
-    Axis letters: B rows, in B / L sequences of L (`Inputs`); H action heads; S reward signals; m memory size.
+    Axis letters: B rows, in B / L sequences of length L (`Inputs`); H action heads; S reward signals; m memory size.
     """
 
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -132,7 +132,7 @@ class ActorCriticNetwork(TrainedActor, Protocol):
 
         Args:
             inputs: B rows; its memories are the actor's.
-            critic_memories: [B / L, m] of the critic, before the first row of each sequence; None for zeros.
+            critic_memories: [B / L, m] the critic's memories before each sequence's first row; None for zeros.
                 Ignored by a critic that shares the actor's body, and so its memories.
 
         Returns:
@@ -141,7 +141,7 @@ class ActorCriticNetwork(TrainedActor, Protocol):
         ...
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """Run only the actor: action heads [B, H] of B rows, with the actor's memories."""
+        """Run only the actor, with its memories: return the action head outputs [B, H] for B rows."""
         ...
 
     def evaluate(self, inputs: Inputs, /) -> tuple[Tensor, Tensor | None]:

@@ -1,7 +1,7 @@
 """Observations of a varying number of things (ML-Agents' buffer sensors): attention among them, then their mean.
 
 Each thing is embedded together with the agent's other observations and attends to all things; the encoding is the mean
-over the present things. Rows of zeros are padding and have no influence; nor has the order of rows.
+over the present things. Rows of zeros are padding and have no influence; neither does the order of the rows.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.design import PolicyDesign
 from headrace.stages.policy.network.layers import attention_linear, layer_norm
 
-# Attention among a varying number of things, for encoders of sets and critics of groups.
+# Attention among a varying number of things, for set encoders and group critics.
 
 HEADS = 4
 LEAST_OF_BLAS = 400
-"""The minimum size of a matrix product, in multiplications, at which torch passes a batch of products to BLAS. It
-computes smaller ones element by element; `_attend_few` takes half the time."""
+"""The minimum size of a matmul, in multiplications, at which torch passes a batch to BLAS. It computes smaller ones
+element by element; `_attend_few` takes half the time."""
 _NEVER = torch.finfo(torch.float32).min
-"""A score whose weight is exactly 0 next to any other. Unlike -inf it gives no NaN if all things are missing."""
+"""A score that gets a softmax weight of exactly 0. Unlike -inf it gives no NaN if all things are missing."""
 
 
 def residual_attention(
@@ -35,7 +35,7 @@ def residual_attention(
     Args:
         x: [B, n, W] embedded things; W is a multiple of `HEADS`. Missing ones may be any finite numbers.
         there: [B, n] true where a thing is present.
-        query: the layer from W to W, as are the next three.
+        query: a linear layer from W to W, as are the next three.
         key: see above.
         value: see above.
         out: the layer after the heads, before the residual sum.
@@ -83,7 +83,7 @@ EMBEDDING = 128
 
 
 class SetEncoder(nn.Module):
-    """Encodes all sets of a behaviour as one vector, by `residual_attention`; see `body.KindEncoder`.
+    """Encodes all of a behaviour's sets as one vector, with `residual_attention`; see `body.KindEncoder`.
 
     Args:
         observations: the sets, each of the shape [n, width].

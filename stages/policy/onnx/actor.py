@@ -1,6 +1,6 @@
 """The acting part of a network as ONNX nodes: from the model's inputs to an encoding, and from action heads to actions.
 
-The body follows the network's modules. The actions are those that Unity receives: sampled and deterministic ones.
+The body mirrors the network's modules. Actions are in the form Unity receives, both sampled and deterministic.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from headrace.stages.policy.sampling import ACTION_LIMIT, LOG_SIGMA_LIMITS, firs
 
 @dataclass(frozen=True)
 class EncodedValues:
-    """Encoded observations: a policy's results before it uses its memory."""
+    """Encoded observations: what a policy computes before it uses its memory."""
 
     features: str
     """[B, F]"""
@@ -59,15 +59,15 @@ class MemoryValues:
     """A memory, split into its parts."""
 
     h: str
-    """[B, m / 2]"""
+    """[B, m / 2] the LSTM's hidden state."""
     c: str
-    """[B, m / 2]"""
+    """[B, m / 2] the LSTM's cell state."""
     previous_actions: str
-    """[B, P]"""
+    """[B, P] the last action's features."""
 
 
 WriteEncoder = Callable[[Graph, Any, Sequence[str], Sequence[tuple[int, ...]], str | None], Sequence[str]]
-"""Writes the encoder of one kind of observations to ONNX.
+"""Writes the encoder for one kind of observation to ONNX.
 
 Takes the graph, the encoder (`KindEncoder`), the values and shapes of its observations, and the encodings of the kinds
 before (None without any); returns the values of the encodings."""
@@ -108,7 +108,7 @@ def encode_observations(
 def compute_encoding(
     graph: Graph, design: PolicyDesign, body: NetworkBody, seen: EncodedValues, remembered: MemoryValues | None
 ) -> tuple[str, str | None, str | None]:
-    """From encoded observations and a memory to the encoding [B, E], and the LSTM's h and c after it."""
+    """From encoded observations and a memory, compute the encoding [B, E] and the LSTM's new h and c."""
     x = seen.features
     if remembered is not None:
         x = graph.beside([x, remembered.previous_actions])
@@ -191,7 +191,7 @@ def write_sets(
     for each, embedding in zip(sets, encoder.embeddings, strict=True):
         linear, start = embedding.linear, 0
         assert isinstance(linear, nn.Linear)
-        if known is not None:  # its columns come first, and are the same for all things of a row
+        if known is not None:  # its columns come first, and are the same for all things in a row
             start = EMBEDDING
         x = linear_of_things(graph, linear.weight[:, start:], None if start else linear.bias, each)
         if known is not None:
@@ -237,7 +237,7 @@ class ActionValues:
 
 
 class ActionHeads:
-    """Writes how one design's actions follow from its heads.
+    """Writes the computation of one design's actions from its heads.
 
     Args:
         graph: the model under construction.
@@ -263,7 +263,7 @@ class ActionHeads:
             self._masks.append((allowed, graph.add(graph.multiply(allowed, FORBIDDEN), -FORBIDDEN)))
 
     def act(self, heads: str, deterministic: bool) -> ActionValues:
-        """Actions from heads [B, H]: drawn ones, or the mean and the most likely choice."""
+        """Compute actions from heads [B, H]: sampled, or the mean and the most likely choice."""
         return ActionValues(
             self._continuous(heads, deterministic) if self._design.spec.actions.continuous_size else None,
             tuple(self._choice(heads, index, deterministic) for index in range(len(self._branches))),
@@ -282,7 +282,7 @@ class ActionHeads:
     def features(self, acted: ActionValues) -> str:
         """Actions as in `action_features`, minus `first_action_features`: [B, P].
 
-        The zeros with which Unity begins an episode therefore stand for `first_action_features`.
+        The zeros that Unity starts an episode with therefore stand for `first_action_features`.
         """
         graph, spec = self._graph, self._design.spec.actions
         parts = [acted.continuous] if acted.continuous is not None else []
@@ -317,7 +317,7 @@ class ActionHeads:
         return self._for_environment(drawn)
 
     def _for_environment(self, drawn: str) -> str:
-        """Actions for the environment from actions of a Gaussian that is not squashed; see `environment_actions`."""
+        """Convert the actions of an unsquashed Gaussian to the environment's; see `environment_actions`."""
         graph, spec = self._graph, self._design.spec.actions
         limit = graph.constant(np.float32(ACTION_LIMIT))
         clipped = graph.node("Div", graph.clip(drawn, -ACTION_LIMIT, ACTION_LIMIT), limit)

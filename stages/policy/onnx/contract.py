@@ -1,4 +1,4 @@
-"""The content of an `.onnx` file: names of ML-Agents' formats (version 3, and 2 of its packages 1.x), and notes.
+"""The content of an `.onnx` file: the names in ML-Agents' formats (version 3; version 2 in 1.x packages), and notes.
 
 Unity runs the model once on zeros and reads the constants among the outputs; then it sets the inputs by their names.
 The notes are Headrace's addition: the spec that the policy was trained with, and its step.
@@ -32,9 +32,9 @@ DISCRETE_SIZES = "discrete_action_output_shape"
 DETERMINISTIC_DISCRETE = "deterministic_discrete_actions"
 
 VECTOR_OBSERVATION = "vector_observation"
-"""In version 2, all vectors, concatenated."""
+"""In version 2, the input of all vectors, concatenated."""
 ACTION = "action"
-"""In version 2, before hybrid actions, all of a behaviour's actions."""
+"""In version 2, before hybrid actions, the output of all of a behaviour's actions."""
 IS_CONTINUOUS = "is_continuous_control"
 """In version 2, 0 if `ACTION` has discrete actions."""
 
@@ -42,11 +42,11 @@ METADATA = (CONTINUOUS_SIZE, DISCRETE_SIZES, IS_CONTINUOUS)
 ACTIONS = (CONTINUOUS, DISCRETE, ACTION)
 
 FORBIDDEN = 1e8
-"""Subtracted from the logits of forbidden choices. A mask of zeros forbids all alike, without NaN."""
+"""Subtracted from the logits of forbidden choices. A mask of zeros lowers all of them equally, without NaN."""
 
 
 def observation_name(index: int) -> str:
-    """The input for an observation, by its index in the spec."""
+    """The name of the input for an observation, by its index in the spec."""
     return f"obs_{index}"
 
 
@@ -80,7 +80,7 @@ def observation_shape(observation: ObservationSpec) -> tuple[int, ...]:
 
 
 NOTES = "headrace"
-"""The key among the model's properties."""
+"""The notes' key among the model's properties."""
 
 
 class ModelMetadata(NamedTuple):

@@ -36,7 +36,7 @@ class ActionKey:
 
     name: str
     columns: slice
-    """For a continuous key, its columns of the continuous actions."""
+    """For a continuous key, its columns among the continuous actions."""
     branch: int
     """For a discrete key, its branch; -1 for a continuous key."""
 
@@ -73,7 +73,7 @@ def remark_on_order(spec: BehaviorSpec) -> str | None:
 
 
 def godot_model(design: PolicyDesign, update: PolicyUpdate, actor: ActorNetwork, tensors: dict[str, Array]) -> bytes:
-    """A policy as the content of an `.onnx` file.
+    """Return a policy as the content of an `.onnx` file.
 
     Args:
         design: the policy's design.
@@ -98,7 +98,7 @@ def godot_model(design: PolicyDesign, update: PolicyUpdate, actor: ActorNetwork,
 
 
 def _parts(graph: Graph, design: PolicyDesign, actions: ActionHeads, heads: str) -> tuple[list[str], int]:
-    """The parts of `output`, and their total width."""
+    """Return the parts of `output`, and their total width."""
     spec = design.spec
     size = spec.actions.continuous_size
     means = actions.means(heads) if size else ""
@@ -115,7 +115,7 @@ def _parts(graph: Graph, design: PolicyDesign, actions: ActionHeads, heads: str)
 
 
 def _input(graph: Graph, spec: BehaviorSpec, observation: ObservationSpec) -> str:
-    """An observation as the addon passes it, in the network's input format."""
+    """Add an input for an observation as the addon passes it; return it in the network's input format."""
     announced = _announced(spec)["observations"][observation.name]
     if announced["space"] == "discrete":
         number = graph.node("Cast", graph.add(graph.input(observation.name, (1,)), np.float32(0.5)), to=_INT64)

@@ -1,10 +1,10 @@
 """Builds an ONNX graph node by node: values are names, and each operation returns the name of its output.
 
-Only operations that mean the same in operator sets 9 to 17 are used, or operations written for the graph's set; none
-is used that Unity's runtimes have trouble with (`Split`, `Expand`, shapes computed at run time).
+Operations either mean the same in operator sets 9 to 17 or are written for the graph's set. Those that Unity's
+runtimes have trouble with are avoided (`Split`, `Expand`, shapes computed at run time).
 
 ONNX's file format is protobuf messages, which this module builds at run time from the few fields that our models use.
-Writing a model therefore needs neither the `onnx` package nor its pins of protobuf. Numbers and types are those of
+Writing a model therefore needs neither the `onnx` package nor its pinned protobuf. Numbers and types are those of
 ONNX's `onnx.proto`; fields that are not listed here survive reading and writing as unknown ones. The classes live in a
 separate pool, so that the `onnx` package can be imported as well.
 """
@@ -44,7 +44,7 @@ _FIELDS = {
     "ModelProto": "ir_version:1:int64 producer_name:2:string producer_version:3:string doc_string:6:string "
     "graph:7:GraphProto opset_import:8:*OperatorSetIdProto metadata_props:14:*StringStringEntryProto",
 }
-"""`name:number:type` of each field, `*` before the type of a repeated one."""
+"""`name:number:type` for each field, with `*` before the type if the field is repeated."""
 
 
 def _messages() -> ProtoMessages:
@@ -80,8 +80,8 @@ def sealed(model: bytes) -> bytes:
 def is_damaged(model: bytes) -> bool:
     """Return True if a model has changed since it was sealed.
 
-    A model without a seal comes from another program or an older version. A model of another length was rewritten by a
-    program that does not know the seal.
+    A model without a seal comes from another program or an older version. If its length differs, a program that does
+    not know the seal rewrote it.
     """
     at = len(model) - 16
     body, seal, stated = model[: at - len(_SEAL)], model[at - len(_SEAL) : at], model[at:]
@@ -95,11 +95,11 @@ def _checksum(model: bytes) -> bytes:
 Attribute = int | float | Sequence[int]
 
 BATCH = "batch"
-"""The name of the one axis whose size is open."""
+"""The name of the only axis with a dynamic size."""
 OPSET = 9
 """The operator set that every Unity package reads, both Barracuda's and Sentis'."""
 _IR_VERSIONS = {9: 4, 15: 8}
-"""The version of the file format that each operator set came with."""
+"""The file format version that belongs to each operator set."""
 _PRODUCER = "headrace"
 
 
@@ -122,17 +122,17 @@ class Graph:
         self._names = 0
 
     def input(self, name: str, shape: Sequence[int]) -> str:
-        """A float32 input [batch, *shape]."""
+        """Add a float32 input [batch, *shape]; return its name."""
         _describe(self._graph.input.add(name=name), FLOAT, (BATCH, *shape))
         return name
 
     def output(self, name: str, value: str, shape: Sequence[int | str], integers: bool = False) -> None:
-        """Make a value an output of that name, float32 or int64; an axis of open size is `BATCH`."""
+        """Make a value an output named `name`, float32 or int64; a dynamic axis is `BATCH`."""
         self._graph.node.add(op_type="Identity", name=name, input=[value], output=[name])
         _describe(self._graph.output.add(name=name), INT64 if integers else FLOAT, shape)
 
     def constant(self, array: object) -> str:
-        """Numbers that are part of the model, float32 or (whole numbers) int64; equal constants are stored once."""
+        """Add a constant, float32 or (for integers) int64; equal constants are stored once."""
         numbers = np.asarray(array)
         kept: NDArray[Any] = np.ascontiguousarray(numbers, np.int64 if numbers.dtype.kind in "iu" else np.float32)
         raw = kept.astype(kept.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -144,7 +144,7 @@ class Graph:
         return self._constants[key]
 
     def node(self, operation: str, *inputs: str, **attributes: Attribute) -> str:
-        """An operation with one output; returns the output's name."""
+        """Add an operation with one output; return the output's name."""
         name = self.name(operation)
         node = self._graph.node.add(op_type=operation, name=name, input=inputs, output=[name])
         for key, value in sorted(attributes.items()):
@@ -160,22 +160,22 @@ class Graph:
         return name
 
     def name(self, what: str) -> str:
-        """A new, unique name."""
+        """Return a new, unique name."""
         self._names += 1
         return f"{what}_{self._names}"
 
     # Operations that take constants, or that operator sets spell differently. ----------------------------------------
 
     def add(self, x: str, constant: object) -> str:
-        """`x` plus numbers of the model."""
+        """`x` plus a constant."""
         return self.node("Add", x, self.constant(constant))
 
     def multiply(self, x: str, constant: object) -> str:
-        """`x` times numbers of the model."""
+        """`x` times a constant."""
         return self.node("Mul", x, self.constant(constant))
 
     def clip(self, x: str, low: float, high: float) -> str:
-        """`x` held between two numbers."""
+        """`x` clamped between two numbers."""
         if self.opset < 11:
             return self.node("Clip", x, min=float(low), max=float(high))
         return self.node("Clip", x, self.constant(np.float32(low)), self.constant(np.float32(high)))
@@ -189,11 +189,11 @@ class Graph:
         return self.node("Slice", x, *(self.constant(np.array([n], np.int64)) for n in (start, stop, 1)))
 
     def beside(self, parts: Sequence[str], axis: int = 1) -> str:
-        """Values side by side along an axis."""
+        """Concatenate values along an axis."""
         return parts[0] if len(parts) == 1 else self.node("Concat", *parts, axis=axis)
 
     def reshape(self, x: str, *shape: int) -> str:
-        """`x` in another shape; -1 stands for the remaining size."""
+        """`x` reshaped; -1 stands for the remaining size."""
         return self.node("Reshape", x, self.constant(np.array(shape, np.int64)))
 
     def splice(self, nodes: Sequence[object]) -> None:
@@ -205,11 +205,11 @@ class Graph:
         self._graph.initializer.add().CopyFrom(tensor)
 
     def to_bytes(self, about: str = "", notes: Mapping[str, str] | None = None) -> bytes:
-        """The model as a file's content.
+        """Return the model as the content of a file.
 
         Args:
-            about: a line for people, kept in the file.
-            notes: texts for programs, by key, kept in the file.
+            about: a human-readable line, stored in the file.
+            notes: machine-readable strings by key, stored in the file.
         """
         self._model.doc_string = about
         for key, value in (notes or {}).items():

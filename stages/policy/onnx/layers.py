@@ -1,4 +1,4 @@
-"""Single layers of a network as ONNX nodes, with their present weights; and a custom network.
+"""Export of single layers as ONNX nodes, with their current weights, and of custom networks.
 
 Torch's exporter writes a custom network, whose nodes are then spliced into the graph. The exporter needs the `onnx`
 package and does not know all layers, so that part is best effort; everything else does without it.
@@ -75,22 +75,22 @@ def swish(graph: Graph, x: str) -> str:
 
 
 def linear_of_things(graph: Graph, weight: Tensor, bias: Tensor | None, x: str) -> str:
-    """A linear layer over the last axis of `x` [B, n, W]."""
+    """Apply a linear layer over the last axis of `x` [B, n, W]."""
     x = graph.node("MatMul", x, graph.constant(array(weight).T))
     return x if bias is None else graph.add(x, array(bias))
 
 
 def layer_norm(graph: Graph, x: str, axis: int) -> str:
-    """Zero mean and unit variance over the last axis, whose number is `axis`."""
+    """Normalise to zero mean and unit variance over the last axis, which has the index `axis`."""
     centred = graph.node("Sub", x, graph.node("ReduceMean", x, axes=[axis], keepdims=1))
     variance = graph.node("ReduceMean", graph.node("Mul", centred, centred), axes=[axis], keepdims=1)
     return graph.node("Div", centred, graph.node("Sqrt", graph.add(variance, _LAYER_NORM_EPSILON)))
 
 
 def lstm_step(graph: Graph, lstm: nn.LSTM, x: str, h: str, c: str) -> tuple[str, str]:
-    """One step of an LSTM over rows: its new output and cell [B, size].
+    """Run one LSTM step on a batch; return the new output and cell [B, size].
 
-    Written out, as a single step then needs no runtime's convention for sequences and layouts.
+    Written out as basic operations, so that it does not depend on a runtime's conventions for sequences and layouts.
     """
     size = lstm.hidden_size
     weights = [graph.constant(array(getattr(lstm, name))) for name in ("weight_ih_l0", "bias_ih_l0")]
@@ -152,11 +152,11 @@ def _convolution(graph: Graph, module: nn.Conv2d, x: str) -> str:
 
 
 _ROWS = 2
-"""Rows of the trial run: more than one, so that the exporter does not take the axis of rows for one of size 1."""
+"""Rows of the trial run: more than one, so that the exporter does not fix the batch axis at size 1."""
 
 
 class _OfOne(nn.Module):
-    """The user's module with its observations as separate arguments, as the exporter needs them."""
+    """Wraps the user's module so that it takes its observations as separate arguments, as the exporter needs."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ def _exported(network: nn.Module, specs: Sequence[ObservationSpec], names: list[
     file = io.BytesIO()
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # it warns about itself, and about each size that it takes for constant
+            warnings.simplefilter("ignore")  # it warns about itself, and about each size it treats as constant
             torch.onnx.export(
                 _OfOne(network).eval(),
                 examples,

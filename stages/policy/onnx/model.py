@@ -1,9 +1,9 @@
 """A policy as an ONNX model: as Unity runs it, in ML-Agents' format, version 3 (see `contract`), or as Godot does.
 
 Unlike ML-Agents' policies, ours have the previous action as an input. Unity does not provide continuous actions as
-inputs, so the previous action is part of the model's memory. It depends on which of the two kinds of actions Unity uses
-(sampled or deterministic), so the model keeps one memory for each, side by side: [h, c, previous action]. `difference`
-compares an exported model with the live policy.
+inputs, so the previous action is part of the model's memory. The memory depends on whether Unity uses
+the sampled or the deterministic actions, so the model keeps one for each, side by side: [h, c, previous action].
+`difference` compares an exported model with the live policy.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from headrace.stages.policy.onnx.runtime import Runtime
 from headrace.stages.policy.protocol import ActingPolicy, Recall
 
 LATER_OPSET = 15
-"""For custom networks with operations that the usual set lacks."""
+"""Operator set for custom networks with operations that the usual set lacks."""
 
 
 def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
-    """A policy as the content of an `.onnx` file.
+    """Return a policy as the content of an `.onnx` file.
 
     Args:
         design: the policy's design.
@@ -79,7 +79,7 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
 
 
 def remark(spec: BehaviorSpec) -> str | None:
-    """Return a warning for users of this behaviour's models; None for nothing to warn about."""
+    """Return a warning for users of this behaviour's models; None if there is nothing to warn about."""
     return remark_on_order(spec) if is_of_godot(spec) else None
 
 
@@ -120,7 +120,7 @@ class _Model:
     def _recurrent(
         self, seen: EncodedValues, memories: str, start: int, deterministic: bool
     ) -> tuple[ActionValues, str]:
-        """Act by the memory that starts at that column; return the actions, and that memory after them."""
+        """Act with the memory that starts at column `start`; return the actions and the updated memory."""
         graph, half = self._graph, self._design.memory_size // 2
         edges = np.cumsum([start, half, half, self._design.previous_action_size]).tolist()
         h, c, previous = (graph.columns(memories, a, b, self._state_size) for a, b in pairwise(edges))
@@ -132,7 +132,7 @@ class _Model:
         return acted, graph.beside([h_after, c_after, self._heads.features(acted)])
 
     def _give(self, drawn: ActionValues, chosen: ActionValues, after: str | None) -> None:
-        """The outputs, in ML-Agents' order."""
+        """Add the outputs, in ML-Agents' order."""
         actions = self._design.spec.actions
         self._number(contract.VERSION_NUMBER, [contract.VERSION])
         self._number(contract.MEMORY_SIZE, [self._state_size])
@@ -161,13 +161,13 @@ class _Model:
 TOLERANCE = 1e-4
 _ROWS = 16
 _TICKS = 2
-"""Consecutive decisions: a wrong memory shows in the second."""
+"""Number of consecutive decisions: an error in the memory shows up in the second."""
 
 
 def difference(design: PolicyDesign, update: PolicyUpdate, model: bytes) -> str | None:
     """Describe how a model acts differently from its policy; None if it acts the same.
 
-    Deterministic actions are compared. Masks are random, so that more than the best choice of each branch must agree;
+    Deterministic actions are compared. Masks are random, so that more than each branch's best choice must agree;
     one agent may choose differently, as rounding decides between two equally good choices.
 
     Raises:
@@ -202,7 +202,7 @@ def _compared(ours: ActionBatch, theirs: ActionBatch) -> str | None:
 def _difference_in_godot(
     design: PolicyDesign, live: ActingPolicy, model: bytes, random: np.random.Generator
 ) -> str | None:
-    """Compare as the addon of Godot RL Agents runs models: inputs by the game's keys, numbers for discrete keys."""
+    """Compare models as the Godot RL Agents addon runs them: inputs by the game's keys, numbers for discrete keys."""
     from headrace.stages.policy.onnx.godot import OUTPUT, STATE_IN, STATE_OUT, read_output
 
     announced = (design.spec.spaces or {})[GODOT]["observations"]
@@ -224,7 +224,7 @@ def _difference_in_godot(
 
 
 def _masks(design: PolicyDesign, random: np.random.Generator) -> NDArray[np.bool_] | None:
-    """Half of all choices, and at least one of each branch."""
+    """Return random masks that allow half of all choices, and at least one per branch."""
     actions = design.spec.actions
     if not actions.discrete_branches:
         return None

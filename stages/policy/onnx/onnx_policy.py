@@ -1,6 +1,6 @@
-"""Acting by an `.onnx` model, exported by Headrace or by ML-Agents (its formats of versions 2 and 3).
+"""Acting with an `.onnx` model exported by Headrace or by ML-Agents (format versions 2 and 3).
 
-Models draw their own actions, except for the discrete actions of version 2: only these depend on the caller's
+Models sample their own actions, except for version 2's discrete actions: only these depend on the caller's
 generator. In version 3 the action outputs hold sampled actions and, since ML-Agents 0.28, deterministic ones as well.
 In version 2 continuous outputs are sampled actions, and discrete outputs are the log-probabilities of all choices, from
 which the player draws.
@@ -26,7 +26,7 @@ from headrace.stages.policy.sampling import action_features, check_heads, policy
 
 
 class ActionOutputs:
-    """The action outputs of a model.
+    """A model's action outputs.
 
     Args:
         version: the version of the model's format.
@@ -60,7 +60,7 @@ class ActionOutputs:
         self.names()
 
     def names(self, deterministic: bool = False) -> list[str]:
-        """Return the outputs to request: the one of continuous actions, then the one of discrete actions.
+        """Return the names of the outputs to request: continuous actions, then discrete actions.
 
         Raises:
             StageError: if the model lacks an output; without deterministic outputs, deterministic play is refused.
@@ -88,7 +88,7 @@ class ActionOutputs:
         random: np.random.Generator,
         deterministic: bool,
     ) -> ActionBatch:
-        """Return the actions of d agents, from the outputs [d, …] of `names`."""
+        """Return d agents' actions, given the outputs [d, …] that `names` lists."""
         d, actions = len(found[0]), self._actions
         continuous = np.empty((d, actions.continuous_size), np.float32)
         discrete = np.empty((d, len(actions.discrete_branches)), np.int32)
@@ -102,16 +102,17 @@ class ActionOutputs:
     def _drawn(
         self, logits: Floats, masks: NDArray[np.bool_] | None, random: np.random.Generator, deterministic: bool
     ) -> NDArray[np.intp]:
-        """Draw a choice of each branch [d, branches] from log-probabilities [d, choices of all branches]."""
+        """Draw one choice per branch [d, branches] from log-probabilities [d, choices of all branches]."""
         if masks is not None:  # version 2 leaves forbidden choices a probability of 1e-7
             logits = np.where(masks, logits, logits + MASK_PENALTY)
         branches = np.split(logits, np.cumsum(self._actions.discrete_branches)[:-1], axis=1)
         return np.stack([sample_categorical(branch, random, deterministic)[0] for branch in branches], axis=1)
 
     def _choose(self, on_zeros: Mapping[str, Array]) -> None:
-        """Use the single output of all actions if its newer counterpart is missing.
+        """Use the single output for all actions if its newer counterpart is missing.
 
-        With only discrete actions it takes precedence: some exporters wrote only the last branch into the newer output.
+        With only discrete actions, the single output takes precedence: some exporters wrote only the last branch into
+        the newer one.
         """
         kind = on_zeros.get(contract.IS_CONTINUOUS)
         if kind is None or contract.ACTION not in self._outputs:
@@ -133,7 +134,7 @@ class ActionOutputs:
             )
 
     def _check_sizes(self, on_zeros: Mapping[str, Array]) -> None:
-        """Compare the sizes that the model states, or otherwise (see `Runtime`) those of its outputs."""
+        """Compare the sizes that the model states, or (see `Runtime`) the sizes of its outputs."""
         actions = self._actions
         continuous = _size(on_zeros, contract.CONTINUOUS)
         if contract.CONTINUOUS_SIZE in on_zeros:
@@ -156,7 +157,7 @@ def _size(on_zeros: Mapping[str, Array], name: str) -> int:
 
 
 class OnnxPolicy:
-    """Acts for one behaviour id: `ActingPolicy` by a model in onnxruntime.
+    """Acts for one behaviour id: an `ActingPolicy` that runs a model in onnxruntime.
 
     Attributes:
         memory_size: m, 0 without memory. The model defines its content.
@@ -195,7 +196,7 @@ class OnnxPolicy:
         self.version = -1
 
     def load(self, update: PolicyUpdate) -> None:
-        """Set the version; the weights are the model's.
+        """Set the version; the model keeps its own weights.
 
         Raises:
             StageError: if the update holds weights.
@@ -212,7 +213,7 @@ class OnnxPolicy:
         deterministic: bool = False,
         recall: Recall | None = None,
     ) -> Decision:
-        """See `ActingPolicy.act`. Log-probabilities are unknown: their column is zeros."""
+        """See `ActingPolicy.act`. Log-probabilities are unknown: their column is all zeros."""
         d, actions = len(observations[0]), self._spec.actions
         memories = np.zeros((d, self.memory_size), np.float32) if recall is None else recall.memories
         decided, memories = self._decide(observations, masks, random, deterministic, memories)
@@ -252,7 +253,7 @@ class OnnxPolicy:
         return decided, found[-1].reshape(d, self.memory_size) if self.memory_size else memories
 
     def _run(self, names: list[str], inputs: dict[str, Floats]) -> list[Array]:
-        """Return outputs [d, …]; recurrent models of version 2 run once per agent, as they were traced for one."""
+        """Return outputs [d, …]; recurrent models of version 2 run once per agent, the batch they were traced with."""
         if not self._alone:
             return self._runtime.run(names, inputs)
         d = len(inputs[contract.RECURRENT_IN])
@@ -292,7 +293,7 @@ class OnnxPolicy:
         return version
 
     def _read_memory_size(self, stated: Mapping[str, Array]) -> int:
-        """Return the size that is stated; if a conversion lost it, the size of the memory input."""
+        """Return the stated memory size; if a conversion dropped it, the size of the memory input."""
         size = whole_numbers(stated.get(contract.MEMORY_SIZE))[0]
         shapes, outputs = self._runtime.shapes, self._runtime.outputs
         if size <= 0 and contract.RECURRENT_IN in shapes and contract.RECURRENT_OUT in outputs:
@@ -331,7 +332,7 @@ class OnnxPolicy:
             )
 
     def _named(self, name: str) -> str:
-        """Return the environment's names for an input."""
+        """Return the environment's names for the observations in an input."""
         specs = self._spec.observations
         return " and ".join(repr(specs[index].name) for index in self._fed.get(name, ())) or name
 

@@ -1,4 +1,4 @@
-"""An ONNX model in onnxruntime, read as Unity reads it: names, shapes, and the constants of a run on zeros.
+"""An ONNX model in onnxruntime, read as Unity reads it: names, shapes, and the constants from a run on zeros.
 
 `stated_notes` reads the spec from the model itself: from its notes, or otherwise from its inputs and constants.
 """
@@ -34,9 +34,9 @@ class Runtime:
         model: the file, or its content.
 
     Attributes:
-        shapes: the shapes of the inputs by name, without the batch axis; None for an open size.
+        shapes: the shapes of the inputs by name, without the batch axis; None for a dynamic size.
         outputs: the names of the outputs, in the model's order.
-        properties: texts by key that the model's maker stored in it.
+        properties: strings by key that the model's producer stored in it.
 
     Raises:
         StageError: if onnxruntime is not installed or can't run the file, or an input is not float32.
@@ -59,7 +59,7 @@ class Runtime:
         self.properties: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, outputs: Sequence[str], inputs: Mapping[str, Floats]) -> list[Array]:
-        """The outputs with these names.
+        """Run the model and return the outputs with these names.
 
         Raises:
             StageError: if the model fails.
@@ -70,7 +70,7 @@ class Runtime:
             raise StageError(f"{self._where}: the model failed: {error}") from error
 
     def on_zeros(self, names: Sequence[str]) -> dict[str, Array]:
-        """Return those of the outputs that the model has, for an agent that observes zeros, as Unity reads them."""
+        """Return those of the named outputs that the model has, for all-zero observations, as Unity reads them."""
         present = [name for name in names if name in self.outputs]
         if not present:
             return {}
@@ -151,7 +151,7 @@ def _without_empty_outputs(content: bytes) -> bytes:
 
 
 def stated_notes(model: Path, behavior: str) -> ModelMetadata:
-    """Return the spec of a behaviour that a model plays, and the model's step, 0 if it states none.
+    """Return the spec of the behaviour that a model plays, and the model's step (0 if unknown).
 
     In a model without notes, observations have the names of the model's inputs.
 

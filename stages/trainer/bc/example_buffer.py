@@ -1,4 +1,4 @@
-"""An expert's steps, to learn from or to evaluate on: encoded, with actions in the learner's form."""
+"""An expert's steps for training or evaluation: encoded, with actions in the learner's form."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from headrace.stages.trainer.intake import drawn_actions
 
 
 class ExampleBuffer:
-    """Whole trajectories, the oldest first.
+    """Stores whole trajectories, oldest first.
 
     Args:
-        design: the design of the policy that learns.
+        design: the learning policy's design.
         teacher_squashed: whether continuous actions have SAC's form.
     """
 
@@ -58,7 +58,7 @@ class ExampleBuffer:
         self._parts, self._lengths = self._parts[dropped:], self._lengths[dropped:]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all trajectories."""
         self._parts, self._lengths = [], []
 
     def examples(self) -> Examples:
@@ -75,14 +75,14 @@ class ExampleBuffer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of the columns, and the length of each trajectory."""
+        """Copies of the columns, and the lengths of the trajectories."""
         return {"columns": self._joined(), "lengths": np.array(self._lengths, np.int64)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict()`.
 
         Raises:
-            StageError: naming the column that is missing or of another shape.
+            StageError: naming the column that is missing or has the wrong shape.
         """
         columns = state["columns"]
         for name, column in self._columns.items():
@@ -105,13 +105,13 @@ class ExampleBuffer:
         return {name: np.concatenate([none[name], *(part[name] for part in self._parts)]) for name in self._columns}
 
     def _actions(self, columns: Mapping[str, Array], n: int, prefix: str = "") -> tuple[Array, Array]:
-        """Continuous actions [n, C] as the environment received them, and choices [n, branches] int64."""
+        """Return continuous actions [n, C] as the environment received them, and choices [n, branches] int64."""
         actions = self._design.spec.actions
         drawn, choices = drawn_actions(actions, columns, n, prefix)
         return environment_actions(actions, drawn, self._teacher_squashed), choices.astype(np.int64)
 
     def _previous(self, batch: TrajectoryBatch, continuous: Array, choices: Array) -> Array:
-        """Features [N, P] of the action before each row's action; a trajectory brings the one before its first row."""
+        """Features [N, P] of each row's previous action; the batch has the one before a trajectory's first row."""
         actions = self._design.spec.actions
         features = action_features(actions, continuous, choices)
         previous = np.empty_like(features)

@@ -44,10 +44,10 @@ log = logging.getLogger(__name__)
 
 
 class BCTrainer(Trainer):
-    """Learns one behaviour by the likelihood of an expert's actions.
+    """Learns one behaviour by maximising the likelihood of an expert's actions.
 
-    Continuous actions have the expert's form: a plain Gaussian's, or SAC's with `context.teacher_squashed`. With
-    memory, the trainer learns from sequences, each of which starts with an empty memory.
+    Continuous actions have the expert's form: plain Gaussian, or SAC's if `context.teacher_squashed`. With memory, the
+    trainer learns from sequences, each starting with an empty memory.
 
     Raises:
         StageError: if there are no actions to learn, or the network does not fit the observations.
@@ -58,7 +58,7 @@ class BCTrainer(Trainer):
     step = 0
     """Agent steps added so far."""
     version = 0
-    """Calls of `learn` so far."""
+    """Calls to `learn` so far."""
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
@@ -78,7 +78,7 @@ class BCTrainer(Trainer):
         self._examples = ExampleBuffer(design, context.teacher_squashed)
         self._held_out = ExampleBuffer(design, context.teacher_squashed)
         self._waiting = 0
-        """Rows added since the last update, held out or not."""
+        """The number of rows added since the last update, held out or not."""
         self._warned = False
 
     @property
@@ -87,13 +87,13 @@ class BCTrainer(Trainer):
         return self._hyperparameters.buffer_size
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories in: to learn from, or to evaluate on."""
+        """Copy trajectories into the training or the held-out buffer."""
         if not batch.num_rows:
             return
         h, trajectories = self._hyperparameters, batch.trajectories
         chosen = held_out(trajectories["agent_ids"], trajectories["episode_ids"], self.context.seed, h.held_out)
         to_evaluate, to_learn = batch.select(chosen), batch.select(~chosen)
-        # Both are checked before anything is kept.
+        # Both parts are checked before anything is stored.
         evaluated = self._held_out_intake.encode(to_evaluate, self.step)[0]
         learned = self._intake.encode(to_learn, self.step)[0]
         self._held_out.add(to_evaluate, evaluated)
@@ -108,10 +108,10 @@ class BCTrainer(Trainer):
 
     @flushed_denormals()
     def learn(self) -> int:
-        """Learn from the waiting examples, evaluate on the held-out ones; return the number of rows used up.
+        """Learn from the waiting examples, evaluate on the held-out ones, and return the number of rows consumed.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; then everything is as before.
+            NotFiniteError: if a loss or a weight became NaN or infinite; everything is then as it was before.
         """
         h, normalizer = self._hyperparameters, self._intake.normalizer
         learning_rate = self._learning_rate()
@@ -138,7 +138,7 @@ class BCTrainer(Trainer):
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, normaliser, counters, randomness, and the waiting and held-out rows."""
+        """Weights, optimizer, normaliser, counters, random state, and the waiting and held-out rows."""
         return {
             **self.warm_state(),
             "step": self.step,
@@ -155,7 +155,7 @@ class BCTrainer(Trainer):
         return Schedule(h.learning_rate_schedule, h.learning_rate, LEARNING_RATE_FLOOR, steps).at(self.step)
 
     def set_hyperparameter(self, name: str, value: float) -> None:
-        """Use another value from the next update on."""
+        """Set the value, with effect from the next update."""
         self._hyperparameters = self._hyperparameters.with_value(name, value)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -170,15 +170,15 @@ class BCTrainer(Trainer):
         self._waiting = int(state["waiting"])
 
     def parameter_counts(self) -> Mapping[str, int]:
-        """The actor."""
+        """The actor's parameter count."""
         return {"actor": self._actor.values.numel()}
 
     def warm_state(self) -> dict[str, Any]:
-        """Weights and normaliser."""
+        """The weights and the normaliser's state."""
         return {"weights": self._actor.state_dict(), "normalizer": self._intake.normalizer_state()}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from `warm_state()` of another run."""
+        """Start from another run's `warm_state()`."""
         with self.context.naming_behavior():
             self._intake.load_normalizer(state["normalizer"])
             self._actor.load(state["weights"])
@@ -194,7 +194,7 @@ class BCTrainer(Trainer):
         return self._intake.policy(self, self._actor.module.acting_views(self._actor.parameters), self._layout)
 
     def _warn(self) -> None:
-        """Warn once if no episode is held out although some should be, or if all are."""
+        """Warn once if episodes should be held out but none is, or if all are."""
         h = self._hyperparameters
         if self._warned or not h.held_out:
             return
@@ -214,7 +214,7 @@ class BCTrainer(Trainer):
             )
 
 
-# The choice of held-out episodes, which the trainer evaluates on and does not learn from.
+# The choice of held-out episodes: the trainer evaluates on them, but does not learn from them.
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2⁶⁴ / φ."""
@@ -223,18 +223,18 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def held_out(
     agent_ids: NDArray[np.int64], episode_ids: NDArray[np.int64], seed: int, share: float
 ) -> NDArray[np.bool_]:
-    """True for each of K trajectories that belongs to a held-out episode, the same on every visit of the episode.
+    """[K] whether each trajectory belongs to a held-out episode; the same each time an episode is repeated.
 
-    Successive episodes of an agent step round a circle by the golden ratio (Knuth, TAOCP 3, §6.4, "Fibonacci hashing"),
-    from a start that depends on agent and seed; a `share` of the circle is held out. Steps of that size spread evenly:
-    of 20 episodes in a row a share of a tenth holds out 1 to 3, whereas independent draws would hold out none in every
-    eighth case.
+    An agent's successive episodes step around a circle by the golden ratio (Knuth, TAOCP 3, §6.4, "Fibonacci hashing"),
+    starting at a point that depends on agent and seed; a `share` of the circle is held out. Steps of this size spread
+    evenly: a share of 0.1 holds out 1 to 3 of any 20 consecutive episodes, whereas independent draws would hold out
+    none in one case in eight.
 
     Args:
         agent_ids: [K]
         episode_ids: [K] ascending by about 1 from one episode of an agent to the next.
         seed: changes which episodes are held out.
-        share: from 0 to below 1.
+        share: the share to hold out, in [0, 1).
     """
     start = _mixed(agent_ids.astype(np.uint64) ^ _mixed(np.array(seed % 2**64, np.uint64)))
     place = start + episode_ids.astype(np.uint64) * _GOLDEN  # modulo 2⁶⁴
@@ -251,11 +251,11 @@ def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed
 
 
-# Maximum likelihood: gradient steps on an expert's steps, and a measure of a policy's predictions.
+# Maximum likelihood: gradient steps on an expert's data, and a measure of how well a policy predicts it.
 
 LOG_SIGMA_FLOOR = -5.0
-"""σ is at least e⁻⁵ (0.2 % of an action's range): for a noiseless expert σ would fall without end, and likelihoods
-rise, until one surprise made the loss infinite."""
+"""σ is at least e⁻⁵ (0.2 % of an action's range): for a noiseless expert σ would keep falling, and likelihoods rising,
+until one surprise made the loss infinite."""
 
 _ROWS = 4096
 """Rows per forward pass of an evaluation: bounds memory, and fits the processor's cache."""
@@ -263,18 +263,18 @@ _ROWS = 4096
 
 @dataclass(frozen=True, slots=True)
 class PredictionQuality:
-    """The quality of a policy's predictions of an expert's actions: means over steps."""
+    """How well a policy predicts an expert's actions: means over steps."""
 
     log_likelihood: float
-    """In nats, for a step's joint action as the policy draws it (densities of continuous actions)."""
+    """Log-likelihood of a step's joint action as the policy draws it, in nats; a density for continuous actions."""
     accuracy: float | None
-    """Share of the branches whose most likely choice is the expert's; None without branches."""
+    """Share of branches in which the most likely choice is the expert's; None without branches."""
     error: float | None
-    """Squared error of the mean continuous actions as the environment receives them; None without such actions."""
+    """Squared error of the mean continuous action as the environment receives it; None without continuous actions."""
 
 
 class MaximumLikelihood:
-    """Owns the optimizer of an actor.
+    """Trains an actor, and owns its optimizer.
 
     Args:
         design: the actor's design; not squashed.
@@ -289,7 +289,7 @@ class MaximumLikelihood:
         limits = torch.full((c,), ACTION_LIMIT)
         limits[list(design.spec.actions.unbounded)] = torch.inf
         self._limits = limits.to(actor.values.device)
-        """[C] bounds that actions are clipped to, and divided by if finite, for the environment."""
+        """[C] bounds for the environment: actions are clipped to them, and divided by those that are finite."""
 
     def learn(
         self,
@@ -300,7 +300,7 @@ class MaximumLikelihood:
         learning_rate: float,
         random: np.random.Generator,
     ) -> tuple[float, float]:
-        """Pass over the examples, in a new random order each time.
+        """Make passes over the examples, each in a new random order.
 
         Returns:
             The mean loss, nats per step, and the norm of the last gradient.
@@ -365,12 +365,12 @@ class MaximumLikelihood:
         self._adam.load_state_dict(self._actor.named_views, state)
 
     def _log_likelihood(self, batch: ImitationBatch) -> tuple[Tensor, Tensor]:
-        """Heads [B, H] and log-probabilities [B]."""
+        """Return head outputs [B, H] and log-probabilities [B]."""
         heads, _ = self._actor.module(batch.inputs)
         return heads, log_likelihood(heads, self._actor.module.log_sigma, batch, self._design)
 
     def _hits(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
-        """[B] share of the branches whose most likely choice is the expert's."""
+        """[B] share of branches in which the most likely choice is the expert's."""
         branches = split_logits(heads, batch, self._design)
         if not branches:
             return torch.zeros(len(heads), device=heads.device)

@@ -1,7 +1,7 @@
 """Behavioural cloning alongside a trainer's own learning: `behavioral_cloning` of a PPO or SAC behaviour.
 
-It has a separate optimizer for the trainer's actor, and fades out over `steps`. `headrace.stages.trainer.bc` is the
-trainer that only imitates; both learn from `Examples`.
+Cloning has a separate optimizer for the trainer's actor, and fades out over `steps`. `headrace.stages.trainer.bc` is
+the trainer that only imitates; both learn from `Examples`.
 """
 
 from __future__ import annotations
@@ -36,39 +36,39 @@ _USUAL_EPOCHS = 3
 
 @dataclass(frozen=True)
 class ClonedActor:
-    """The acting part of a trainer's network, which cloning changes.
+    """The acting part of a trainer's network, to be trained by cloning.
 
-    `values` may hold more than the actor (PPO's include the critic): parameters without influence on the loss have no
+    `values` may hold more than the actor (PPO's include the critic): parameters that do not affect the loss get no
     gradient, and Adam does not change them.
     """
 
     design: PolicyDesign
     forward: Callable[[Inputs], Tensor]
-    """Action heads [B, H] of B rows; with memory, of sequences from the memories in the inputs."""
+    """Computes action heads [B, H]; with memory, for sequences that start from the memories in the inputs."""
     values: Tensor
     """All parameters, concatenated; changed in place."""
     gradients: Tensor
-    """Their gradients, to which backward adds; cloning leaves them zero."""
+    """Gradients of `values`; backward adds to them, and cloning leaves them zero."""
     named_views: Callable[[Tensor], dict[str, Tensor]]
-    """Views into a vector as long as `values`, by parameter name."""
+    """Splits a vector as long as `values` into views by parameter name."""
 
     @classmethod
     def from_actor(cls, design: PolicyDesign, actor: FlatParameters[ActorNetwork]) -> ClonedActor:
-        """SAC's actor, which is a separate network."""
+        """Make one from SAC's actor, which is a separate network."""
         return cls(design, lambda inputs: actor.module(inputs)[0], actor.values, actor.gradients, actor.named_views)
 
 
 class BehavioralCloning:
-    """Teaches an actor an expert's demonstrations.
+    """Trains an actor to imitate an expert's demonstrations.
 
     Args:
         examples: the demonstrations.
-        actor: learns them.
+        actor: the actor to train.
         settings: sizes and schedule.
         learning_rate: the trainer's initial learning rate.
-        batch_size: the trainer's, the default if the settings have none.
-        intake: its normaliser normalises the actor's inputs.
-        random: shuffles; the trainer saves its state.
+        batch_size: the trainer's batch size, used if the settings have none.
+        intake: provides the normaliser for the actor's inputs.
+        random: shuffles the examples; the trainer saves its state.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class BehavioralCloning:
         kind = "linear" if settings.steps else "constant"
         rate = learning_rate * settings.strength
         self._learning_rate = Schedule(kind, rate, LEARNING_RATE_FLOOR, max(1, settings.steps))
-        # Counts sequences, some of whose rows may be padding; without memory a sequence is a step.
+        # Counts sequences, which may include padding; without memory a sequence is a single step.
         length = examples.rows.shape[1]
         bound = max(1, settings.samples_per_update // length) if settings.samples_per_update else len(examples)
         self._per_pass = min(bound, len(examples))
@@ -97,13 +97,13 @@ class BehavioralCloning:
         self._adam = Adam(actor.values, actor.gradients)
 
     def update(self, step: int) -> Mapping[str, float]:
-        """Make the passes over the demonstrations (or `samples_per_update` of them) of one update of the trainer.
+        """Make one trainer update's passes over the demonstrations (or over `samples_per_update` of them).
 
         Args:
             step: agent steps of the run, for the schedule.
 
         Returns:
-            The loss, by the name of its statistic; empty once cloning has faded out.
+            The loss, keyed by statistic name; empty once cloning has faded out.
 
         Raises:
             NotFiniteError: if a loss or a weight became NaN or infinite; then weights and optimizer are as before.
@@ -156,9 +156,9 @@ def make_cloning(
     intake: Intake,
     random: np.random.Generator,
 ) -> BehavioralCloning | None:
-    """Make the cloning of a behaviour's settings and load its demonstrations; None if it has none.
+    """Make the cloning that a behaviour's settings request, and load its demonstrations; None without cloning.
 
-    Arguments are those of `BehavioralCloning`, and the trainer's own.
+    Takes the arguments of `BehavioralCloning`, and the trainer's own.
 
     Raises:
         StageError: if the demonstrations can't be used; see `load_demonstrations`.
@@ -171,7 +171,7 @@ def make_cloning(
     return BehavioralCloning(examples, actor, settings, learning_rate, batch_size, intake, random)
 
 
-# Examples are an expert's steps as inputs of an update, from demonstrations or from a teacher's trajectories, with
+# Examples are an expert's steps as input to an update, from demonstrations or from a teacher's trajectories, with
 # actions as the learning policy would draw them. Without memory an example is a step; with memory it is a sequence of
 # steps that starts with an empty memory, as the expert's memories mean nothing to the learner.
 
@@ -183,14 +183,14 @@ class ImitationBatch(NamedTuple):
     continuous: Tensor
     """[B, C] the expert's continuous actions, as the policy would draw them."""
     choices: Tensor
-    """[B, branches] int64"""
+    """[B, branches] int64, the expert's choice in each branch."""
     penalties: Tensor | None
-    """[B, choices] for addition to logits: `MASK_PENALTY` where a choice was forbidden."""
+    """[B, choices] to be added to logits: `MASK_PENALTY` where a choice was forbidden."""
     weights: Tensor | None
-    """[B] 1, and 0 for padding; None without padding."""
+    """[B] 1 for real rows, 0 for padding; None without padding."""
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of values [B] over rows other than padding: a scalar."""
+        """The mean of values [B] over all rows except padding: a scalar."""
         if self.weights is None:
             return values.mean()
         return (values * self.weights).sum() / self.weights.sum()
@@ -198,16 +198,16 @@ class ImitationBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """N steps, in order, in consecutive runs; not normalised."""
+    """N unnormalised steps, stored in order as consecutive runs."""
 
     design: PolicyDesign
-    """The design of the policy that learns."""
+    """The learning policy's design."""
     observations: EncodedObservations
-    """[N, …]"""
+    """[N, …] the expert's observations."""
     continuous: NDArray[np.float32]
-    """[N, C] as the policy would draw them."""
+    """[N, C] continuous actions as the policy would draw them."""
     choices: NDArray[np.int64]
-    """[N, branches]"""
+    """[N, branches] the expert's choice in each branch."""
     masks: NDArray[np.bool_] | None
     """[N, choices] true = allowed."""
     previous: NDArray[np.float32] | None
@@ -234,18 +234,18 @@ class Examples:
         return cls(design, observations, continuous, choices, masks, previous if memory else None, rows, real)
 
     def __len__(self) -> int:
-        """S, the number of sequences, which are steps without memory."""
+        """S, the number of sequences; without memory, each is a single step."""
         return len(self.rows)
 
     @property
     def steps(self) -> int:
-        """N."""
+        """The number of steps, N."""
         return len(self.choices)
 
     def batch(
         self, which: NDArray[np.int64] | slice, normalizer: Normalizer | None, device: str | torch.device
     ) -> ImitationBatch:
-        """Some of the sequences, normalised, on a device."""
+        """The selected sequences, normalised, on a device."""
         rows, real = self.rows[which].reshape(-1), self.real[which].reshape(-1)
         vectors = self.observations.vectors[rows]
         others = tuple(other[rows] for other in self.observations.others)
@@ -269,7 +269,7 @@ class Examples:
 
 
 def examples_of(demonstrations: Demonstrations, design: PolicyDesign) -> Examples:
-    """Convert demonstrations for a policy of this design."""
+    """Convert demonstrations to examples for a policy of this design."""
     actions, previous = design.spec.actions, None
     if design.memory_size:
         previous = np.empty((len(demonstrations), design.previous_action_size), np.float32)
@@ -292,11 +292,11 @@ def sequences(lengths: Array, longest: int) -> tuple[NDArray[np.int64], NDArray[
 
     Args:
         lengths: [K] rows of each run, at least 1.
-        longest: L, rows of a sequence; the last one of a run may have fewer.
+        longest: L, the number of rows per sequence; the last sequence of a run may have fewer.
 
     Returns:
-        The rows [S, L] of each sequence, with the last row repeated in a shorter one, and [S, L] false for these
-        repetitions.
+        The row indices [S, L] of each sequence, with the last row repeated as padding, and a mask [S, L], false for
+        padding.
     """
     if longest == 1:
         rows = np.arange(int(lengths.sum()), dtype=np.int64)[:, None]
@@ -312,8 +312,8 @@ def sequences(lengths: Array, longest: int) -> tuple[NDArray[np.int64], NDArray[
     return np.minimum(rows, last[:, None]), real
 
 
-# The losses of imitation, from heads of `ActorNetwork`: means, log σ if the design is squashed, then the logits of each
-# branch.
+# Imitation losses, computed from the head outputs of `ActorNetwork`: means, log σ if the design is squashed, then the
+# logits of each branch.
 
 
 def cloning_loss(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> Tensor:
@@ -321,13 +321,13 @@ def cloning_loss(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> 
 
     The squared error is averaged over dimensions, the cross-entropy over branches; the two are added.
 
-    ML-Agents uses the squared error of a sampled action. In expectation that is the mean's error plus σ², so it also
-    pulls σ towards 0, without end if cloning does not fade out: that ends exploration, and works against trainers that
-    learn σ with an entropy bonus. The mean's error has the same gradient for the means, without sampling noise, and
-    leaves σ to the trainer.
+    ML-Agents uses the squared error of a sampled action. In expectation this equals the mean's error plus σ², so it
+    also pulls σ towards 0, indefinitely if cloning does not fade out: this ends exploration, and works against trainers
+    that learn σ with an entropy bonus. The mean's error has the same gradient for the means, without sampling noise,
+    and leaves σ to the trainer.
 
     Args:
-        heads: [B, H] of the batch's inputs.
+        heads: [B, H] head outputs for the batch's inputs.
         batch: the expert's steps.
         design: the design of the policy with these heads.
     """
@@ -344,11 +344,11 @@ def cloning_loss(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> 
 
 
 def log_likelihood(heads: Tensor, log_sigma: Tensor | None, batch: ImitationBatch, design: PolicyDesign) -> Tensor:
-    """Log-probability [B] that a policy with a plain Gaussian acts as the expert did, over all actions jointly.
+    """Log-probability [B] of the expert's joint action under a policy with a plain Gaussian.
 
     Args:
-        heads: [B, H] of the batch's inputs.
-        log_sigma: [C] for the continuous actions; None without any.
+        heads: [B, H] head outputs for the batch's inputs.
+        log_sigma: [C] log σ of the continuous actions; None without any.
         batch: the expert's steps.
         design: the design of the policy with these heads; not squashed.
     """

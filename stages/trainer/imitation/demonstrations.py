@@ -1,4 +1,4 @@
-"""Demonstrations: an expert's recorded steps, in one form for all file formats."""
+"""Demonstrations: an expert's recorded steps, in the same form for all file formats."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Demonstrations:
     continuous: NDArray[np.float32]
     """[N, C] actions as the environment received them: in [-1, 1] where bounded."""
     choices: NDArray[np.int64]
-    """[N, branches]"""
+    """[N, branches] the chosen index in each branch."""
     rewards: NDArray[np.float32]
-    """[N]"""
+    """[N] the reward of each step."""
     lengths: NDArray[np.int64]
-    """[K] rows of each trajectory."""
+    """[K] the number of rows of each trajectory."""
     terminated: NDArray[np.bool_]
     """[K] true if the trajectory ended by the task's own rules."""
     starts_episode: NDArray[np.bool_]
@@ -46,7 +46,7 @@ class Demonstrations:
 
     @property
     def episode_lengths(self) -> NDArray[np.int64]:
-        """[E] rows of each episode, if known: of all trajectories that continue each other."""
+        """[E] the number of rows of each episode, over all trajectories that are known to continue each other."""
         return np.add.reduceat(self.lengths, np.flatnonzero(self.starts_episode))
 
     @property
@@ -57,7 +57,7 @@ class Demonstrations:
 
 
 def joined(parts: Sequence[Demonstrations]) -> Demonstrations:
-    """Join demonstrations of one spec, in their order."""
+    """Concatenate demonstrations of the same spec, in order."""
     if len(parts) == 1:
         return parts[0]
     masks = None
@@ -90,7 +90,7 @@ def _stacked(parts: Sequence[EncodedObservations]) -> EncodedObservations:
 log = logging.getLogger(__name__)
 
 _ROUNDING = 1e-4
-"""How far an action may exceed -1 or 1: formats with fewer digits and scaled bounds round."""
+"""How far an action may exceed -1 or 1: formats with fewer digits, and scaling by bounds, round."""
 
 
 def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
@@ -99,7 +99,7 @@ def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
     `file` is the demonstrations' name in messages.
 
     Raises:
-        StageError: naming the observation or action that differs, what was expected and what was found.
+        StageError: naming the observation or action that differs, the expected value and the one found.
     """
     difference = _difference(found, expected)
     if difference is not None:
@@ -134,8 +134,8 @@ def checked(demonstrations: Demonstrations, file: str) -> Demonstrations:
 
 
 def within_bounds(continuous: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
-    """Return recorded actions clipped to [-1, 1], with a warning if one is outside; `path` is the file's path."""
-    beyond = np.abs(continuous) > 1.0  # false for NaN, which is found later
+    """Return recorded actions clipped to [-1, 1], and log a warning if any is outside; `path` is the file's path."""
+    beyond = np.abs(continuous) > 1.0  # false for NaN, which is detected later
     if not beyond.any():
         return continuous
     log.warning(
@@ -159,7 +159,7 @@ def _difference(found: BehaviorSpec, expected: BehaviorSpec) -> str | None:
 
 def _form(spec: ObservationSpec) -> tuple[object, ...]:
     kind = OBSERVATION_KINDS[spec.kind]
-    # Flat ones become float32 whatever their dtype; images and sets scale bytes and floats differently.
+    # Flat observations become float32 whatever their dtype; images and sets scale bytes and floats differently.
     return spec.shape, None if kind.flat else np.dtype(spec.dtype).kind, kind.pixels and spec.channels_last
 
 

@@ -1,8 +1,8 @@
 """Demonstrations from recordings of the Godot RL Agents addon (`expert_demos.json`), in the mode *Record Expert Demos*.
 
-A file is a list of episodes, each a pair: the observations, only those under the key `obs`, and the actions, one fewer.
-An action is a flat list of numbers, key after key in the game's order, with one number for a discrete action. The file
-names neither keys nor spaces, so the game that learns from it must provide them.
+A file is a list of episodes, each a pair of observations (only those under the key `obs`) and actions (one fewer). An
+action is a flat list of numbers in the order of the game's keys, with one number for a discrete action. The file names
+neither keys nor spaces, so the game that learns from it must provide them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _RECORDED_KEY = "obs"
 
 
 def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
-    """Read the episodes of a file; None if it has no step.
+    """Read a file's episodes; return None if they have no steps.
 
-    The last observation of an episode is left out: the addon takes it after the game has begun the next episode. Each
+    An episode's last observation is dropped: the addon records it after the game has begun the next episode. Each
     episode counts as terminated, since the addon does not write unfinished ones.
 
     Args:
@@ -36,8 +36,8 @@ def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> De
         spec: the spec of the behaviour that learns from it.
 
     Raises:
-        StageError: if the file is not a recording of Godot's addon, or the behaviour is not of a game made with Godot
-            that observes only `obs`.
+        StageError: if the file is not a recording of Godot's addon, or the behaviour is not from a Godot game that
+            observes only `obs`.
     """
     spec = _playable(path, behavior, spec)
     try:
@@ -71,13 +71,13 @@ def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> De
 
 
 def looks_recorded(path: Path) -> bool:
-    """Return True if a file begins as a recording does: a folder may hold other JSON files."""
+    """Return True if a file begins like a recording: the folder may contain other JSON files."""
     with path.open("rb") as file:
         return b"".join(file.read(64).split()).startswith((b"[[", b"[]"))
 
 
 def _playable(path: Path, behavior: str, spec: BehaviorSpec | None) -> BehaviorSpec:
-    """The spec, if it can split this file's numbers."""
+    """Return the spec, after checking that it can split this file's numbers."""
     if spec is None or spec.spaces is None or GODOT not in spec.spaces:
         raise StageError(
             f"{path}: recordings of Godot's addon do not describe their spaces, so only a run of the game can use this "
@@ -95,7 +95,7 @@ def _playable(path: Path, behavior: str, spec: BehaviorSpec | None) -> BehaviorS
 def _joined(
     path: Path, episodes: Sequence[Any], observed: int, acted: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], list[int]]:
-    """All steps' observations [N, observed] and actions [N, acted], and the episodes' lengths."""
+    """Return the observations [N, observed] and actions [N, acted] of all steps, and the episode lengths."""
     columns: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = ([], [])
     lengths = []
     for number, episode in enumerate(episodes, start=1):
@@ -119,7 +119,7 @@ def _joined(
 
 
 def _rows(where: str, what: str, rows: list[Any], size: int) -> NDArray[np.float32]:
-    """Rows of numbers as [T, size]; anything but a number becomes NaN, which a later check reports."""
+    """Convert rows of numbers to an array [T, size]; anything but a number becomes NaN, which a later check reports."""
     for step, row in enumerate(rows, start=1):
         if not isinstance(row, list) or len(row) != size:
             found = f"{len(row)} numbers" if isinstance(row, list) else repr(row)

@@ -22,20 +22,20 @@ from headrace.surroundings import absolute
 log = logging.getLogger(__name__)
 
 Reader = Callable[[Path, str, BehaviorSpec | None], Demonstrations | None]
-"""Reads the steps of the behaviour of that name in a file, with the spec they were recorded with; None if none.
+"""Reads the steps of the named behaviour from a file, with the spec that they were recorded with; None if none.
 
-Formats without a spec use the learner's spec, which is None without an environment.
+Formats that store no spec use the learner's, passed as the last argument (None without an environment).
 
 The caller checks spec and numbers. Raises StageError (or StreamError) if the file is broken, or of another format."""
 
 
 def read_recording(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
-    """Read a Headrace recording, which holds its spec."""
+    """Read a Headrace recording, which contains its spec."""
     return read_stream(path, behavior)
 
 
 def read_demo_file(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
-    """Read a Unity demo file, which holds its spec."""
+    """Read a Unity demo file, which contains its spec."""
     from headrace.stages.trainer.imitation.unity_demos import (
         read_unity_demo,  # here, as few learners need Unity's formats
     )
@@ -44,23 +44,23 @@ def read_demo_file(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demo
 
 
 READERS: dict[str, Reader] = {".demo": read_demo_file, ".stream": read_recording, ".json": read_godot_demos}
-"""Readers by suffix."""
+"""Readers by file suffix."""
 
 WITHOUT_SPEC = frozenset({".json"})
-"""Suffixes of files without the spaces of observations and actions: the environment must provide them."""
+"""Suffixes of files that don't store observation and action spaces: the environment must provide them."""
 
 
 def load_demonstrations(path: str, spec: BehaviorSpec, folder: Path | None = None) -> Demonstrations:
-    """Load all demonstrations of a `demo_path`, in the order of the files' names.
+    """Load all demonstrations of a `demo_path`, in the order of file names.
 
     Args:
-        path: a file, a folder (for all readable files in it) or a pattern; a relative path starts in `folder`, or else
-            in the working directory; or `minari:<data set id>`.
-        spec: the spec of the behaviour that learns from it.
+        path: a file, a folder (for all readable files in it), a pattern, or `minari:<data set id>`; a relative path is
+            looked up in `folder`, then in the working directory.
+        spec: the learning behaviour's spec.
         folder: the YAML's folder.
 
     Raises:
-        StageError: if there is no such file, it can't be read, it is empty, observations or actions are not the
+        StageError: if no file exists, a file can't be read or is empty, observations or actions differ from the
             behaviour's, a number is NaN or infinite, or an action is out of bounds.
         StreamError: if a stream is not a stream file.
     """
@@ -68,7 +68,7 @@ def load_demonstrations(path: str, spec: BehaviorSpec, folder: Path | None = Non
 
 
 def load_recorded(path: str, behavior: str, folder: Path | None = None) -> Demonstrations:
-    """Load demonstrations without an environment: the spec is the recorded one, under the behaviour's name.
+    """Load demonstrations without an environment, using the recorded spec under the behaviour's name.
 
     Raises:
         StageError: as `load_demonstrations`, and if two files differ in observations or actions.
@@ -88,7 +88,7 @@ def check_there(path: str, behavior: str, folder: Path | None = None) -> None:
 
 
 def needs_spec(path: str, behavior: str, folder: Path | None = None) -> bool:
-    """Return True if only the environment knows the spaces of a `demo_path`'s files.
+    """Return True if the files of a `demo_path` don't store spaces, so that only the environment knows them.
 
     Raises:
         StageError: as `check_there`.
@@ -121,7 +121,7 @@ def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | No
 def _read(
     path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | None
 ) -> Iterator[tuple[str, Demonstrations | None]]:
-    """Each file's name for messages, and its content."""
+    """Yield each file's name for messages, and its content."""
     if path.startswith(PREFIX):
         yield path, read_minari(path.removeprefix(PREFIX), behavior)
         return

@@ -1,7 +1,7 @@
 """Demonstrations from Minari data sets (https://minari.farama.org): Gymnasium's own format for recorded episodes.
 
-Supported are data sets with vectors for observations (Box of one axis, or none), and Box, Discrete or MultiDiscrete
-actions. They must be on this machine.
+Supported data sets have vector observations (a Box with at most one axis) and Box, Discrete or MultiDiscrete actions.
+They must already be on this machine.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ PREFIX = "minari:"
 """The prefix of a `demo_path` that names a data set."""
 
 _AS_GOOD_AS_INFINITE = 1e30
-"""Bounds as large as float32's largest number mean "none", as for an environment's actions."""
+"""Bounds as large as float32's largest number count as unbounded, as for an environment's actions."""
 
 
 def read_minari(dataset_id: str, behavior: str) -> Demonstrations:
     """Read the episodes of a data set, under a behaviour's name.
 
     Raises:
-        StageError: if minari, or a package that it reads files with, is not installed, the data set is not on this
-            machine, it is empty, or its spaces are not supported.
+        StageError: if minari, or a package that it reads files with, is not installed; if the data set is not on this
+            machine or is empty; or if its spaces are not supported.
     """
     where = f"behaviors.{behavior}: demo_path '{PREFIX}{dataset_id}'"
     try:
@@ -60,7 +60,7 @@ def demonstrations_of(
     Args:
         observation_space: the space of a step's observation.
         action_space: the space of a step's action.
-        episodes: as from `MinariDataset.iterate_episodes`.
+        episodes: as returned by `MinariDataset.iterate_episodes`.
         behavior: the behaviour's name.
         where: the key in the YAML, for messages.
 
@@ -97,7 +97,7 @@ def demonstrations_of(
 
 
 def _decided(space: Space[Any], drawn: Array, where: str) -> tuple[ActionSpec, NDArray[np.float32], NDArray[np.int64]]:
-    """Convert the actions of N steps: their spec, continuous actions [N, C], choices [N, branches]."""
+    """Convert the actions of N steps; return their spec, continuous actions [N, C] and choices [N, branches]."""
     from gymnasium import spaces
 
     n = len(drawn)
@@ -115,7 +115,7 @@ def _decided(space: Space[Any], drawn: Array, where: str) -> tuple[ActionSpec, N
 
 
 def _unscaled(space: Any, drawn: Array) -> tuple[ActionSpec, NDArray[np.float32]]:
-    """From [low, high] to [-1, 1] in each bounded dimension, as environments scale it the other way."""
+    """Scale each bounded dimension from [low, high] to [-1, 1], the inverse of what environments do."""
     low, high = np.ravel(space.low).astype(np.float64), np.ravel(space.high).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         bounded = np.ravel(space.bounded_below & space.bounded_above) & (high - low < _AS_GOOD_AS_INFINITE)

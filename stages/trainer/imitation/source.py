@@ -21,14 +21,14 @@ from headrace.stages.trainer.imitation.loading import load_demonstrations, load_
 
 # The source replaces an actor, so imitation needs no separate path to the trainer (docs/decisions/043).
 class DemonstrationSource(Source[Message]):
-    """Yields demonstrated episodes over and over, until it is stopped; behaviours alternate.
+    """Yields demonstrated episodes repeatedly until stopped, alternating between behaviours.
 
     Args:
         paths: `demo_path` by behaviour name.
         rows_per_batch: the largest number of steps of a batch.
         folder: the YAML's folder, where relative paths start.
-        seen: by behaviour name, the number of steps that a resumed trainer has received before. The source therefore
-            has no state to save.
+        seen: by behaviour name, the number of steps that a resumed trainer has already received, so the source has no
+            state to save.
 
     Attributes:
         specs: by behaviour name, the spec that the environment announces, for demonstrations without one; set before
@@ -51,7 +51,7 @@ class DemonstrationSource(Source[Message]):
         self._seed = 0
         self._stopping = False
         self.behavior_specs: dict[str, BehaviorSpec] = {}
-        """By behaviour id; known after `start`."""
+        """Specs by behaviour id; known after `start`."""
 
     def start(self, context: StageContext) -> None:
         """Read all demonstrations.
@@ -81,10 +81,10 @@ class DemonstrationSource(Source[Message]):
                 if self._stopping:
                     return
                 yield next(feed)
-                await asyncio.sleep(0)  # making batches never waits: other stages of this host run here
+                await asyncio.sleep(0)  # making batches never awaits: this lets the host's other stages run
 
     def request_stop(self) -> None:
-        """End after the current batch."""
+        """Stop after the current batch."""
         self._stopping = True
 
 
@@ -93,15 +93,15 @@ def demonstration_batches(
 ) -> Iterator[TrajectoryBatch]:
     """Make an endless series of batches: all episodes repeatedly, each round in a new random order.
 
-    An episode has the same id each time, by which a trainer may hold it out. Only episodes longer than a batch are cut;
+    An episode keeps its id in every round, so a trainer can hold it out. Only episodes longer than a batch are cut;
     others share batches. Actions are those of a plain Gaussian policy (`squashed=False`).
 
-    A round's order depends only on the seed and the round's number, so a feed can be resumed at any batch.
+    A round's order depends only on the seed and the round's number, so the series can be resumed at any batch.
 
     Args:
         demonstrations: the episodes.
         rows_per_batch: the largest number of steps of a batch.
-        seed: the seed of the orders.
+        seed: the seed for the random orders.
         seen: the number of steps, in whole batches, to skip at the beginning.
 
     Raises:
@@ -124,7 +124,7 @@ def demonstration_batches(
 def _packed(
     order: NDArray[np.int64], lengths: NDArray[np.int64], rows_per_batch: int
 ) -> Iterator[list[tuple[int, int, int]]]:
-    """Lists of (episode, from, to) with at most `rows_per_batch` rows each."""
+    """Yield lists of (episode, from, to), each with at most `rows_per_batch` rows in total."""
     gathered: list[tuple[int, int, int]] = []
     rows = 0
     for episode in order.tolist():
@@ -145,7 +145,7 @@ class _Feeder:
         self._demonstrations = demonstrations
         self._made = 0
         self._lengths, self._starts = demonstrations.episode_lengths, demonstrations.episode_starts
-        # The last trajectory of each episode, whose trajectories continue each other.
+        # The last trajectory of each episode; an episode's trajectories continue each other.
         self._last = np.append(np.flatnonzero(demonstrations.starts_episode)[1:], len(demonstrations.lengths)) - 1
         self._actions: dict[str, Array] = {}
         if spec.actions.continuous_size:
@@ -188,7 +188,7 @@ class _Feeder:
     def _trajectory_columns(
         self, episodes: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]
     ) -> dict[str, Array]:
-        """Columns [K] as the agent processor gives them, as if one agent had played all episodes."""
+        """Columns [K] like the agent processor's, as if one agent had played all episodes."""
         k, ends = len(episodes), stops == self._lengths[episodes]
         last, before = self._last[episodes], self._starts[episodes] + starts - 1
         after = self._starts[episodes] + np.where(ends, 0, stops)
@@ -206,7 +206,7 @@ class _Feeder:
             "learning": np.ones(k, np.bool_),
             "opponent": np.full(k, -1, np.int32),
             "numbers": np.arange(self._made, self._made + k, dtype=np.int64),
-            "credits": np.zeros(k, np.int32),  # no flow control feeds them
+            "credits": np.zeros(k, np.int32),  # not subject to flow control
         }
         for index, (final, observed) in enumerate(zip(self._finals, self._observations, strict=True)):
             going_on = ~ends.reshape(-1, *[1] * (final.ndim - 1))

@@ -1,7 +1,7 @@
 """Demonstrations from Headrace's recordings: the policy that acted in a recorded run is the expert.
 
-Recordings of either edge can be read. A trajectory may be a piece of an episode: pieces are joined in order, for each
-agent and episode.
+Recordings of either edge can be read. A trajectory may be only a piece of an episode; the pieces for each agent and
+episode are joined in order.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ log = logging.getLogger(__name__)
 
 _TRAINER_EDGE = "trainer"
 _KEYS = ("lengths", "agent_ids", "episode_ids", "terminated", "truncated", "learning")
-"""Columns of trajectories that identify the pieces of an episode."""
+"""Trajectory columns that identify the pieces of an episode."""
 
 
 def read_stream(path: Path, behavior: str) -> Demonstrations | None:
-    """Read the steps of a behaviour, or of the stream's only one, by the policy that learned; None if there are none.
+    """Read a behaviour's steps (or those of the stream's only behaviour) by the learning policy; None if none.
 
     Raises:
         StreamError: if the file is not a stream.
-        StageError: if it holds several behaviours and none of this name, or a message lacks a column.
+        StageError: if it has several behaviours but none with this name, or a message lacks a column.
     """
     reader = StreamReader(path)
     spec = _choose(reader.header, behavior, path)
@@ -62,10 +62,10 @@ def read_stream(path: Path, behavior: str) -> Demonstrations | None:
 
 
 def without_doubles(files: Sequence[Path]) -> list[Path]:
-    """Return the files without those whose content another file has as well.
+    """Return the files, leaving out those that duplicate another file's content.
 
-    A run may be recorded at both of its edges, a student's inlet receives the same as its teacher's, and human play
-    is recorded as a stream and a `.demo` of the same name.
+    A run may be recorded at both edges, a student's input is the same as its teacher's, and human play is recorded both
+    as a stream and as a `.demo` with the same name.
 
     Raises:
         StreamError: if a stream is not a stream file.
@@ -125,7 +125,7 @@ def _check_columns(batch: TrajectoryBatch, spec: BehaviorSpec, path: Path) -> No
 
 
 def _kind(dtype: str) -> str:
-    """Return the kind of a dtype that a file names; empty if there is no such dtype."""
+    """Return the kind of the dtype with this name; empty if there is no dtype of that name."""
     try:
         return np.dtype(dtype).kind
     except TypeError:
@@ -133,10 +133,10 @@ def _kind(dtype: str) -> str:
 
 
 def _squashed(header: StreamHeader, behavior: str) -> bool:
-    """True if the recorded policy was squashed, like SAC's; trajectories have the policy's own actions."""
+    """True if the recorded policy was squashed, like SAC's; trajectories have the actions as it drew them."""
     if header.squashed is not None:
         return behavior in header.squashed
-    expert = _teacher(header.config, behavior) or behavior  # a student receives its teacher's
+    expert = _teacher(header.config, behavior) or behavior  # a student receives its teacher's trajectories
     return declared_kind(_settings(header.config, expert).get("trainer_type")).squashed
 
 
@@ -164,7 +164,7 @@ def _demonstrations(batches: Sequence[TrajectoryBatch], spec: BehaviorSpec, squa
     rows = {name: column[where] for name, column in _joined([batch.rows for batch in batches]).items()}
     ends = {name: column[order] for name, column in trajectories.items()}
     finals = layout.encode_columns(ends, "next_obs_")
-    finals.vectors[ends["terminated"]] = 0.0  # not used, and simulators that blew up give NaN there
+    finals.vectors[ends["terminated"]] = 0.0  # not used; diverged simulators return NaN there
     drawn = rows.get("continuous_actions", np.empty((len(where), 0), np.float32))
     return Demonstrations(
         spec,
@@ -181,7 +181,7 @@ def _demonstrations(batches: Sequence[TrajectoryBatch], spec: BehaviorSpec, squa
 
 
 def _joined(tables: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Columns of several batches, concatenated; only the columns that all of them have."""
+    """Concatenate the columns that all of these batches have."""
     names = set(tables[0]).intersection(*tables[1:])
     return {name: np.concatenate([table[name] for table in tables]) for name in sorted(names)}
 
@@ -190,8 +190,8 @@ def _in_order(trajectories: Mapping[str, Array]) -> tuple[NDArray[np.int64], NDA
     """Order trajectories by agent and episode, and each episode's by time of recording.
 
     Returns:
-        [K] indices of the trajectories by the policy that learned; and true for those that begin an episode, or follow
-        a trajectory by another policy.
+        [K] indices of the learning policy's trajectories, and [K] true for those that begin an episode or follow a
+        trajectory by another policy.
     """
     keys = [trajectories[name] for name in ("sources", "agent_ids", "episode_ids")]
     order = np.lexsort(keys[::-1])  # stable: pieces of an episode stay in the order of recording
@@ -204,7 +204,7 @@ def _in_order(trajectories: Mapping[str, Array]) -> tuple[NDArray[np.int64], NDA
 
 
 def _rows_of(lengths: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The rows of concatenated trajectories, in this order of trajectories."""
+    """Row indices of concatenated trajectories, with the trajectories in this order."""
     chosen = lengths[order]
     firsts = (np.cumsum(lengths) - lengths)[order]
     before = np.cumsum(chosen) - chosen

@@ -1,6 +1,6 @@
-"""Demonstrations read from, and written to, Unity's recordings (`.demo`).
+"""Reads demonstrations from Unity's recordings (`.demo`), and writes them.
 
-A file holds a single behaviour, of any name. Steps of several agents alternate in it, with the agents' ids.
+A file contains a single behaviour, with any name. Steps of several agents may be interleaved; each has its agent's id.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 
 def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
-    """Read the steps of a file, whatever its behaviour's name; None if it has no steps.
+    """Read a file's steps, whatever its behaviour's name; None if there are none.
 
-    A step is a pair other than the last of its episode, with the reward of the agent's next pair. If no ending was
-    recorded, an agent's very last pair only completes the one before.
+    Each pair except an episode's last becomes a step, with the reward from the agent's next pair. If no ending was
+    recorded, an agent's very last pair only completes the previous one.
 
     Raises:
         StageError: if the file is not a demonstration, or can't be decoded.
@@ -65,14 +65,14 @@ def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
 
 
 def write_unity_demo(path: Path, demonstrations: Demonstrations, name: str) -> None:
-    """Write demonstrations to a new file; `read_unity_demo` gives the same steps back.
+    """Write demonstrations to a new file; `read_unity_demo` returns the same steps.
 
-    Pieces of an episode become one. An episode that did not terminate is marked as interrupted, whether a time limit
-    or the end of the recording cut it.
+    Pieces of an episode are merged. An episode that did not terminate is marked as interrupted, whether it was cut by a
+    time limit or by the end of the recording.
 
     Raises:
-        StageError: if there are continuous actions without bounds, which the format can't describe, or if the file
-            exists already or can't be written.
+        StageError: if there are unbounded continuous actions, which the format can't describe, or if the file already
+            exists or can't be written.
     """
     spec = demonstrations.spec
     if spec.actions.unbounded:
@@ -112,7 +112,7 @@ def as_observed(demonstrations: Demonstrations, spec: BehaviorSpec, file: str) -
 
 
 def _pieces(agent_ids: NDArray[np.int32], ended: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First and last pair of each episode that has a step, for pairs sorted by agent and time of recording."""
+    """The first and last pair of each episode that has a step; pairs are sorted by agent and time of recording."""
     last = ended.copy()
     last[:-1] |= agent_ids[1:] != agent_ids[:-1]
     last[-1] = True
@@ -139,7 +139,7 @@ def _image(values: Array, theirs: ObservationSpec, ours: ObservationSpec, what: 
 
 
 def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
-    """Each episode's steps, and a pair that ends it."""
+    """Convert to pairs: each episode's steps, followed by a pair that ends it."""
     spec, lengths = demonstrations.spec, demonstrations.episode_lengths
     last = np.append(np.flatnonzero(demonstrations.starts_episode)[1:], len(demonstrations.lengths)) - 1
     ends = np.cumsum(lengths + 1) - 1
@@ -151,7 +151,7 @@ def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
     acts = np.flatnonzero(~ended)
 
     def spread(values: Array, default: float = 0) -> Array:
-        """Rows of steps, and `default` in the pairs that end episodes."""
+        """Values in the rows of steps, and `default` in the pairs that end episodes."""
         found = np.full((pairs, *values.shape[1:]), default, values.dtype)
         found[acts] = values
         return found
@@ -184,7 +184,7 @@ def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
 
 
 def _by_observation(demonstrations: Demonstrations) -> Iterator[tuple[Array, Array]]:
-    """[N, *shape] and [K, *shape] of each observation, images with their channels first."""
+    """Yield [N, *shape] and [K, *shape] for each observation, with images converted to channels first."""
     layout = ObservationLayout(demonstrations.spec)
     both = (layout.decode(each) for each in (demonstrations.observations, demonstrations.final_observations))
     for spec, *pair in zip(demonstrations.spec.observations, *both, strict=True):

@@ -1,17 +1,20 @@
-"""The actor–learner's rows as network and losses take them, and the gradients of the losses, by autograd or by hand.
+"""The actor–learner's rows as input to the network and the losses, and the loss gradients, by autograd or by hand.
 
-Axis letters: N rows, of which those from F on are replayed; K trajectories; C continuous actions, H heads, S signals.
-By hand: with the advantages w and targets G of V-trace, which are constants, m and v' what was recorded of replayed
-rows, and the weights c of the losses, which here include the division by their rows, the loss is
+Axis letters: N rows, the first F fresh and the others replayed; K trajectories; C continuous actions, H heads, S
+signals.
+
+By hand: let w and G be V-trace's advantages and targets (constants), m and v' the heads and values recorded for
+replayed rows, and c the loss weights, here divided by the number of rows. The loss is
 
     L = -c₀ Σ w·log π + c₁ Σ (v - G)²/2 - c₂·N·entropy + c₃ Σ_replayed KL(m ‖ π) + c₄ Σ_replayed (v - v')²
 
-so that g = ∂L/∂log π = -c₀·w and ∂L/∂v = c₁·(v - G) + 2·c₄·(v - v'). The entropy is that of the joint distribution: of
-the Gaussian the sum over dimensions. Of the divergence, with means μ and m, log-spreads log σ and s, logits l and q,
+so that g = ∂L/∂log π = -c₀·w and ∂L/∂v = c₁·(v - G) + 2·c₄·(v - v'). The entropy is that of the joint distribution; for
+the Gaussian, the sum over dimensions. For the divergence, with means μ and m, log standard deviations log σ and s, and
+logits l and q,
 
     ∂KL/∂μ = (μ - m)/σ²     ∂KL/∂log σ = 1 - (e^(2s) + (m - μ)²)/σ²     ∂KL/∂l = softmax l - softmax q.
 
-Observations after a trajectory's last row have values, but no part in the loss: their gradients are zero.
+Observations after a trajectory's last row have values, but don't contribute to the loss: their gradients are zero.
 """
 
 from __future__ import annotations
@@ -36,18 +39,18 @@ from headrace.stages.trainer.protocol import Part, Replicas
 
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
-# Unrolls are concatenated rows, the fresh ones first. Trajectories follow each other, none longer than an unroll.
-# Without memory the network computes the rows, followed by the observations after each trajectory, in one pass. With
+# Unrolls are concatenated rows, fresh ones first. Trajectories are consecutive, and none is longer than an unroll.
+# Without memory, the network evaluates the rows, followed by the observations after each trajectory, in one pass. With
 # memory a trajectory is a sequence: from the actor's memory at its start to the observation after its last row, padded
 # to the longest.
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The recorded data of the N - F replayed rows, from when they were made or first learned from."""
+    """Data of the N - F replayed rows, recorded when the rows were created or first learned from."""
 
     heads: Tensor | None
-    """[N - F, …] the action heads of the policy that acted, masks as penalties; None if none are cloned."""
+    """[N - F, …] the acting policy's action heads, with masks as penalties; None without policy cloning."""
     values: Tensor
     """[N - F, S] the critic's values."""
 
@@ -58,47 +61,47 @@ class Unrolls:
     """The rows of one update."""
 
     inputs: Inputs
-    """Rows and final observations."""
+    """The network's inputs: rows and final observations."""
     places: Tensor | None
     """[N + K] indices of the rows and of the final observations in the network's outputs; None if in order."""
     continuous: Tensor
     """[N, C] raw continuous actions."""
     choices: tuple[Tensor, ...]
-    """Per branch [N, 1] int64."""
+    """For each branch, the choices [N, 1] int64."""
     penalties: Tensor | None
-    """[N, H] added to heads: `MASK_PENALTY` for choices that were forbidden, else 0; None without masks."""
+    """[N, H] added to head outputs: `MASK_PENALTY` for choices that were forbidden, else 0; None without masks."""
     acted: NDArray[np.float32]
     """[N] log-probabilities of the joint actions under the policies that acted."""
     rewards: NDArray[np.float64]
-    """[N, S] scaled and clipped."""
+    """[N, S] rewards, scaled and clipped."""
     lengths: NDArray[np.int64]
-    """[K] rows of each trajectory."""
+    """[K] the number of rows of each trajectory."""
     valueless: NDArray[np.bool_]
     """[K, S] true where no reward can follow."""
     fresh: int
-    """F"""
+    """The number of fresh rows, F."""
     recorded: Recorded | None
-    """None if all rows are fresh."""
+    """Data of the replayed rows; None if all rows are fresh."""
     all_rows: int
-    """The number of rows of all replicas' parts."""
+    """The total number of rows over all replicas."""
     all_fresh: int
-    """The number of fresh rows among them."""
+    """The total number of fresh rows over all replicas."""
     here: Part
-    """The place of these rows among all of them."""
+    """The position of this replica's rows among those of all replicas."""
 
     def __len__(self) -> int:
         return len(self.acted)
 
 
 def pieces_of(lengths: NDArray[np.int64], replicas: Replicas) -> tuple[slice, Part]:
-    """A replica's part of K trajectories: their slice, and the place of their rows."""
+    """A replica's part of K trajectories: their slice, and the position of their rows."""
     part, ends = replicas.part(len(lengths)), np.cumsum(lengths)
     first = int(ends[part.rows.start - 1]) if part.rows.start else 0
     return part.rows, Part(slice(first, int(ends[part.rows.stop - 1])), part.weight)
 
 
 def joined_inputs(rows: InputRows, finals: InputRows) -> Inputs:
-    """N rows, followed by K final observations, without memory."""
+    """Network inputs without memory: N rows, followed by K final observations."""
     pairs = zip(rows.others, finals.others, strict=True)
     others = tuple(to_device(torch.cat(pair), rows.device) for pair in pairs)
     return Inputs(torch.cat([rows.vectors, finals.vectors]), others)
@@ -107,16 +110,16 @@ def joined_inputs(rows: InputRows, finals: InputRows) -> Inputs:
 def sequence_inputs(
     rows: InputRows, finals: InputRows, lengths: NDArray[np.int64], memories: Tensor
 ) -> tuple[Inputs, Tensor]:
-    """K sequences, each followed by its final observation, and the indices of rows and finals in the outputs.
+    """Network inputs of K sequences, each followed by its final observation, and where the outputs are.
 
     Args:
         rows: N rows, with previous actions.
         finals: K final observations, with previous actions.
         lengths: [K]
-        memories: [K, m] before the first row of each sequence.
+        memories: [K, m] the memory before each sequence's first row.
 
     Returns:
-        The inputs, and the places [N + K].
+        The inputs, and the indices [N + K] of rows and final observations in the outputs.
     """
     assert rows.previous_actions is not None, "a policy with memory takes in its last action"
     assert finals.previous_actions is not None, "as it does after the last row"
@@ -134,7 +137,7 @@ def sequence_inputs(
     return table.sequences(index, memories), to_device(torch.from_numpy(places), rows.device)
 
 
-# How far the learning policy is from the policies that acted, by the probability ratios of an update.
+# How far the learning policy is from the acting policies, measured by an update's probability ratios.
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +145,16 @@ class Limits:
     """The constants of V-trace."""
 
     rho_bar: float = 1.0
-    """ρ̄: a larger one moves the targets' fixed point towards the value of the learning policy."""
+    """ρ̄: a larger bound moves the targets' fixed point towards the learning policy's value."""
     c_bar: float = 1.0
-    """c̄: a smaller one passes on less of later rewards if policies differ, for less variance."""
+    """c̄: if the policies differ, a smaller bound propagates less of later rewards, which reduces variance."""
     lambd: float = 1.0
     """λ, the factor on each c."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """Statistics of the ratios π/μ of all rows, with π the learning policy and μ the one that acted."""
+    """Statistics of the ratios π/μ over all rows, where π is the learning policy and μ the acting one."""
 
     rho: float
     """Mean of ρ = min(ρ̄, π/μ), the weight of a row's own reward."""
@@ -165,7 +168,7 @@ class Ratios:
     greatest: float
 
     def named(self) -> dict[str, float]:
-        """The statistics, by name."""
+        """The values by statistic name."""
         return {
             "Policy/Importance Ratio": self.rho,
             "Policy/Clipped Ratios": self.clipped,
@@ -183,16 +186,16 @@ def ratios_of(
     replicas: Replicas,
     device: torch.device | str = "cpu",
 ) -> Ratios:
-    """Measure log(π/μ) [N].
+    """Compute the statistics from log(π/μ) [N].
 
     Args:
-        log_ratios: of this replica's rows.
+        log_ratios: log(π/μ) of this replica's rows.
         limits: ρ̄, c̄ and λ.
         means_of_all: turns means over these rows into means over the rows of all replicas.
-        replicas: hold the other rows.
+        replicas: the replicas with the other rows.
         device: the device on which replicas exchange numbers.
     """
-    with np.errstate(over="ignore"):  # an infinite ratio is a number that the statistics leave out with a warning
+    with np.errstate(over="ignore"):  # statistics drop infinite ratios with a warning
         beyond = np.expm1(log_ratios)
         ends = torch.tensor([1.0 + beyond.min(), 1.0 + beyond.max()], dtype=torch.float64, device=device)
     rho = np.exp(np.minimum(log_ratios, log(limits.rho_bar)))
@@ -208,10 +211,10 @@ def ratios_of(
 
 
 class ImpalaGradients(Protocol):
-    """Computes the gradients of `ImpalaUpdate`'s losses, in two passes, as V-trace needs the first one's results."""
+    """Computes the gradients of `ImpalaUpdate`'s losses in two passes, as V-trace needs the results of the first."""
 
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return heads [N, H] with the penalties of masks, values [N + K, S], log π [N] and the entropy."""
+        """Return head outputs [N, H] including mask penalties, values [N + K, S], log π [N] and the entropy."""
         ...
 
     def backward(
@@ -223,32 +226,32 @@ class ImpalaGradients(Protocol):
         share: float,
         total: Tensor,
     ) -> None:
-        """Set the gradients of `share` times the weighted losses of the last `forward`.
+        """Set the gradients of `share` times the weighted losses, for the rows of the last `forward`.
 
         Args:
             unrolls: as in `forward`.
             advantages: [N] weights of log π.
-            targets: [N, S] of the values.
-            weights: of the losses other than the total, divided by the number of their rows.
-            share: a factor.
+            targets: [N, S] the value targets.
+            weights: the weight of each loss except the total, divided by its number of rows.
+            share: a factor on the gradients.
             total: the sum of the weighted losses.
         """
         ...
 
 
 class ImpalaAutograd:
-    """By autograd, for any network.
+    """Computes the gradients of any network by autograd.
 
     Args:
         network: runs forward; its gradients are set.
-        branches: choices of each discrete action.
+        branches: the number of choices of each discrete action.
     """
 
     def __init__(self, network: ActorCriticNetwork, branches: Sequence[int]) -> None:
         self._network, self._branches = network, branches
 
     def outputs(self, unrolls: Unrolls) -> tuple[Tensor, Tensor]:
-        """Heads [N, H] with the penalties of masks, and values [N + K, S]."""
+        """Head outputs [N, H] including mask penalties, and values [N + K, S]."""
         heads, values = self._network(unrolls.inputs)
         n = len(unrolls)
         if unrolls.places is None:
@@ -264,12 +267,12 @@ class ImpalaAutograd:
         return heads, values, *log_probs_and_entropy(heads, self._network.log_sigma, *of_actions)
 
     def backward(self, unrolls: Unrolls, *of_losses: Any) -> None:
-        """See `ImpalaGradients`; the graph of the total holds everything else."""
+        """See `ImpalaGradients`; everything else is in the graph of `total`."""
         *_, share, total = of_losses
         self.descend(share, total)
 
     def descend(self, share: float, total: Tensor) -> None:
-        """Set the gradients of `share` times the total."""
+        """Set the gradients of `share * total`."""
         self._network.gradients.zero_()
         torch.autograd.backward(total if share == 1.0 else total * share)
 
@@ -282,14 +285,14 @@ def log_probs_and_entropy(
     branches: Sequence[int],
     squashed: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [R] of joint actions, and the mean over rows of the joint distribution's entropy: a scalar.
+    """Log-probabilities [R] of joint actions, and the joint distribution's entropy, a scalar averaged over rows.
 
     Args:
-        heads: [R, H] means, then the logits of each branch with the penalties of masks.
-        log_sigma: [C] of the Gaussian; None if it follows the means in the heads.
+        heads: [R, H] means, then the logits of each branch, including mask penalties.
+        log_sigma: [C] the Gaussian's log σ; None if it follows the means in `heads`.
         continuous: [R, C] raw actions.
-        choices: per branch [R, 1].
-        branches: choices of each.
+        choices: [R, 1] for each branch.
+        branches: the number of choices of each branch.
         squashed: whether continuous actions are the tanh of the Gaussian.
     """
     parts, entropies, logits = [], [], heads
@@ -305,12 +308,12 @@ def log_probs_and_entropy(
 
 
 class ImpalaByHand:
-    """The outputs of `ImpalaUpdate`'s network, and the gradients of its losses: its `gradients`.
+    """Computes the network's outputs and the loss gradients by hand, as the `gradients` of an `ImpalaUpdate`.
 
     Args:
         network: two perceptrons, or one with both heads, on the CPU.
         actions: the behaviour's actions.
-        rows: the usual number of rows of a batch.
+        rows: the usual batch size in rows.
     """
 
     def __init__(self, network: Perceptrons, actions: ActionSpec, rows: int) -> None:
@@ -319,16 +322,16 @@ class ImpalaByHand:
         self._continuous = actions.continuous_size
         self._branches = list(actions.discrete_branches)
         self._heads = np.empty((0, 0), np.float32)
-        """[H, N] with the penalties of masks."""
+        """[H, N] head outputs, including mask penalties."""
         self._log_sigma = self._of_log_sigma = None
         if "log_sigma" in network.parameters:
             self._log_sigma = network.parameters["log_sigma"].detach().numpy()
             self._of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
 
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return heads [N, H] with the penalties of masks, values [N + K, S], log π [N] and the entropy; no graph."""
+        """See `ImpalaGradients`; the results have no autograd graph."""
         network, n = self._perceptron, len(unrolls)
-        with np.errstate(all="ignore"):  # values that are not finite show in the losses
+        with np.errstate(all="ignore"):  # non-finite values show up in the losses
             network.forward(unrolls.inputs.vectors)
             self._heads = np.ascontiguousarray(network.heads[:, :n])
             if unrolls.penalties is not None:
@@ -354,14 +357,14 @@ class ImpalaByHand:
         share: float,
         total: Tensor,
     ) -> None:
-        """Write the gradients; see `ImpalaGradients`. Of the equations above, advantages are w and targets G."""
+        """Write the gradients; see `ImpalaGradients`. In the equations above, advantages are w and targets are G."""
         network, n, kind = self._perceptron, len(unrolls), self._heads.dtype
         policy, baseline, of_entropy, policy_cloning, value_cloning = (share * weight for weight in weights)
         of_heads, errors = np.empty_like(self._heads), network.values[:, :n] - targets.T
         with np.errstate(all="ignore"):
             of_log_probs = (-policy * advantages).astype(kind)[None]
             self._likelihood.backward(of_log_probs, -of_entropy * n, of_heads)
-            if self._of_log_sigma is not None:  # in `ActionLikelihood` it is the mean over dimensions
+            if self._of_log_sigma is not None:  # `ActionLikelihood` takes the mean over dimensions
                 self._of_log_sigma -= of_entropy * n * (1.0 - 1.0 / self._continuous)
             errors *= baseline
             if (recorded := unrolls.recorded) is not None:

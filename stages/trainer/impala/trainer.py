@@ -38,11 +38,11 @@ from headrace.stages.trainer.replay_store import LazyColumn, ReplayFileError, Re
 from headrace.stages.trainer.trajectories import Chains
 
 VALUES = "recorded_values"
-"""Column of rows: the critic's values when the row was first learned from."""
+"""Row column: the critic's values when the row was first learned from."""
 
 
 class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
-    """Learns one behaviour from unrolls by V-trace. A group's reward counts as each member's own.
+    """Learns one behaviour from unrolls by V-trace. A group's reward is added to each member's own.
 
     Raises:
         StageError: if the behaviour can't be trained: no actions, an observation that no encoder accepts, unusable
@@ -77,18 +77,18 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         return Outcome(rewards[:fresh], self._statistics(learned, unrolls, coefficients, pretraining))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`, with an empty replay: `load_bulk` fills it."""
+        """Continue from `state_dict()`, with an empty replay buffer, which `load_bulk` fills."""
         super().load_state_dict(state)
         if self._replay is not None:
             self._replay.clear()
 
     def save_bulk(self, folder: Path) -> None:
-        """Write the replay."""
+        """Write the replay buffer."""
         if self._replay is not None:
             write_replay(self._replay, self._replay_path(folder), self.step)
 
     def load_bulk(self, folder: Path) -> str | None:
-        """Read the replay; without it, replay starts once the memory has filled again."""
+        """Read the replay buffer; if it is missing, replay starts once the buffer has filled again."""
         if self._replay is None:
             return None
         try:
@@ -156,7 +156,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         return joined
 
     def _remember(self, values: NDArray[np.float64]) -> None:
-        """Add the fresh unrolls to the replay, with the critic's values [F, S]."""
+        """Add the fresh unrolls to the replay buffer, with the critic's values [F, S]."""
         if self._replay is None:
             return
         fresh = self._buffer
@@ -165,9 +165,9 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         self._replay.add(rows, {**fresh.trajectories.columns(), **before}, self._random)
 
     def _unrolls(self, batch: RolloutBuffer, rewards: NDArray[np.float64], fresh: int) -> Unrolls:
-        """The rows of a batch as the update takes them, from their rewards [N, S] and the number of fresh rows.
+        """Convert a batch with rewards [N, S] and this number of fresh rows to the update's input.
 
-        Each of several replicas takes a part of the trajectories.
+        With several replicas, each takes a part of the trajectories.
         """
         rows, trajectories, device = batch.rows, batch.trajectories, self.context.device
         pieces, here = pieces_of(trajectories["lengths"], self.context.replicas)
@@ -205,7 +205,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         )
 
     def _penalties(self, masks: Array) -> NDArray[np.float32]:
-        """[N, H] penalties for action heads, where masks [N, choices] forbid a choice."""
+        """[N, H] penalties to add to action heads where masks [N, choices] forbid a choice."""
         means = np.zeros((len(masks), self._spec.actions.continuous_size), np.float32)
         return np.concatenate([means, np.where(masks, np.float32(0), np.float32(MASK_PENALTY))], axis=1)
 
@@ -221,7 +221,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
     def _statistics(
         self, learned: Learned, unrolls: Unrolls, coefficients: Coefficients, pretraining: bool
     ) -> dict[str, float]:
-        """The statistics of an update, by name; `pretraining` if only the critic has learned."""
+        """An update's statistics by name; `pretraining` is true if only the critic has learned."""
         found = self._signals.value_statistics({"Value Estimate": learned.values}, learned.values, learned.targets)
         if learned.ratios is not None:
             found |= learned.ratios.named()
@@ -243,26 +243,26 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         return self._replay is not None or not loss.endswith("_cloning")
 
 
-# The replay: past unrolls, some of which are drawn alongside fresh ones. An unroll is T rows of consecutive
-# trajectories; no trajectory crosses its borders. Each trajectory has a slot for its data other than rows, and its last
-# row refers to the slot.
+# The replay buffer: past unrolls, some of which are drawn alongside fresh ones. An unroll is T rows of consecutive
+# trajectories; no trajectory crosses its boundaries. A trajectory's data other than rows is in a slot, to which its
+# last row refers.
 
 
 Index = NDArray[np.int64]
 _ENDED = "piece"
-"""Column of rows: the slot of the trajectory that ends with the row, -1 for all other rows."""
+"""Row column: the slot of the trajectory that ends with this row; -1 if none does."""
 
 
 class UnrollReplay:
     """Keeps at most `capacity` unrolls, and draws some of them uniformly.
 
     Args:
-        rows: columns of rows.
-        trajectories: columns of trajectories, without their lengths.
+        rows: row columns.
+        trajectories: trajectory columns, without lengths.
         unroll_length: T.
-        capacity: unrolls.
-        sampling: `fifo` keeps the newest ones; `reservoir` a uniform sample of all that were ever added (Vitter 1985,
-            "Random Sampling with a Reservoir", algorithm R).
+        capacity: the largest number of unrolls.
+        sampling: `fifo` keeps the newest unrolls; `reservoir` keeps a uniform sample of all unrolls ever added (Vitter
+            1985, "Random Sampling with a Reservoir", algorithm R).
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class UnrollReplay:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all unrolls."""
         self._added = 0
         self._count = 0
         self._slots.clear()
@@ -295,15 +295,15 @@ class UnrollReplay:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The keys of the YAML that determine the memory's shape."""
+        """The YAML keys that determine the buffer's shape, with their values."""
         return {"replay_capacity": self._capacity, "unroll_length": self._length}
 
     def add(self, rows: Columns, trajectories: Columns, random: np.random.Generator) -> None:
-        """Copy n unrolls into the memory.
+        """Copy n unrolls into the buffer.
 
         Args:
-            rows: [n * T] columns.
-            trajectories: columns, `lengths` among them.
+            rows: row columns [n * T].
+            trajectories: trajectory columns, including `lengths`.
             random: decides, for a reservoir, which unrolls are kept.
         """
         lengths = trajectories["lengths"].astype(np.int64)
@@ -328,7 +328,7 @@ class UnrollReplay:
             column.put(slots, trajectories[name][pieces])
 
     def draw(self, count: int, random: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Columns of the rows of `count` different unrolls, and of their trajectories; the memory must hold as many."""
+        """Row and trajectory columns of `count` different unrolls; the buffer must hold at least that many."""
         at = self._rows_of(random.choice(self._count, count, replace=False))
         ended = self._ended.take(at)
         last = np.flatnonzero(ended >= 0)
@@ -337,11 +337,11 @@ class UnrollReplay:
         return rows, {**trajectories, "lengths": np.diff(last, prepend=-1)}
 
     def facts(self) -> dict[str, Any]:
-        """All but the columns; see `headrace.stages.trainer.replay_store`."""
+        """Everything except the columns; see `headrace.stages.trainer.replay_store`."""
         return {**self.sizes, "added": self._added, "count": self._count, "touched": self._slots.touched}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
-        """All columns, and the number of their first rows in use."""
+        """All columns, each with the number of leading rows in use."""
         rows = self._count * self._length
         return [
             (self._ended, rows),
@@ -350,17 +350,17 @@ class UnrollReplay:
         ]
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        """Restore `facts()`; the caller then fills the columns, and calls `restored`."""
+        """Restore `facts()`; the caller must then fill the columns and call `restored`."""
         self.clear()
         self._added, self._count, self._slots.touched = (int(facts[name]) for name in ("added", "count", "touched"))
 
     def restored(self) -> None:
-        """Find the slots in use, after all columns are filled."""
+        """Find the slots in use, once all columns are filled."""
         ended = self._ended.take(np.arange(self._count * self._length)) if self._count else np.empty(0, np.int64)
         self._slots.restore(self._slots.touched, ended[ended >= 0])
 
     def _places(self, n: int, random: np.random.Generator) -> tuple[Index, Index]:
-        """Of n new unrolls, the ones that are kept, and their places [.], each place once."""
+        """Indices of the new unrolls (of n) that are kept, and their positions, without duplicates."""
         numbers = self._added + np.arange(n)
         self._added += n
         if self._sampling == "fifo":
@@ -369,7 +369,7 @@ class UnrollReplay:
             drawn = random.integers(0, numbers + 1)
             places = np.where(numbers < self._capacity, numbers, drawn)
         kept = np.flatnonzero(places < self._capacity)
-        # If two get one place, the later one stays.
+        # If two unrolls get the same position, the later one stays.
         _, first = np.unique(places[kept][::-1], return_index=True)
         kept = np.sort(kept[::-1][first])
         return kept, places[kept]

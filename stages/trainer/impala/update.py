@@ -1,7 +1,7 @@
 """IMPALA on one page: V-trace, the losses, and one gradient step on all unrolls of an update.
 
-Losses are summed over time and batch, as in the original, or averaged (`loss_reduction`); the cloning losses cover only
-replayed rows.
+Losses are summed over time and batch, as in the original, or averaged (`loss_reduction`); the cloning losses are
+computed on replayed rows only.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ LOSSES = ("policy_gradient", "baseline", "entropy", "policy_cloning", "value_clo
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The results of an update."""
+    """Results of an update."""
 
     losses: dict[str, float]
-    """By the names of `LOSSES`, as reduced."""
+    """The reduced losses, by the names in `LOSSES`."""
     grad_norm: float
-    """Norm of the whole gradient, before clipping."""
+    """The norm of the whole gradient, before clipping."""
     entropy: float
-    """Mean over rows of the joint distribution's entropy."""
+    """The joint distribution's entropy, averaged over rows."""
     ratios: Ratios | None
-    """None if only the critic has learned."""
+    """Statistics of the probability ratios; None if only the critic has learned."""
     values: NDArray[np.float64]
     """[N, S] the critic's values before the step."""
     targets: NDArray[np.float64]
-    """[N, S] V-trace's targets for the values."""
+    """[N, S] V-trace's value targets."""
 
 
 class ImpalaUpdate(NetworkUpdate):
-    """Owns a network with actor and critic, and its optimizer.
+    """Owns an actor-critic network and its optimizer.
 
     Args:
         network: the network to train.
-        spec: its actions.
-        hyperparameters: costs and limits.
-        gammas: [S] discount of each reward signal.
-        replicas: the replicas that make the same update, each from its part of the trajectories.
+        spec: the behaviour's actions.
+        hyperparameters: loss weights and limits.
+        gammas: [S] each reward signal's discount.
+        replicas: the replicas that make the same update, each on its part of the trajectories.
 
     Attributes:
         gradients: computes the gradients; autograd unless replaced, and always autograd for pre-training the critic.
@@ -86,7 +86,7 @@ class ImpalaUpdate(NetworkUpdate):
         self._of_critic = 1.0 - network.acting
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """The actor's heads [B, H]."""
+        """The actor's head outputs [B, H]."""
         return self._actor_critic.heads(inputs)
 
     def learn(self, unrolls: Unrolls, coefficients: Coefficients, step: int) -> Learned:
@@ -94,7 +94,7 @@ class ImpalaUpdate(NetworkUpdate):
 
         Args:
             unrolls: the rows.
-            coefficients: Adam's current learning rate and the current weight of the entropy.
+            coefficients: the current learning rate and entropy weight.
             step: agent steps so far, for the error message.
 
         Raises:
@@ -143,7 +143,7 @@ class ImpalaUpdate(NetworkUpdate):
         n, autograd = len(unrolls), self._autograd
         _, both = autograd.outputs(unrolls)
         values, final_values = both[:n], both[n:]
-        # The values sought are those of the policy that acts: all ratios are 1, and λ is 1.
+        # The critic learns the acting policy's values: all ratios are 1, and λ is 1.
         found, of_critic = self._vtrace(unrolls, np.zeros(n), values, final_values, Limits())
         baseline = self._baseline(values, found)
         if self._settings.loss_reduction == "mean":
@@ -154,7 +154,7 @@ class ImpalaUpdate(NetworkUpdate):
         return Learned(reduced, norm, 0.0, None, *self._rows_of_all(unrolls, of_critic, found.targets))
 
     def _of_all(self, unrolls: Unrolls, means: list[float]) -> list[float]:
-        """Means over all replicas' rows, given those over these rows."""
+        """Means over all replicas' rows, from the means over this replica's rows."""
         if self.replicas.size == 1:
             return means
         here = unrolls.here
@@ -166,7 +166,7 @@ class ImpalaUpdate(NetworkUpdate):
     def _rows_of_all(
         self, unrolls: Unrolls, values: NDArray[np.float64], targets: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The values and targets [N, S] of all replicas' rows, given those of these rows."""
+        """Values and targets [N, S] of all replicas' rows, from those of this replica's rows."""
         if self.replicas.size == 1:
             return values, targets
         ours = torch.from_numpy(np.concatenate([values, targets], axis=1)).to(self.network.values.device)
@@ -176,17 +176,17 @@ class ImpalaUpdate(NetworkUpdate):
     def _vtrace(
         self, unrolls: Unrolls, log_ratios: NDArray[np.float64], values: Tensor, final_values: Tensor, limits: Limits
     ) -> tuple[VTrace, NDArray[np.float64]]:
-        """V-trace, and the values [N, S] that it starts from."""
+        """V-trace's results, and the values [N, S] that it was computed from."""
         of_critic = on_host(values)
         after, pieces = on_host(final_values), (unrolls.lengths, unrolls.valueless)
         return vtrace(log_ratios, unrolls.rewards, of_critic, after, *pieces, self._gammas, limits), of_critic
 
     def _baseline(self, values: Tensor, found: VTrace) -> Tensor:
-        """Half the squared errors, summed."""
+        """Half the sum of squared value errors."""
         return 0.5 * (values - torch.from_numpy(found.targets).to(values)).square().sum()
 
     def _cloning(self, unrolls: Unrolls, heads: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over replayed rows: divergence from the policy that acted, squared difference from recorded values."""
+        """Divergence from the acting policy, and squared difference from recorded values, summed over replayed rows."""
         recorded, zero = unrolls.recorded, values.new_zeros(())
         if recorded is None:
             return zero, zero
@@ -206,9 +206,9 @@ class ImpalaUpdate(NetworkUpdate):
         weight: float,
         only_critic: bool = False,
     ) -> tuple[float, dict[str, float]]:
-        """Take the gradient step; return the gradient's norm, and the losses by name.
+        """Take the gradient step; return the gradient norm and the losses by name.
 
-        `backward` sets the gradients of a share of the weighted losses; its arguments are the share and the sum.
+        `backward` sets the gradients of a share of the weighted losses; its arguments are the share and the total loss.
 
         Raises:
             NotFiniteError: see `learn`.
@@ -253,13 +253,13 @@ class ImpalaUpdate(NetworkUpdate):
 
 
 def divergence(heads: Tensor, log_sigma: Tensor | None, acted: Tensor, branches: Sequence[int]) -> Tensor:
-    """KL(μ ‖ π) [R] from the policy μ that acted to the policy π that learns, summed over all heads.
+    """KL(μ ‖ π) [R] from the acting policy μ to the learning policy π, summed over all heads.
 
     Args:
-        heads: [R, H] of π, with the penalties of masks.
-        log_sigma: [C] of π; None if it follows the means in the heads.
-        acted: [R, H + C] of μ: means, log σ, then the logits, with the same penalties.
-        branches: choices of each branch.
+        heads: [R, H] head outputs of π, including mask penalties.
+        log_sigma: [C] log σ of π; None if it follows the means in `heads`.
+        acted: [R, H + C] description of μ: means, log σ, then the logits, including the same penalties.
+        branches: the number of choices of each branch.
     """
     parts, logits = [], heads
     size = (acted.shape[1] - sum(branches)) // 2
@@ -302,7 +302,7 @@ def vtrace(
     gammas: Floats,
     limits: Limits,
 ) -> VTrace:
-    """Targets and advantages for trajectories that other policies made.
+    """Compute targets and advantages for trajectories generated by other policies.
 
     With ρ_t = min(ρ̄, π/μ) and c_t = λ min(c̄, π/μ):
 
@@ -312,11 +312,11 @@ def vtrace(
     observation.
 
     Args:
-        log_ratios: [N] log(π/μ) of the joint action, with π the learning policy and μ the one that acted.
-        rewards: [N, S] received after the action of the row, scaled and clipped.
-        values_t: [N, S] critic's value V of the row's observation.
-        final_values: [K, S] critic's value of the observation after the last row; ignored if it is valueless.
-        lengths: [K] rows of each trajectory, at least 1.
+        log_ratios: [N] log(π/μ) of the joint action, where π is the learning policy and μ the acting one.
+        rewards: [N, S] received after the row's action, scaled and clipped.
+        values_t: [N, S] the critic's value V of the row's observation.
+        final_values: [K, S] the critic's value of the observation after the last row; ignored where `valueless`.
+        lengths: [K] number of rows of each trajectory, at least 1.
         valueless: [K, S] true if no reward can follow the last row.
         gammas: [S] discount γ of each signal.
         limits: ρ̄, c̄ and λ.
@@ -330,10 +330,10 @@ def vtrace(
 
 
 def clipped_rewards(rewards: Floats, how: str) -> Floats:
-    """Rewards of any shape, clipped as in DeepMind's learner of IMPALA.
+    """Clip rewards of any shape as DeepMind's IMPALA learner does.
 
     Args:
-        rewards: scaled.
+        rewards: scaled rewards.
         how: `none`; `abs_one`, to [-1, 1]; `soft_asymmetric`, 5·tanh(r/5), and 0.3 times that where r < 0.
     """
     if how == "abs_one":

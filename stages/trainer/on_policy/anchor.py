@@ -1,16 +1,16 @@
 """A regularised policy: an anchor follows the policy, and the divergence from it is a loss (imports torch).
 
 Magnetic mirror descent (Sokota et al. 2023, "A Unified Approach to Reinforcement Learning, Quantal Response Equilibria,
-and Two-Player Zero-Sum Games") adds α·KL(π, ρ) to the loss of a policy π, where ρ is the magnet, here the anchor. In a
-zero-sum game between players regularised in this way the last policies converge, instead of cycling round the
-equilibrium. If the anchor follows them, they converge to the equilibrium of the game itself (Perolat et al. 2021, "From
-Poincaré Recurrence to Convergence in Imperfect Information Games: Finding Equilibrium via Regularization"). PPO's clip
-is the proximal term.
+and Two-Player Zero-Sum Games") adds α·KL(π, ρ) to the loss of a policy π, where ρ is the magnet, here the anchor. If
+all players of a zero-sum game are regularised in this way, their latest policies converge instead of cycling around the
+equilibrium. If the anchor follows the policies, they converge to the equilibrium of the game itself (Perolat et al.
+2021, "From Poincaré Recurrence to Convergence in Imperfect Information Games: Finding Equilibrium via Regularization").
+PPO's clip is the proximal term.
 
-Axis letters: R rows, C continuous actions, H action heads, D = 2 C + choices columns that describe a row's actions:
-means, log σ, and log-probabilities of each branch, masks respected.
+Axis letters: R rows, C continuous actions, H action heads, D = 2 C + choices columns that describe a row's action
+distribution: means, log σ, and each branch's log-probabilities, masked.
 
-**Divergence** of independent actions, the sum over these and the mean over rows, of π = (μ, σ, p) from (m, s, q):
+**Divergence** of π = (μ, σ, p) from (m, s, q), summed over independent actions, and averaged over rows:
 
     Gaussian      log s - log σ + (σ² + (μ - m)²) / 2 s² - ½     ∂/∂μ = (μ - m) / s²     ∂/∂log σ = σ² / s² - 1
     categorical   k = Σ p·(log p - log q)                        ∂/∂logits = p·(log p - log q - k)
@@ -39,11 +39,11 @@ from headrace.stages.trainer.on_policy.minibatches import Minibatch, MinibatchAr
 
 
 class Anchor:
-    """Past weights of a network that follow its present ones: an exponential moving average over agent steps.
+    """An exponential moving average of a network's weights, over agent steps.
 
     Args:
-        network: the network to follow, from its weights when the anchor is first needed.
-        settings: the anchor's speed.
+        network: the network to follow; the anchor starts from its weights when first needed.
+        settings: how fast the anchor follows.
         actions: the behaviour's actions.
     """
 
@@ -53,11 +53,11 @@ class Anchor:
         self._values: Tensor | None = None
 
     def columns(self, heads: Callable[[Inputs], Tensor], minibatches: Iterable[Minibatch]) -> NDArray[np.float32]:
-        """The columns [N, D] by which the anchor describes the minibatches' actions.
+        """Columns [N, D]: the anchor's action distributions for the rows of the minibatches.
 
         Args:
-            heads: computes the network's heads, with its weights at the time of the call.
-            minibatches: N rows. Each replica computes the columns of all rows.
+            heads: computes the network's head outputs, with its weights at the time of the call.
+            minibatches: N rows in total. Each replica computes the columns of all rows.
         """
         own = self._network.values.clone()
         if self._values is None:
@@ -72,20 +72,20 @@ class Anchor:
         return columns
 
     def divergence(self, heads: Tensor, batch: Minibatch) -> Tensor:
-        """KL(π, anchor) of the heads [R, H] of a minibatch: a scalar."""
+        """KL(π, anchor) for a minibatch's head outputs [R, H]: a scalar."""
         assert batch.anchor is not None, "its rollout has the columns"
         return divergence(self._described(heads, batch), batch.anchor, self._actions.continuous_size)
 
     def follow(self, steps: float) -> None:
-        """Move towards the network for that many agent steps; the caller reduces them with the learning rate.
+        """Move towards the network for this many agent steps; the caller scales them with the learning rate.
 
-        An anchor that followed a slowly learning policy too closely would let it cycle again.
+        An anchor that follows a slowly learning policy too closely would let the policy cycle again.
         """
         assert self._values is not None, "an update needed it"
         self._values.lerp_(self._network.values, 1.0 - exp(-steps / self._steps))
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Host copies of the weights, by name; None before they are first needed."""
+        """Host copies of the weights by name; None if the anchor has not been needed yet."""
         return None if self._values is None else host_copies(self._network.named_views(self._values))
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
@@ -105,12 +105,12 @@ class Anchor:
 
 
 def _real(heads: Tensor, batch: Minibatch) -> Tensor:
-    """The heads without those of padding."""
+    """The head outputs without padding."""
     return heads if batch.real is None else heads.index_select(0, batch.real)
 
 
 def described(heads: Tensor, network: TrainedActor, penalties: Tensor, actions: ActionSpec) -> Tensor:
-    """The columns [R, D] that describe actions, from heads [R, H], and penalties of masks, [R, choices] or [R, 0]."""
+    """Columns [R, D] of action distributions, from head outputs [R, H] and mask penalties [R, choices] or [R, 0]."""
     parts, logits = [], heads
     if actions.continuous_size:
         mu, log_sigma, logits = split_gaussians(heads, network.log_sigma, actions.continuous_size)
@@ -122,7 +122,7 @@ def described(heads: Tensor, network: TrainedActor, penalties: Tensor, actions: 
 
 
 def divergence(now: Tensor, anchor: Tensor, continuous: int) -> Tensor:
-    """KL(π, anchor): a scalar, from columns [R, D] that describe both; `continuous` is C."""
+    """KL(π, anchor), a scalar, from the columns [R, D] of both; `continuous` is C."""
     log_p, log_q = now[:, 2 * continuous :], anchor[:, 2 * continuous :]
     rows = (log_p.exp() * (log_p - log_q)).sum(dim=1)
     if continuous:
@@ -133,12 +133,12 @@ def divergence(now: Tensor, anchor: Tensor, continuous: int) -> Tensor:
 
 
 class DivergenceByHand:
-    """The divergence of arrays that have rows last, with its gradients.
+    """Computes the divergence and its gradients, for arrays with rows last.
 
     Args:
-        network: holds the standard deviations, to whose gradient this class adds.
+        network: has the standard deviations; their gradient is added to.
         actions: the behaviour's actions.
-        coefficient: the factor on gradients.
+        coefficient: a factor on the gradients.
     """
 
     def __init__(self, network: Perceptrons, actions: ActionSpec, coefficient: float) -> None:
@@ -151,7 +151,7 @@ class DivergenceByHand:
             self._of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
 
     def __call__(self, heads: Numbers, rows: MinibatchArrays, share: float, of_heads: Numbers) -> float:
-        """Return the divergence; add the gradients of heads [H, R] to `of_heads`, and the gradient of log σ."""
+        """Return the divergence; add the gradients of `heads` [H, R] to `of_heads`, and that of log σ."""
         assert rows.anchor is not None, "there is one"
         anchor, c, total, each = rows.anchor, self._continuous, 0.0, self.coefficient * share / heads.shape[1]
         if c:

@@ -1,12 +1,12 @@
-"""The gradient of the losses of an actor and a critic that are perceptrons, derived by hand.
+"""Loss gradients for an actor and a critic that are multilayer perceptrons, derived by hand.
 
-It does what autograd does for any network, for the one that most agents have (`Perceptrons`), without recording a
-graph, and in buffers that are allocated once. Autograd stays the reference: tests compare the two for every combination
-of actions, heads, losses and sizes.
+This code replaces autograd for the network that most agents have (`Perceptrons`): it records no graph, and allocates
+its buffers once. Autograd stays the reference: tests compare the two for every combination of actions, heads, losses
+and sizes.
 
-Axis letters: R rows, T towers (actor and critic; one for a lone actor, or if the critic shares its body), V inputs, U
+Axis letters: R rows, T towers (actor and critic; 1 for an actor alone, or if the critic shares its body), V inputs, U
 units, C continuous actions, H action heads (means, then the logits of each branch), S value heads, P columns of
-log-probabilities. Operations on heads run head by head: heads have their rows last.
+log-probabilities. Operations on heads run head by head, so head arrays have rows last.
 
 **Network** (`PerceptronsByHand`). A layer is y = f(z) with z = x·W + b, the heads are h = y₀·A + a and v = y₋₁·B + c.
 Given ∂L/∂h and ∂L/∂v of a loss L, the chain rule is
@@ -18,17 +18,18 @@ and from the last layer to the first, with δ = ∂L/∂z = ∂L/∂y ⊙ f′(z
 
     ∂L/∂W = xᵀ·δ            ∂L/∂b = Σ_R δ           ∂L/∂x   = δ·Wᵀ.
 
-**Actions** (`ActionLikelihood`). With g = ∂L/∂log π of a column, w = ∂L/∂(entropy) and 1ₐ = 1 at the choice, else 0,
+**Actions** (`ActionLikelihood`). With g = ∂L/∂log π for a column, w = ∂L/∂(entropy), and 1ₐ the one-hot choice,
 
     Gaussian, d = (a - μ)/σ:    log π = -d²/2 - log σ - log(2π)/2    ∂L/∂μ = g·d/σ    ∂L/∂log σ = Σ_R g·(d² - 1) + w/C
     categorical, p = softmax l: log π = log pₐ                       ∂L/∂l = g·(1ₐ - p) - w·p·(log p + h)/R
 
-where h = -Σ p·log p is the entropy of a row; that of a branch is its mean over rows, and that of the Gaussian the mean
-over dimensions of log σ + log(2πe)/2.
+where h = -Σ p·log p is a row's entropy; a branch's entropy is the mean over rows, and the Gaussian's is the mean of log
+σ + log(2πe)/2 over dimensions.
 
-**Losses** (`clipped_by_hand` and `value_loss_by_hand` in `update`). Of the clipped surrogate max(r·k, clip(r)·k), with
-r = π / π_old and the cost k = -advantage, the derivative by log π is r·k where the first is at least the second, else
-0; of the squared error (v - return)², that by v is 2·(v - return). Both losses are means over rows and columns.
+**Losses** (`clipped_by_hand` and `value_loss_by_hand` in `update`). The clipped surrogate max(r·k, clip(r)·k), with r =
+π / π_old and the cost k = -advantage, has the derivative r·k with respect to log π where the first term is at least the
+second, else 0; the squared error (v - return)² has the derivative 2·(v - return) with respect to v. Both losses are
+means over rows and columns.
 """
 
 from __future__ import annotations
@@ -51,22 +52,22 @@ from headrace.stages.policy.network.protocol import Perceptrons
 from headrace.stages.trainer.on_policy.minibatches import MinibatchArrays
 
 Numbers = NDArray[np.floating[Any]]
-"""The network's own precision."""
+"""Arrays in the network's precision."""
 
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
 
 class PerceptronsByHand:
-    """The forward and the backward pass of perceptrons on the CPU.
+    """Forward and backward passes of perceptrons on the CPU.
 
     Args:
         network: its parameters are read, and its gradients overwritten.
         rows: the usual number of rows of a minibatch.
 
     Attributes:
-        heads: [H, R] from the last forward pass.
-        values: [S, R] from it; [0, R] for a lone actor.
+        heads: [H, R] the actor's head outputs from the last forward pass.
+        values: [S, R] the critic's values from the same pass; [0, R] without a critic.
         of_heads: [H, R] the loss's gradient with respect to `heads`, which the caller fills in before the backward
             pass.
         of_values: [S, R] the same for `values`.
@@ -82,7 +83,7 @@ class PerceptronsByHand:
         self.heads = self.values = self.of_heads = self.of_values = np.empty((0, 0), self._action.weight.dtype)
 
     def forward(self, inputs: Tensor) -> None:
-        """Compute `heads` and `values` of rows [R, V]."""
+        """Compute `heads` and `values` for rows [R, V]."""
         if len(inputs) != self.heads.shape[1]:
             self._make_room(len(inputs))
         self._inputs = inputs
@@ -105,7 +106,7 @@ class PerceptronsByHand:
             weight = self._value.weight
             if len(deltas) == 1:
                 deltas[0] += self.of_values.T @ weight.T
-            elif len(self.values) == 1:  # an outer product, for which BLAS takes three times as long
+            elif len(self.values) == 1:  # an outer product: BLAS would take three times as long
                 np.multiply(self.of_values.T, weight.T, out=deltas[1])
             else:
                 np.matmul(self.of_values.T, weight.T, out=deltas[1])
@@ -121,7 +122,7 @@ class PerceptronsByHand:
 
 
 class _Head:
-    """One linear layer on top of a tower, from parameters and gradients by name; its results have rows last."""
+    """A linear layer on top of a tower, from parameters and gradients by name; its outputs have rows last."""
 
     def __init__(self, name: str, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         self.weight, self._bias, self._of_weight, self._of_bias = (
@@ -129,12 +130,12 @@ class _Head:
         )
 
     def forward(self, encoding: Numbers, outputs: Numbers) -> None:
-        """Write the results for an encoding [R, U] to `outputs`."""
+        """Write the outputs for an encoding [R, U] to `outputs`."""
         np.matmul(self.weight.T, encoding.T, out=outputs)
         outputs += self._bias[:, None]
 
     def backward(self, encoding: Numbers, of_outputs: Numbers) -> None:
-        """Write the gradients of weight and bias."""
+        """Write the gradients of the weight and the bias."""
         np.matmul(encoding.T, of_outputs.T, out=self._of_weight)
         np.add.reduce(of_outputs, axis=1, out=self._of_bias)
 
@@ -143,7 +144,7 @@ class ActionLikelihood:
     """The distributions of a behaviour's actions.
 
     Args:
-        network: holds the standard deviations, whose gradient is overwritten.
+        network: has the standard deviations; their gradient is overwritten.
         actions: the behaviour's actions.
     """
 
@@ -173,7 +174,7 @@ class ActionLikelihood:
         of_heads: Numbers,
         joint: bool,
     ) -> tuple[float, float, Numbers]:
-        """The compiled `SurrogateByHand`, with clip range, weight of the entropy and share as coefficients."""
+        """The compiled `SurrogateByHand`; its coefficients are clip range, entropy weight and share."""
         columns = 1 if joint else self._continuous + len(self._branches)
         log_ratios = np.empty((columns, heads.shape[1]), np.float32)
         given = heads, rows.continuous, rows.choices, rows.penalties, rows.old_log_probs, rows.advantages
@@ -183,12 +184,12 @@ class ActionLikelihood:
     def forward(
         self, heads: Numbers, actions: Numbers, choices: Sequence[NDArray[np.int64]], penalties: Numbers
     ) -> tuple[Numbers, float]:
-        """Return the log-probabilities [P, R], and the entropy.
+        """Return log-probabilities [P, R] and the entropy.
 
         Args:
-            heads: [H, R]
-            actions: [C, R]
-            choices: [R] of each branch.
+            heads: [H, R] head outputs.
+            actions: [C, R] continuous actions.
+            choices: [R] for each branch.
             penalties: [H - C, R] added to the logits; no rows without masks.
         """
         rows = heads.shape[1]
@@ -227,11 +228,11 @@ class ActionLikelihood:
         return log_probs, entropy
 
     def backward(self, of_log_probs: Numbers, of_entropy: float, of_heads: Numbers) -> None:
-        """Write the gradients of the heads [H, R] and of log σ, from those of the log-probabilities and the entropy.
+        """Write the gradients of head outputs and log σ, given those of the log-probabilities and the entropy.
 
         Args:
-            of_log_probs: [P, R], or [1, R] if all columns have the same gradient.
-            of_entropy: a number.
+            of_log_probs: [P, R] their gradients, or [1, R] if all columns have the same gradient.
+            of_entropy: the gradient of the entropy.
             of_heads: [H, R] receives the gradients.
         """
         if self._of_log_sigma is not None:
@@ -267,17 +268,17 @@ def mean_of(values: Numbers) -> float:
 
 
 FEWEST_OF_TORCH = 128
-"""Units of the widest layer from which on torch computes the layers: for fewer, its calls take longer than NumPy's."""
+"""torch computes layers if the widest has at least this many units: for fewer, its calls take longer than NumPy's."""
 LEAST_OF_TORCH = 2**15
-"""Results of the widest layer, in units times rows, from which on torch computes the layers, too."""
+"""torch also computes layers if the widest has at least this many outputs, units times rows."""
 
 
 class _NarrowLayer:
-    """One hidden layer of all towers in NumPy, whose calls cost less.
+    """One hidden layer of all towers in NumPy, which has less overhead per call.
 
     Attributes:
         outputs: y [T, R, U] of the last forward pass.
-        deltas: [T, R, U] ∂L/∂y, which the backward pass makes δ.
+        deltas: [T, R, U] ∂L/∂y; the backward pass turns it into δ in place.
     """
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
@@ -315,7 +316,7 @@ class _NarrowLayer:
 
 
 class _CompiledLayer(_NarrowLayer):
-    """The same layer in one pass over the rows forwards, and three backwards."""
+    """`_NarrowLayer` in compiled code: one pass over the rows forwards, three backwards."""
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         super().__init__(activation, products, *parameters)
@@ -333,7 +334,7 @@ class _CompiledLayer(_NarrowLayer):
 
 
 class _WideLayer:
-    """The same layer in torch, whose products are faster and include the bias, and whose slopes take one pass."""
+    """`_NarrowLayer` in torch: matmul is faster there and fuses the bias; activation gradients take a single pass."""
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         self._weight, self._bias, self._of_weight, self._of_bias = parameters
@@ -374,9 +375,9 @@ def make_layers(
     products: HiddenProducts,
     rows: int,
 ) -> list[Any]:
-    """Make the layers of a body, from first to last, from parameters and gradients by name.
+    """Make a body's layers, first to last, from parameters and gradients by name.
 
-    They suit minibatches of `rows` best, and work for others.
+    The layers are fastest for minibatches of `rows` rows, but work for any size.
     """
     of_layer = [
         [of[f"body.{i}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")] for i in range(count)
@@ -387,6 +388,6 @@ def make_layers(
         kind = _WideLayer
     elif compiled.compiles(activation, sizes, of_layer[0][0].dtype) and all(
         each.is_contiguous() for parameters in of_layer for each in parameters
-    ):  # those of torch's modules are seen transposed
+    ):  # parameters of torch modules are transposed views
         kind = _CompiledLayer
     return [kind(activation, products, *parameters) for parameters in of_layer]

@@ -1,9 +1,9 @@
-"""A prepared rollout as the update works through it: shuffled in every epoch, and cut into minibatches.
+"""A prepared rollout, as the update consumes it: reshuffled each epoch, and cut into minibatches.
 
-`Rollout` shuffles rows. It gathers them once per epoch into one block; minibatches are views of fixed shape into the
-block, made once per update. Only images and sets, which may be large, are gathered minibatch by minibatch.
-`SequenceRollout` shuffles whole sequences, for a policy with memory. A sequence shorter than L is padded with copies of
-its last row, whose results never reach a loss.
+`Rollout` shuffles rows. It gathers them once per epoch into one block; minibatches are fixed-shape views into the
+block, made once per update. Only images and sets, which may be large, are gathered per minibatch. `SequenceRollout`
+shuffles whole sequences, for a policy with memory. A sequence shorter than L is padded with copies of its last row;
+results for padding never enter a loss.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 
 class MinibatchArrays(NamedTuple):
-    """A minibatch without memory on the CPU: views of its columns, as arrays that have rows last."""
+    """A minibatch without memory on the CPU: views of its columns as arrays with rows last."""
 
     choices: Sequence[NDArray[np.int64]]
-    """Per branch [R]."""
+    """For each branch, the choices [R]."""
     continuous: Array
-    """[C, R]"""
+    """[C, R] raw continuous actions."""
     penalties: Array
-    """[choices, R]"""
+    """[choices, R] added to logits."""
     old_log_probs: Array
-    """[P, R]"""
+    """[P, R] log-probabilities; see `Minibatch`."""
     advantages: Array
-    """[1, R] or [P, R]."""
+    """[1, R] or [P, R]; see `Minibatch`."""
     returns: Array
-    """[S, R]"""
+    """[S, R] value targets."""
     anchor: Array | None = None
-    """[D, R]"""
+    """[D, R] the anchor's action distributions; None without an anchor."""
 
 
 class PackedColumns(NamedTuple):
-    """The columns of a minibatch, concatenated into one matrix for each dtype."""
+    """A minibatch's columns, concatenated into one matrix per dtype."""
 
     floats: Tensor
     """[R, …] normalised vectors, and `Minibatch`'s columns from `continuous` to `returns`, and the anchor's."""
     choices: Tensor
-    """[R, branches] int64."""
+    """[R, branches] int64 choices."""
     widths: tuple[int, ...]
     """The widths of the columns of `floats`."""
 
 
 @dataclass(frozen=True)
 class Minibatch:
-    """R rows to learn from, in B = R inputs, or more if sequences are padded.
+    """R rows to learn from, with B = R inputs, or more if sequences are padded.
 
     Axis letters: C continuous actions, P columns of log-probabilities (1 for the joint action, else one per action
-    dimension and branch), S reward signals, L rows of a sequence, m memory size.
+    dimension and branch), S reward signals, L rows per sequence, m memory size.
     """
 
     choices: tuple[Tensor, ...]
-    """Per branch [R, 1] int64."""
+    """For each branch, the choices [R, 1] int64."""
     inputs: Inputs
     """[B, …] encoded, normalised observations; with memory also previous actions and the actor's memories."""
     continuous: Tensor
@@ -72,9 +72,9 @@ class Minibatch:
     penalties: Tensor
     """[R, choices] added to logits: `MASK_PENALTY` where a choice was forbidden; width 0 without masks."""
     old_log_probs: Tensor
-    """[R, P] under the policy before the update, or if not decoupled, under the one that acted."""
+    """[R, P] log-probabilities under the policy before the update, or if not decoupled, the acting policy."""
     advantages: Tensor
-    """[R, 1] normalised; if decoupled, [R, P] times the `importance_weights`."""
+    """[R, 1] normalised; if decoupled, [R, P], multiplied by the `importance_weights`."""
     returns: Tensor
     """[R, S] value targets."""
     rows: Tensor
@@ -82,21 +82,21 @@ class Minibatch:
     real: Tensor | None = None
     """[R] indices of the rows among the B inputs; None without padding."""
     critic_memories: Tensor | None = None
-    """[B / L, m] the critic's memory before each sequence; None without memory, or if it shares the actor's."""
+    """[B / L, m] the critic's memory before each sequence; None without memory, or if shared with the actor."""
     padded: Tensor | None = None
-    """[B] row of the rollout for each of the B inputs, on the host; None if they are `rows`."""
+    """[B] the rollout row of each input, on the host; None if the same as `rows`."""
     share: float = 1.0
-    """Weight of the means over its rows, if other replicas learn from other rows of the same minibatch."""
+    """Weight of means over these rows, if other replicas learn from other rows of the same minibatch."""
     together: Tensor | None = None
-    """[…] indices of the rows of all replicas, on the host; None if they are `rows`."""
+    """[…] indices of all replicas' rows, on the host; None if the same as `rows`."""
     block: PackedColumns | None = None
-    """The block that the columns are views into; None for sequences."""
+    """The block into which the columns are views; None for sequences."""
     anchor: Tensor | None = None
-    """[R, D] the `anchor.described` actions of a regularised policy's anchor."""
+    """[R, D] the anchor's action distributions, from `anchor.described`; None without an anchor."""
 
     @classmethod
     def of_block(cls, block: PackedColumns, rows: Tensor, others: tuple[Tensor, ...] = ()) -> Minibatch:
-        """Rows without memory, from their indices, and their images and sets."""
+        """Make a minibatch without memory from a block, its row indices, and its images and sets."""
         parts = torch.split(block.floats, list(block.widths), dim=1)
         vectors, continuous, penalties, log_probs, advantages, returns, *anchor = parts
         columns, inputs = (continuous, penalties, log_probs, advantages, returns), Inputs(vectors, others)
@@ -104,7 +104,7 @@ class Minibatch:
 
     @classmethod
     def of_actions(cls, continuous: Array, penalties: Array, choices: Array, device: torch.device) -> Minibatch:
-        """Rows with only actions [R, C] and [R, branches], and penalties, for computing log-probabilities."""
+        """Make a minibatch with only actions [R, C], [R, branches] and penalties, to compute log-probabilities."""
         drawn, added = (to_device(torch.from_numpy(one.astype(np.float32)), device) for one in (continuous, penalties))
         chosen = to_device(torch.from_numpy(choices.astype(np.int64)), device)
         none = torch.empty(len(choices), 0, device=device)
@@ -113,7 +113,7 @@ class Minibatch:
 
     @cached_property
     def arrays(self) -> MinibatchArrays:
-        """The columns as arrays; made once, as a rollout refills its minibatches in each epoch."""
+        """The columns as arrays; made once, as a rollout reuses its minibatches in each epoch."""
         columns = self.continuous, self.penalties, self.old_log_probs, self.advantages, self.returns
         made = MinibatchArrays([chosen.numpy()[:, 0] for chosen in self.choices], *(one.numpy().T for one in columns))
         return made if self.anchor is None else made._replace(anchor=self.anchor.numpy().T)
@@ -129,12 +129,12 @@ class RolloutRows(Protocol):
 
     @property
     def share(self) -> float:
-        """Weight of the means over its rows among those of all replicas."""
+        """Weight of means over its rows, relative to all replicas' rows."""
         ...
 
     @property
     def together(self) -> Tensor | None:
-        """[…] indices of the rows of all replicas; None if they are `rows`."""
+        """[…] indices of all replicas' rows; None if the same as `rows`."""
         ...
 
 
@@ -143,12 +143,12 @@ _StepInputs = TypeVar("_StepInputs", bound=RolloutRows, covariant=True)
 
 
 class MinibatchSource(Protocol[_StepInputs]):
-    """A rollout, cut into new minibatches in each epoch."""
+    """A rollout that is cut into new minibatches in each epoch."""
 
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
     ) -> Iterator[Iterable[_StepInputs]]:
-        """Per epoch its minibatches, or this replica's part of each, in a new random order."""
+        """For each epoch, yield minibatches (or this replica's part of each) in a new random order."""
         ...
 
 
@@ -159,8 +159,8 @@ class Rollout:
         inputs: the rows; images and sets stay on the host until a minibatch needs them.
         targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`, then `anchor`, if any.
         choices: [N, branches] discrete actions.
-        advantages: [N] that are normalised over each minibatch, and multiplied with the column of advantages; None if
-            that column is final.
+        advantages: [N] to normalise over each minibatch and multiply into the advantages column; None if that column is
+            final.
     """
 
     def __init__(
@@ -176,13 +176,13 @@ class Rollout:
             self._advantages = to_device(torch.from_numpy(advantages.astype(np.float32)), inputs.device)
 
     def __len__(self) -> int:
-        """N."""
+        """The number of rows, N."""
         return len(self._floats)
 
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
     ) -> Iterator[Iterable[Minibatch]]:
-        """Per epoch floor(N / batch_size) minibatches of rows in a new random order; the rest is left out."""
+        """For each epoch, yield floor(N / batch_size) minibatches in a new random order; the remainder is dropped."""
         number, part = len(self) // batch_size, replicas.part(batch_size)
         floats = torch.empty((number * part.size, self._floats.shape[1]), device=self._floats.device)
         choices = torch.empty(
@@ -210,7 +210,7 @@ class Rollout:
             yield map(self._with_others, minibatches) if self._others else minibatches
 
     def in_order(self, batch_size: int) -> Iterator[Minibatch]:
-        """All N rows, from the first to the last."""
+        """All N rows, in order."""
         minibatches = self._views(self._floats, self._choices, torch.arange(len(self)), batch_size)
         return map(self._with_others, minibatches) if self._others else minibatches
 
@@ -236,9 +236,9 @@ class SequenceRollout:
         inputs: the N rows, with previous actions.
         targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`, then `anchor`, if any.
         choices: [N, branches] discrete actions.
-        cuts: the places of the Q sequences.
-        memories: [Q, m] the actor's memory before each.
-        critic_memories: [Q, m] the critic's memory before each; None if it shares the actor's.
+        cuts: the positions of the Q sequences.
+        memories: [Q, m] the actor's memory before each sequence.
+        critic_memories: [Q, m] the critic's memory before each sequence; None if shared with the actor.
     """
 
     def __init__(
@@ -259,13 +259,13 @@ class SequenceRollout:
         self._critic_memories = critic_memories
 
     def __len__(self) -> int:
-        """N."""
+        """The number of rows, N."""
         return len(self._inputs)
 
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
     ) -> Iterator[Iterator[Minibatch]]:
-        """Per epoch, minibatches of whole sequences in a new random order; the remainder is left out.
+        """For each epoch, yield minibatches of whole sequences in a new random order; the remainder is dropped.
 
         A minibatch has as many sequences as make up `batch_size` rows with their padding, and at least one.
         """
@@ -275,7 +275,7 @@ class SequenceRollout:
             yield (self._part(order[at : at + each], replicas) for at in range(0, len(order) - each + 1, each))
 
     def in_order(self, batch_size: int) -> Iterator[Minibatch]:
-        """All N rows, from the first to the last, in minibatches of whole sequences."""
+        """All N rows, in order, in minibatches of whole sequences."""
         numbers, each = np.arange(len(self._cuts)), max(1, batch_size // self._cuts.length)
         return (self._minibatch(numbers[at : at + each]) for at in range(0, len(numbers), each))
 
@@ -311,7 +311,7 @@ class SequenceRollout:
 
 
 def standardised(values: Tensor) -> Tensor:
-    """Each row of values [k, R] minus its mean, over its sample deviation, as in common implementations of PPO."""
+    """Standardise each row of values [k, R] by its mean and sample standard deviation, as PPO usually does."""
     if values.shape[1] < 2:
         return values
     deviation, mean = torch.std_mean(values, dim=1, keepdim=True)
@@ -319,7 +319,7 @@ def standardised(values: Tensor) -> Tensor:
 
 
 def _packed(columns: list[Array], device: torch.device) -> tuple[Tensor, list[int]]:
-    """Columns concatenated into one float matrix on the device, and the width of each."""
+    """Concatenate columns into one float matrix on the device; return it and the width of each column."""
     packed = np.concatenate([column.astype(np.float32, copy=False) for column in columns], axis=1)
     return to_device(torch.from_numpy(packed), device), [column.shape[1] for column in columns]
 

@@ -1,8 +1,8 @@
-"""The rollout buffer: rows and trajectories that wait for the next update, in preallocated columns.
+"""The rollout buffer: rows and trajectories for the next update, in preallocated columns.
 
-The rows of one update are a *portion*. A trajectory that crosses a portion's end is split there, and the rest begins
-the next portion; readers see only the first portion. A full portion is read as columns, and as observations and actions
-in the form that networks take. With memory its trajectories are cut into sequences.
+The rows of one update are a *portion*. A trajectory that crosses a portion's end is split there, and its remainder
+begins the next portion; readers see only the first portion. A full portion is read as columns, or as observations and
+actions in network-input form. With memory, its trajectories are cut into sequences.
 
 Axis letters: N rows of K consecutive trajectories, cut into Q sequences; P action features.
 """
@@ -30,19 +30,19 @@ from headrace.stages.trainer.trajectories import AgentTable, Chains, cut_every, 
 
 @dataclass(frozen=True, slots=True)
 class SequenceCuts:
-    """The places of the Q sequences among the rows, in the order of rows.
+    """The positions of Q sequences among the rows, in row order.
 
     A sequence lies within one trajectory and has at most L rows; the last one of a trajectory may be shorter.
     """
 
     length: int
-    """L"""
+    """The largest number of rows per sequence, L."""
     starts: NDArray[np.int64]
-    """[Q] first row of each."""
+    """[Q] the first row of each sequence."""
     sizes: NDArray[np.int64]
-    """[Q] rows of each, from 1 to L."""
+    """[Q] the number of rows of each sequence, from 1 to L."""
     first: NDArray[np.int64]
-    """[K] number of each trajectory's first sequence."""
+    """[K] the index of each trajectory's first sequence."""
 
     @classmethod
     def of(cls, lengths: NDArray[np.integer], length: int) -> SequenceCuts:
@@ -59,16 +59,16 @@ class SequenceCuts:
         return len(self.starts)
 
     def padded(self, which: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows [q, L] of q sequences, with padding, and the indices [R] of those that are not padding."""
+        """The row indices [q, L] of q sequences, padded, and the indices [R] of the entries that are not padding."""
         sizes, steps = self.sizes[which][:, None], np.arange(self.length)
         rows = self.starts[which][:, None] + np.minimum(steps, sizes - 1)
         return rows, np.flatnonzero((steps < sizes).reshape(-1))
 
 
 class ColumnTable:
-    """Columns of one length, in portions; readers see the first one.
+    """Columns of equal length, in portions; readers see the first portion.
 
-    Appending copies, and at least doubles the space if it does not suffice.
+    Appending copies rows; if space runs out, it is at least doubled.
     """
 
     def __init__(self, columns: Sequence[Column], capacity: int) -> None:
@@ -86,7 +86,7 @@ class ColumnTable:
         return self._arrays[name][: self._portions[0]]
 
     def columns(self) -> dict[str, Array]:
-        """All columns by name, as such views."""
+        """The views of all columns, by name."""
         return {name: self[name] for name in self._arrays}
 
     def append(self, columns: Mapping[str, Array]) -> None:
@@ -104,11 +104,11 @@ class ColumnTable:
         return self._portions[-1]
 
     def begin_portion(self) -> None:
-        """Put rows appended from now on into another portion."""
+        """Begin a new portion for rows appended from now on."""
         self._portions.append(0)
 
     def clear(self) -> None:
-        """Forget the first portion; the next one, if any, takes its place. The space stays."""
+        """Drop the first portion; the next one, if any, takes its place. Memory is not freed."""
         first, *others = self._portions
         rest = sum(others)
         for array in self._arrays.values() if rest else ():
@@ -116,7 +116,7 @@ class ColumnTable:
         self._portions = others or [0]
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of the columns, of all portions."""
+        """Copies of the columns, including all portions."""
         length = sum(self._portions)
         return {name: array[:length].copy() for name, array in self._arrays.items()}
 
@@ -124,7 +124,7 @@ class ColumnTable:
         """Replace all rows by those of `state_dict()`, as one portion.
 
         Raises:
-            StageError: naming the column that is missing or of another shape.
+            StageError: naming the column that is missing or has the wrong shape.
         """
         for name, array in self._arrays.items():
             got = np.shape(state[name])[1:] if name in state else None
@@ -147,11 +147,11 @@ class RolloutBuffer:
     Args:
         spec: observations and actions.
         layout: the layout of encoded observations.
-        size: the number of rows of one update; with groups a few more if group mates must not be separated.
+        size: the number of rows per update; with groups a few more, if needed to keep group mates together.
         memory: the policy's memory settings, None without memory.
         follows_agents: keep the agent and episode of each trajectory.
         grouped: keep the members of each group: `headrace.queues.columns.GROUP_*`, and the batches' `sources`.
-        extra: further columns of rows to keep.
+        extra: additional row columns to keep.
         unroll_length: cut trajectories at each multiple of this many rows; 0 for no cuts.
         squashed: the policy draws continuous actions as the tanh of a Gaussian.
     """
@@ -196,7 +196,7 @@ class RolloutBuffer:
             columns += [*GROUP_TRAJECTORY_COLUMNS, Column("sources", "int64")]
         self.grouped, self.follows_agents, self.squashed = grouped, follows_agents, squashed
         self.trajectories = ColumnTable(columns, max(1, size // 16))
-        """[K] lengths, terminated, observation after the last row; agent and episode; action before the first row."""
+        """[K] length, terminated, observation after the last row; agent, episode; action before the first row."""
         self.sequences: ColumnTable | None = None
         """[Q] the actor's `memories` before each sequence; None without memory."""
         if memory is not None:
@@ -236,7 +236,7 @@ class RolloutBuffer:
         self._put(rows, trajectories)
 
     def extend(self, rows: Columns, trajectories: Columns, sequences: Columns) -> None:
-        """Copy all columns that this buffer has from columns of another buffer."""
+        """Append columns of another buffer, copying those that this buffer has."""
         self.rows.append(rows)
         self.trajectories.append(trajectories)
         if self.sequences is not None:
@@ -246,28 +246,28 @@ class RolloutBuffer:
         self.rows.append(rows)
         self.trajectories.append(trajectories)
         if self.sequences is not None:
-            # The only memories that are needed: the update recomputes all others.
+            # Only these memories are needed: the update recomputes all others.
             starts = SequenceCuts.of(trajectories["lengths"], self._sequence_length).starts
             self.sequences.append({"memories": rows["memories"][starts]})
 
     @property
     def ended(self) -> NDArray[np.bool_]:
-        """[K] true if the episode ended with the trajectory; for a buffer that follows agents."""
+        """[K] true if the episode ended with the trajectory; only for a buffer that follows agents."""
         ended: NDArray[np.bool_] = self.trajectories["terminated"] | self.trajectories["truncated"]
         return ended
 
     def chains(self) -> Chains | None:
-        """The chains of trajectories of one agent and episode; None for a buffer that does not follow agents."""
+        """Chains of trajectories from the same agent and episode; None for a buffer that does not follow agents."""
         if not self.follows_agents:
             return None
         return Chains.of(self.trajectories["agent_ids"], self.trajectories["episode_ids"], self.ended)
 
     def kept(self, table: AgentTable) -> NDArray[Any]:
-        """Return a table's numbers [K, width] for the agents of all trajectories; zeros for unknown agents."""
+        """Return a table's values [K, width] for the trajectories' agents; zeros for unknown agents."""
         return table.values_of(self.trajectories["agent_ids"], self.trajectories["episode_ids"])
 
     def keep(self, table: AgentTable, after: NDArray[Any], chains: Chains, update: int) -> None:
-        """Keep numbers [K, width] after the trajectories in a table, for the agents' next ones."""
+        """Store the values [K, width] after each trajectory in a table, for the agents' next trajectories."""
         last, trajectories = chains.latest, self.trajectories
         agents, episodes = trajectories["agent_ids"][last], trajectories["episode_ids"][last]
         table.keep(agents, episodes, after[last], self.ended[last], update)
@@ -289,7 +289,7 @@ class RolloutBuffer:
         return drawn_actions(self._spec.actions, self.rows.columns(), len(self))
 
     def penalties(self) -> Array:
-        """Penalties for logits [N, choices]: `MASK_PENALTY` where a choice was forbidden; width 0 without masks."""
+        """Penalties to add to logits [N, choices]: `MASK_PENALTY` for forbidden choices; width 0 without masks."""
         if not self._spec.actions.masked:
             return np.empty((len(self), 0))
         return np.where(self.rows["action_masks"], np.float32(0), MASK_PENALTY)
@@ -299,7 +299,7 @@ class RolloutBuffer:
         return _features(self._spec, self.rows, self.squashed)
 
     def previous_action_features(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Features [N, P] of the action before each row, and [K, P] of the last action of each trajectory."""
+        """Features [N, P] of each row's previous action, and [K, P] of each trajectory's last action."""
         lengths = self.trajectories["lengths"]
         last = np.cumsum(lengths) - 1
         own = self.action_features()
@@ -309,7 +309,7 @@ class RolloutBuffer:
         return before, own[last]
 
     def clear(self) -> None:
-        """Forget the rows of an update; the next portion takes their place."""
+        """Drop one update's rows; the next portion takes their place."""
         for table in self._tables().values():
             table.clear()
 
@@ -337,7 +337,7 @@ def _encoded(table: ColumnTable, names: Sequence[str]) -> EncodedObservations:
 
 
 def arrays_of(encoded: EncodedObservations) -> tuple[Array, ...]:
-    """Vectors, then images and sets."""
+    """The arrays of encoded observations: vectors, then images and sets."""
     return (encoded.vectors, *encoded.others)
 
 

@@ -115,7 +115,7 @@ class Signals:
         return advantages(rewards, values.values, values.final_values, lengths, valueless, self.gammas, lambd)
 
     def learner(self, transitions: BufferTransitions | None) -> Callable[[Tensor], None] | None:
-        """A function that lets the signals learn from some of the rows; None if no signal learns."""
+        """A function that trains the signals on the given rows; None if no signal learns."""
         if transitions is None:
             return None
         self._losses = {}
@@ -135,7 +135,7 @@ class Signals:
             buffer: the rows that were learned from.
             rewards: [N, S] of these rows.
             chains: which trajectory continues which.
-            update: number of the update, rising.
+            update: the update's number, ascending.
         """
         if self.sums is None or chains is None:
             return
@@ -212,7 +212,7 @@ class BufferTransitions:
         self._device = device
         self._observations, self._finals = buffer.observations(), buffer.final_observations()
         lengths = trajectories["lengths"]
-        self._trajectory = np.full(len(rows), -1, np.int64)  # of which a row is the last one
+        self._trajectory = np.full(len(rows), -1, np.int64)  # the trajectory that ends with the row
         self._trajectory[np.cumsum(lengths) - 1] = np.arange(len(lengths))
         drawn, choices = buffer.actions()
         self._continuous = environment_actions(spec.actions, drawn, buffer.squashed)
@@ -224,7 +224,7 @@ class BufferTransitions:
         return len(self._rewards)
 
     def take(self, rows: NDArray[np.int64]) -> Transitions:
-        """Some of the transitions."""
+        """The transitions of the selected rows."""
         trajectory = self._trajectory[rows]
         last = np.flatnonzero(trajectory >= 0)
         finals = trajectory[last]

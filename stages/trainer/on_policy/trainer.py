@@ -55,9 +55,9 @@ class Outcome:
     """The rewards that an update has learned from, and its statistics."""
 
     rewards: Floats
-    """[N, S] of the buffer's rows, times strength."""
+    """[N, S] rewards of the buffer's rows, times strength."""
     statistics: Mapping[str, float]
-    """By name."""
+    """The update's statistics by name."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Prepared:
 
     rollout: MinibatchSource[Any]
     rewards: Floats
-    """[N, S] of the rows, times strength."""
+    """[N, S] rewards of the rows, times strength."""
     values: CriticValues
     returns: Floats
     """[N, S] value targets of the rows."""
     estimates: Mapping[str, Floats]
-    """[N, S] each, by the names under which their means are reported."""
+    """Estimates [N, S], by the names under which their means are reported."""
 
 
 class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
@@ -90,7 +90,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
     step = 0
     """Agent steps added so far."""
     version = 0
-    """Calls of `learn` so far."""
+    """Calls to `learn` so far."""
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
@@ -169,7 +169,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, normaliser, signals, counters, randomness, and the rows waiting in the buffer."""
+        """Weights, optimizer, normaliser, signals, counters, random state, and the rows waiting in the buffer."""
         return {
             "step": self.step,
             "version": self.version,
@@ -184,7 +184,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         }
 
     def set_hyperparameter(self, name: str, value: float) -> None:
-        """Use another value from the next update on."""
+        """Set the value, with effect from the next update."""
         self._hyperparameters = self._hyperparameters.with_value(name, value)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -213,7 +213,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self.version = int(state["version"])
 
     def parameter_counts(self) -> Mapping[str, int]:
-        """Actor and critic; layers that they share are the actor's."""
+        """Parameter counts of actor and critic; shared layers count towards the actor."""
         acting = int(self._network.acting.sum())
         return {"actor": acting, "critic": self._network.values.numel() - acting}
 
@@ -224,7 +224,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         return state if normalizer is None else {**state, "normalizer": normalizer}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from `warm_state()` of another run."""
+        """Start from another run's `warm_state()`."""
         with self.context.naming_behavior():
             self._network.load(state["weights"])
             self._intake.load_normalizer(state.get("normalizer"))
@@ -327,7 +327,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
     def _input_rows(
         self, observed: EncodedObservations, previous_actions: NDArray[np.float32] | None = None
     ) -> InputRows:
-        """Observations of the buffer, normalised, as networks take them in."""
+        """The buffer's observations, normalised, as network inputs."""
         vectors = self._intake.normalized(observed.vectors)
         return InputRows.of(vectors, observed.others, previous_actions, self.context.device, self._images)
 

@@ -218,7 +218,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         return results.detach()
 
     def _descend(self, learning_rate: float | Tensor) -> Tensor | None:
-        """One step along the computed gradients.
+        """Take one step along the computed gradients.
 
         Returns:
             With `max_grad_norm` the norms [k] of the gradient's parts, before clipping.
@@ -318,13 +318,13 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
         self.measures = () if anchor is None else ("Anchor KL",)
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """The actor's heads [B, H]."""
+        """The actor's head outputs [B, H]."""
         return self.network.heads(inputs)
 
     def losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:
         """Policy loss, value loss and entropy, the terms of eq. 9; for a regularised policy also its divergence."""
         heads, values = self.network(batch.inputs, batch.critic_memories)
-        if batch.real is not None:  # padding leaves here: means over the rest are the masked means
+        if batch.real is not None:  # drop padding: plain means are then the masked means
             heads, values = heads.index_select(0, batch.real), values.index_select(0, batch.real)
         log_probs, entropy = self.log_probs_and_entropy(heads, batch)
         log_ratios = log_probs - batch.old_log_probs
@@ -355,7 +355,7 @@ def clipped_policy_loss(log_ratios: Tensor, advantages: Tensor, epsilon: float) 
 
 
 def clipped_by_hand(log_ratios: Numbers, advantages: Numbers, epsilon: float) -> tuple[float, Numbers]:
-    """The same for arrays [P, R], and its gradient with respect to the log-ratios: r·cost if not clipped, else 0."""
+    """`clipped_policy_loss` for arrays [P, R], and its gradient by the log-ratios: r·cost if not clipped, else 0."""
     ratios = np.exp(log_ratios)
     clipped = clip(ratios, epsilon)
     ratios *= advantages
@@ -384,7 +384,7 @@ def value_loss(values: Tensor, returns: Tensor) -> Tensor:
 
 
 def value_loss_by_hand(values: Numbers, returns: Numbers, weight: float, of_values: Numbers) -> float:
-    """The same for arrays [S, R]; writes the gradient with respect to the values, times a weight, to `of_values`."""
+    """`value_loss` for arrays [S, R]; writes its gradient by the values, times a weight, to `of_values`."""
     np.subtract(values, returns, out=of_values)
     loss = float(np.vdot(of_values, of_values)) / of_values.size
     of_values *= 2.0 * weight / of_values.size

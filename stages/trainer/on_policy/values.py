@@ -55,7 +55,7 @@ class SequenceSource(Protocol[_Gathered]):
         ...
 
     def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> _Gathered:
-        """Sequences of rows [q, L] from memories [q, m]."""
+        """Gather sequences of rows [q, L] that start with memories [q, m]."""
         ...
 
 
@@ -72,15 +72,15 @@ class CriticValues:
     """The critic's values of N rows and of the observations after the last rows of K trajectories, and its memories."""
 
     values: NDArray[np.float64]
-    """[N, S]"""
+    """[N, S] values of the rows."""
     final_values: NDArray[np.float64]
-    """[K, S]"""
+    """[K, S] values of the observations after each trajectory's last row."""
     memories: Tensor | None = None
-    """[Q, m] before each sequence; None without memory."""
+    """[Q, m] the critic's memory before each sequence; None without memory."""
     memories_after: Tensor | None = None
-    """[K, m] after each trajectory's last row."""
+    """[K, m] the critic's memory after each trajectory's last row."""
     heads: Tensor | None = None
-    """[N, H] the actor's heads of the rows, if requested."""
+    """[N, H] the actor's head outputs for each row, if requested."""
 
 
 def evaluate_rows(
@@ -99,7 +99,7 @@ def evaluate_rows(
         finals: K final observations.
         block: rows per forward pass.
         replicas: the replicas that evaluate the same rows.
-        heads: whether to return the actor's heads, too; only for one replica. A shared body runs once.
+        heads: whether to return the actor's head outputs, too; only without replicas. A shared body runs once.
     """
     n, values, of_actor = len(rows), [], []
     vectors = torch.cat([rows.vectors, finals.vectors])
@@ -146,7 +146,7 @@ def evaluate_sequences(
         rows: the rows, with previous actions.
         finals: the observations after each trajectory, with previous actions.
         lengths: [K] rows of each trajectory.
-        cuts: the places of sequences.
+        cuts: the positions of sequences.
         chains: which trajectory continues which.
         initial: [K, m] the critic's memory before each trajectory that continues none.
         block: rows per forward pass.

@@ -40,7 +40,7 @@ class Teams(NamedTuple):
     memories: Tensor | None = None
     """[B / L, 2m] for value and baseline, before the first row of each sequence; None without memory."""
     sequence_length: int = 1
-    """L."""
+    """The number of rows per sequence, L."""
 
 
 class GroupCritic(nn.Module):
@@ -51,7 +51,7 @@ class GroupCritic(nn.Module):
 
     Args:
         design: the policy's design: observations, actions, sizes, memory.
-        signals: number of reward signals S.
+        signals: S, the number of reward signals.
 
     Raises:
         StageError: if an encoder does not fit its observation, or a custom network breaks its contract.
@@ -108,7 +108,7 @@ class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
 
     Args:
         design: observations, actions, sizes, memory.
-        signals: number of reward signals S.
+        signals: S, the number of reward signals.
         random: draws the initial weights, the same on any device.
         device: where the parameters live, such as `cpu` or `cuda:0`.
 
@@ -122,7 +122,7 @@ class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
         """The actor, if it is a perceptron over vectors."""
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """The actor's heads [B, H]."""
+        """The actor's head outputs [B, H]."""
         found: Tensor = self.module.actor(inputs)[0]
         return found
 

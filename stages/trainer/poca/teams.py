@@ -38,7 +38,7 @@ class TeamRows:
         self._size = (self._present.sum(1, keepdims=True) * (2.0 / largest) - 1.0).astype(np.float32)
 
     def __len__(self) -> int:
-        """N."""
+        """The number of rows, N."""
         return len(self._members)
 
     @property
@@ -91,12 +91,12 @@ class GroupMinibatch:
 
     @property
     def share(self) -> float:
-        """Weight of the means over its rows among those of all replicas."""
+        """Weight of means over its rows, relative to all replicas' rows."""
         return self.own.share
 
     @property
     def together(self) -> Tensor | None:
-        """[…] indices of the rows of all replicas, on the host; None if they are `rows`."""
+        """[…] indices of all replicas' rows, on the host; None if the same as `rows`."""
         return self.own.together
 
 
@@ -117,7 +117,7 @@ class GroupRollout:
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
     ) -> Iterator[Iterable[GroupMinibatch]]:
-        """Per epoch the minibatches of the actor's rollout, each with its teams."""
+        """For each epoch, yield the minibatches of the actor's rollout, each with its teams."""
         for minibatches in self._rollout.epochs(count, batch_size, random, replicas):
             yield map(self._with_teams, minibatches)
 

@@ -74,7 +74,7 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """As PPO's, and the size of the largest group."""
+        """The state of `OnPolicyTrainer`, and the size of the largest group."""
         state = {**super().state_dict(), _LARGEST: self._largest}
         return {**state, "buffer": renumbered(state["buffer"])} if self._buffer.grouped else state
 
@@ -88,7 +88,7 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
         return {**super().warm_state(), _LARGEST: self._largest}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from `warm_state()` of another run; see `OnPolicyTrainer`."""
+        """Start from another run's `warm_state()`; see `OnPolicyTrainer`."""
         super().warm_start(state)
         self._largest = int(state[_LARGEST])
 
@@ -217,14 +217,14 @@ class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
     network: GroupActorCritic
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """The actor's heads [B, H]."""
+        """The actor's head outputs [B, H]."""
         return self.network.heads(inputs)
 
     def losses(self, batch: GroupMinibatch, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Policy loss, value loss, baseline loss and entropy."""
         own = batch.own
         heads = self.network.heads(own.inputs)
-        if own.real is not None:  # padding leaves here: means over the rest are the masked means
+        if own.real is not None:  # drop padding: plain means are then the masked means
             heads = heads.index_select(0, own.real)
         log_probs, entropy = self.log_probs_and_entropy(heads, own)
         log_ratios = log_probs - own.old_log_probs

@@ -182,7 +182,7 @@ def make_rollout(
         returns: [N, S] value targets.
         critic_memories: [Q, m] the critic's memory before each sequence; None if it has no separate memory.
         block: the largest number of rows per forward pass.
-        heads: [N, H] the actor's heads, if known.
+        heads: [N, H] the actor's head outputs, if known.
     """
     rows, h, cuts = buffer.rows, update.settings, buffer.cuts()
     log_probs = rows["log_probs"] if h.ratio_per_dimension else rows["log_probs"].sum(axis=1, keepdims=True)
@@ -213,7 +213,7 @@ def make_rollout(
 
 
 def actor_memories(buffer: RolloutBuffer, device: str | torch.device) -> Tensor:
-    """[Q, m] the actor's recorded memory before each sequence."""
+    """The actor's recorded memory [Q, m] before each sequence."""
     assert buffer.sequences is not None, "the buffer keeps them with memory"
     return torch.from_numpy(buffer.sequences["memories"]).to(device)
 
@@ -228,7 +228,7 @@ class PPOByHand:
     Args:
         update: keeps the ratios.
         network: two perceptrons, or one with both heads.
-        actions: the behaviour's.
+        actions: the behaviour's actions.
     """
 
     def __init__(self, update: PPOUpdate, network: Perceptrons, actions: ActionSpec) -> None:
@@ -351,7 +351,7 @@ class CapturedPPOSteps:
     ) -> tuple[Tensor, Tensor | None]:
         """Take a gradient step, by its graph once one exists."""
         assert minibatch.block is not None, "there is no memory"
-        if weights is not self._weights:  # another update's: copy its scheduled numbers to the device
+        if weights is not self._weights:  # a new update: copy its scheduled numbers to the device
             others = torch.tensor([coefficients.learning_rate, coefficients.epsilon])
             self._weights, self._scheduled = weights, torch.cat([to_device(others, weights.device), weights])
         found = self._captured(_StepInputs(minibatch.block, minibatch.inputs.others, self._scheduled))

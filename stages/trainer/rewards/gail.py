@@ -120,7 +120,7 @@ class GAIL(NetworkSignal):
         """Do nothing: the normaliser uses only the demonstrations."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Network, optimizer, normaliser, randomness, β."""
+        """Network, optimizer, normaliser, random state, β."""
         return {**super().state_dict(), "beta": self._beta}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -196,7 +196,7 @@ def _terminated_rows(demonstrations: Demonstrations) -> np.ndarray[Any, np.dtype
 
 
 def _writable(encoded: EncodedObservations) -> EncodedObservations:
-    """The same in writable arrays, which tensors can share: arrays from files may be read-only."""
+    """Return writable arrays, whose memory tensors can share: arrays from files may be read-only."""
     vectors, *others = (np.require(array, requirements=["C", "W"]) for array in (encoded.vectors, *encoded.others))
     return EncodedObservations(vectors, tuple(others))
 

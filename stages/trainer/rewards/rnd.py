@@ -1,8 +1,8 @@
 """Random network distillation: a reward for observations that are rare.
 
 Burda, Edwards, Storkey & Klimov (2018), "Exploration by Random Network Distillation". A fixed random network maps
-observations to features, and a second one learns to predict them; its error is large for observations that it has
-seldom seen.
+observations to features, and a second one learns to predict them; the second network's error is large for observations
+that it has seldom seen.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RND(NetworkSignal):
         return self._errors(transitions)
 
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean of these errors."""
+        """The mean prediction error."""
         loss = self._errors(transitions).mean()
         return loss, {"Losses/RND Loss": loss}
 
@@ -56,7 +56,7 @@ class RND(NetworkSignal):
         return distillation_errors(predicted, target)
 
     def state_dict(self) -> dict[str, Any]:
-        """Both networks, optimizer, normaliser, randomness."""
+        """Both networks, optimizer, normaliser, random state."""
         return {**super().state_dict(), "target": self._target.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

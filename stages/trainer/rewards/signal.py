@@ -122,7 +122,7 @@ class RewardSignal(ABC):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, normaliser, randomness: plain values and NumPy arrays."""
+        """Weights, optimizer, normaliser, random state: plain values and NumPy arrays."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # a signal may have no state
@@ -313,7 +313,7 @@ class NetworkSignal(RewardSignal):
         return inputs._replace(vectors=vectors, vectors_rest=None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Network, optimizer, normaliser, randomness."""
+        """Network, optimizer, normaliser, random state."""
         return {
             "network": self.network.state_dict(),
             "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),

@@ -18,7 +18,7 @@ from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.trainer.sac.networks import FEW
 
 Numbers = NDArray[np.floating[Any]]
-"""The networks' own precision."""
+"""Arrays in the networks' precision."""
 
 
 class HandPerceptron:
@@ -27,7 +27,7 @@ class HandPerceptron:
     Args:
         layers: `FlatParameters` has taken over their parameters.
         activation: the activation's name.
-        products: multiplies wide layers.
+        products: computes the matrix products of wide layers.
     """
 
     def __init__(self, layers: Sequence[nn.Linear], activation: str, products: HiddenProducts) -> None:
@@ -40,10 +40,10 @@ class HandPerceptron:
         self._head_weight, self._bias = head.weight.detach(), bias[:, None]
         self._activate, self._slope = WRITE_ACTIVATION[activation], TIMES_SLOPE[activation]
         self.keeps_z = activation in SLOPE_OF_INPUT
-        """Whether the activation's slope is computed from its input, instead of its output."""
+        """Whether the activation's derivative is computed from its input instead of its output."""
 
     def forward(self, x: Tensor, room: Room) -> Numbers:
-        """Outputs [K, R] of rows [R, V]; `room` keeps what the backward pass needs."""
+        """Compute outputs [K, R] for rows [R, V]; `room` keeps what the backward pass needs."""
         room.x, rows = x, x.shape[0]
         for layer, zs, ys in zip(self.hidden, room.zs, room.ys, strict=True):
             z, y = zs[:rows], ys[:rows]
@@ -63,7 +63,7 @@ class HandPerceptron:
         """
         rows = of_outputs.shape[1]
         deltas = [delta[:rows] for delta in room.deltas]
-        # BLAS takes three times as long for the product of a column and a row.
+        # BLAS takes three times as long for an outer product.
         multiply = torch.mul if len(of_outputs) == 1 else torch.mm
         multiply(torch.from_numpy(of_outputs).t(), self._head_weight, out=deltas[-1])
         kept = room.zs if self.keeps_z else room.ys
@@ -92,7 +92,7 @@ class Room:
 
     Args:
         network: one of these networks.
-        rows: R, at most.
+        rows: the largest number of rows, R.
     """
 
     def __init__(self, network: HandPerceptron, rows: int) -> None:
@@ -125,7 +125,7 @@ class _Layer:
             products.provider(self.weight)  # chosen by measuring, so before a second thread starts
 
     def forward(self, x: Tensor, z: Tensor) -> None:
-        """Write z [R, U] of rows [R, V]."""
+        """Write z [R, U] for rows [R, V]."""
         self._products.layer(self._bias, x, self.weight, z)
 
     def back(self, delta: Tensor, below: Tensor) -> None:
@@ -136,7 +136,7 @@ class _Layer:
         """Write the parameters' gradients, from δ [r, U] and inputs [r, V]."""
         torch.sum(delta, 0, out=self._of_bias)
         if x.shape[1] <= FEW:
-            # NumPy's product with few columns takes a third of the time.
+            # With few columns, NumPy's matmul takes a third of the time.
             np.matmul(delta.numpy().T, x.numpy(), out=self._of_weight.numpy())
         else:
             self._products.product(delta.t(), x, self._of_weight, self.weight)

@@ -1,8 +1,8 @@
 """The gradients of soft actor-critic's losses for perceptrons and continuous actions, derived by hand.
 
-It does what autograd does for any network, for the one that most agents with continuous actions have: no graph is
-recorded, large arrays are written to buffers allocated once, and the policy runs once for s and s', and a Q once for
-(s, a) and (s, ã). Autograd stays the reference: tests compare the two.
+This code replaces autograd for the network that most agents with continuous actions have: no graph is recorded, large
+arrays are written to buffers allocated once, and the policy runs once for s and s', and a Q once for (s, a) and (s, ã).
+Autograd stays the reference: tests compare the two.
 
 Axis letters: B rows, U units, C actions, S reward signals. Heads, values and arrays computed from them have rows last.
 
@@ -53,7 +53,7 @@ from headrace.stages.trainer.sac.update import SACSteps, SACUpdate
 Half = TypeVar("Half")
 
 _ROWS_AT_ONCE = 32
-"""Numbers of rows are padded to multiples of this: oneDNN compiles its kernels for each number."""
+"""Row counts are padded to multiples of this: oneDNN compiles kernels for each row count."""
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 
 
@@ -83,7 +83,7 @@ class SACByHand:
         """The target entropy; None if the coefficient is fixed."""
         self._beside = SideThread()
         self.use_threads = torch.set_num_threads if products.alone else self._beside.use
-        """Compute with that many threads from now on."""
+        """Compute with this many threads from now on."""
         self._seen: tuple[Tensor, Tensor]
         """[B, V] the observations, and the next ones."""
         self._make_room(0, self._actor.inputs.shape[1])
@@ -233,7 +233,7 @@ class _Drawn(NamedTuple):
     discounts: Tensor
     noise: Tensor
     learning_rate: Tensor
-    """[]"""
+    """The learning rate, a scalar."""
 
 
 class CapturedSACSteps:

@@ -268,7 +268,7 @@ class _Pass:
 
 
 def _some_rows(gradient: Tensor) -> Tensor | None:
-    """The rows of a gradient that are not all 0; None if all rows are such.
+    """The indices of a gradient's nonzero rows; None if all rows are nonzero.
 
     If only the smaller output of two networks counts, each has gradients for some of the rows: on a CPU only these are
     computed, as reading the gradient there does not wait for a device.
@@ -371,7 +371,7 @@ def coefficient_gradients(negentropies: Tensor, targets: Tensor, mask: Tensor | 
     """Gradients [G] with respect to log α of the loss Σ log α·(H - H_target): α falls if entropy is above its target.
 
     The loss is eq. 18 of "Algorithms and Applications", but with log α in place of α, as in all common implementations:
-    a step then does not depend on the size of α.
+    the step then does not depend on the scale of α.
 
     Args:
         negentropies: -H as in `soft_values`, [B, G].

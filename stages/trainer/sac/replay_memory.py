@@ -30,7 +30,7 @@ class ReplayedSequences:
     """The sequences of a sample, in addition to their S × L rows, which are concatenated."""
 
     length: int
-    """L."""
+    """The number of rows per sequence, L."""
     mask: NDArray[np.bool_]
     """[S * L] true for rows; the rest is padding: copies of a sequence's last row."""
     memories: NDArray[np.float32]
@@ -39,7 +39,7 @@ class ReplayedSequences:
     """[S, ...] the action before the first row, by `previous_continuous_actions`, `previous_discrete_actions`."""
 
     def part(self, rows: slice) -> ReplayedSequences:
-        """The sequences of some of the rows."""
+        """The sequences of the rows in a slice."""
         some = slice(rows.start // self.length, rows.stop // self.length)
         previous = {name: column[some] for name, column in self.previous.items()}
         return ReplayedSequences(self.length, self.mask[rows], self.memories[some], previous)
@@ -58,7 +58,7 @@ class ReplayedRows:
     sequences: ReplayedSequences | None = None
 
     def part(self, rows: slice) -> ReplayedRows:
-        """Some of the rows, whole sequences if there are any; views."""
+        """Views of the rows in a slice, which must be whole sequences if there are any."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         sequences = None if self.sequences is None else self.sequences.part(rows)
         return ReplayedRows(_part(self.observations, rows), _part(self.next_observations, rows), columns, sequences)
@@ -101,7 +101,7 @@ class ReplayMemory:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all rows."""
         self._count = 0  # rows ever added: row i is stored at i % capacity
         self._start_count = 0  # sequences ever begun, stored in the same way
         self._first_start = 0  # the first sequence whose first row is still stored
@@ -372,7 +372,7 @@ class _Pieces:
     rows: EncodedObservations
     """Observations of the rows from `skip` on."""
     finals: EncodedObservations
-    """[K, ...]"""
+    """[K, ...] the observations after each piece."""
     skip: int
     """Rows at the batch's beginning that are not kept."""
 

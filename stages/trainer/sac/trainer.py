@@ -71,7 +71,7 @@ class SACTrainer(Trainer):
     step = 0
     """Agent steps added so far."""
     version = 0
-    """Calls of `learn` so far."""
+    """Calls to `learn` so far."""
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
@@ -166,7 +166,7 @@ class SACTrainer(Trainer):
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks, optimizers, normaliser, reward signals, counters, randomness; not the replay memory."""
+        """Networks, optimizers, normaliser, reward signals, counters, random state; not the replay memory."""
         return {
             "step": self.step,
             "version": self.version,
@@ -182,11 +182,11 @@ class SACTrainer(Trainer):
         }
 
     def use_threads(self, threads: int) -> None:
-        """Learn with that many threads from now on."""
+        """Use this many threads for learning from now on."""
         self._update.use_threads(threads)
 
     def set_hyperparameter(self, name: str, value: float) -> None:
-        """Use another value from the next update on."""
+        """Set the value, with effect from the next update."""
         self._hyperparameters = self._hyperparameters.with_value(name, value)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -227,7 +227,7 @@ class SACTrainer(Trainer):
         return warning
 
     def parameter_counts(self) -> Mapping[str, int]:
-        """Actor, critics, and the targets that follow them."""
+        """Parameter counts of the actor, the critics and their target networks."""
         return self._update.parameter_counts()
 
     def warm_state(self) -> dict[str, Any]:
@@ -236,7 +236,7 @@ class SACTrainer(Trainer):
         return {"networks": self._update.weights(), **({} if normalizer is None else {"normalizer": normalizer})}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from `warm_state()` of another run."""
+        """Start from another run's `warm_state()`."""
         with self.context.naming_behavior():
             self._intake.load_normalizer(state.get("normalizer"))
             self._update.load_weights(state["networks"])

@@ -212,7 +212,7 @@ class SACUpdate:
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go back to a snapshot."""
+        """Restore a snapshot."""
         for name, flat in self._groups.items():
             flat.values.copy_(snapshot["values"][name])
         for name, adam in self._adams.items():

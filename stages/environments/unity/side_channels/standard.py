@@ -334,9 +334,9 @@ class SideChannelBridge:
             capture_frame_rate=engine.capture_frame_rate,
         )
         self.all: tuple[SideChannel, ...] = (engine_channel, self._parameters_channel, self._stats, *channels)
-        """Each channel."""
+        """All channels, ours and the user's."""
         self.channels = SideChannels(self.all, f"Unity worker {worker_id}")
-        """All channels, as bytes in messages."""
+        """Converts all channels' messages to and from bytes."""
 
     def update(self) -> None:
         """Queue changed parameters for the next message; a sampler that is sent again would restart its sequence."""

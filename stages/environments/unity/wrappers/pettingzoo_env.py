@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 _AGENT = "?agent_id="
 OBSERVATION = "observation"
-"""The key next to `MASK` in observations of agents with discrete actions."""
+"""The observation's key, alongside `MASK`, for agents with discrete actions."""
 
 
 class _Sensors(tuple[Any, ...]):
@@ -195,7 +195,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
             self._env.step()
 
     def _named(self, name: str, number: int) -> str:
-        """The name of an agent that needs a decision."""
+        """Return the name of an agent that needs a decision."""
         if (name, number) not in self._alive:
             life = self._lives[name, number] = self._lives.get((name, number), 0) + 1
             agent = self._alive[name, number] = f"{name}{_AGENT}{number}" + (f"&life={life}" if life > 1 else "")

@@ -124,7 +124,7 @@ class ActionMap:
 
 
 def _rows(values: Sequence[Any]) -> NDArray[Any]:
-    """Actions of several agents, one a row; raises ValueError if one is not a finite number."""
+    """Stack several agents' actions, one per row; raises ValueError if a value is not a finite number."""
     rows = np.stack([np.asarray(value).reshape(-1) for value in values])
     if rows.dtype.kind not in "biuf" or not np.isfinite(rows).all():
         raise ValueError
@@ -132,5 +132,5 @@ def _rows(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def unlimited(shape: Sequence[int]) -> spaces.Box:
-    """Numbers of any size."""
+    """Return an unbounded Box of this shape."""
     return spaces.Box(-np.inf, np.inf, tuple(shape), np.float32)

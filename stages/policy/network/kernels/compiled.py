@@ -1,7 +1,7 @@
 """The functions of `kernels.c`, if a compiler was present when the package was built.
 
-They are optional: each caller has the same computation in NumPy, which tests compare, and uses it where `kernels` is
-None.
+They are optional: each caller also implements the computation in NumPy, and uses that if `kernels` is None. Tests
+compare the two.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ except ImportError:
     kernels = None
 
 ACTIVATIONS = {"tanh": 1, "relu": 2, "swish": 3}
-"""The numbers of the compiled activations."""
+"""The compiled activations, and their numbers in `kernels.c`."""
 UNITS = 16
-"""Compiled layers have a multiple of this many units."""
+"""The number of units in a compiled layer is a multiple of this."""
 
 
 def compiles(activation: str, sizes: Sequence[int], dtype: torch.dtype) -> bool:
-    """Whether layers of these units are compiled."""
+    """Whether compiled layers exist for this activation, these sizes and this dtype."""
     known = kernels is not None and activation in ACTIVATIONS and dtype == torch.float32
     return known and not any(units % UNITS for units in sizes)
 
 
 def scores(actions: ActionSpec, dtype: torch.dtype) -> bool:
-    """Whether the clipped loss of these actions is compiled."""
+    """Whether the clipped loss is compiled for these actions."""
     few = actions.continuous_size <= 24 and len(actions.discrete_branches) <= 8
     return kernels is not None and few and dtype == torch.float32
