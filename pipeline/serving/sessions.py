@@ -80,8 +80,8 @@ class Sessions:
         if len(self._sessions) >= limits.sessions or self._agents + agents > limits.agents:
             raise RequestRefused(
                 ErrorKind.FULL,
-                f"there are {len(self._sessions)} sessions with {self._agents} agents in all (at most {limits.sessions} "
-                f"and {limits.agents}); end the sessions that are no longer needed",
+                f"there are {len(self._sessions)} sessions with {self._agents} agents in all (at most "
+                f"{limits.sessions} and {limits.agents}); end the sessions that are no longer needed",
             )
         key = key or secrets.token_urlsafe(18)
         self._sessions[key] = _Session(agents, self._nothing(agents), self._clock())

@@ -181,7 +181,9 @@ def _for_each(spaces: Any, count: int, what: str) -> list[Mapping[str, Any]]:
     if not isinstance(spaces, list):
         raise BadAnnouncement(f"announces {spaces!r} as {what}: expected a map of keys, or one for each agent")
     if len(spaces) != count:
-        raise BadAnnouncement(f"announces {len(spaces)} entries in {what} for {count} agents: expected a map for each agent")
+        raise BadAnnouncement(
+            f"announces {len(spaces)} entries in {what} for {count} agents: expected a map for each agent"
+        )
     for place, space in enumerate(spaces):
         if not isinstance(space, Mapping):
             raise BadAnnouncement(f"announces {space!r} as the {what} of agent {place}: expected a map of keys")

@@ -103,7 +103,10 @@ def test_pictures_are_told_by_their_keys(size, pictures, shape, last):
         ({"n_agents": 0}, "at least one agent"),
         ({"n_agents": "two"}, "at least one agent"),
         ({"action_space": MOVE}, "None as observation_space"),
-        ({"observation_space": [BOX], "action_space": MOVE, "n_agents": 2}, "1 entries in observation_space for 2 agents"),
+        (
+            {"observation_space": [BOX], "action_space": MOVE, "n_agents": 2},
+            "1 entries in observation_space for 2 agents",
+        ),
         ({"observation_space": BOX, "action_space": 3}, "3 as action_space"),
         ({"observation_space": BOX, "action_space": MOVE, "agent_policy_names": []}, "a name for each of 1 agents"),
         (
