@@ -1,4 +1,4 @@
-"""The YAML of a run: its schema, and the code that reads and checks it. Imports nothing heavy."""
+"""A run's YAML: its schema, and the code that reads and checks it. Imports no heavy packages."""
 
 from headrace.config.behaviors import BehaviorSettings
 from headrace.config.environment import (

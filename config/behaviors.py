@@ -64,7 +64,7 @@ _FORMER_TRAINERS = {
     "offline_bc": "'bc', with hyperparameters.demo_path",
     "online_bc": "'bc', with hyperparameters.teacher",
 }
-"""Trainers of ML-Agents' older versions, and their equivalents here."""
+"""Trainers in older versions of ML-Agents, and their equivalents here."""
 
 _NO_PLUGINS = " (ML-Agents' plugins do not work here; see docs/extending.md for how to write a trainer)"
 
@@ -89,7 +89,7 @@ def _policy_file(value: object) -> object:
 
 
 def _likely_trainer(hyperparameters: dict[str, Any]) -> str:
-    """Guess the built-in trainer for which these keys are meant."""
+    """Guess which built-in trainer these keys are meant for."""
     models = {name: kind.hyperparameters for name, kind in TRAINERS.items() if kind.hyperparameters is not None}
     fitting = (name for name, model in models.items() if hyperparameters.keys() <= model.model_fields.keys())
     return next(fitting, DEFAULT_TRAINER)
@@ -99,7 +99,7 @@ def _defaults(trainer_type: str) -> Hyperparameters | PlainMap:
     """Return the default hyperparameters of a trainer.
 
     Raises:
-        FindingsError: if the trainer has required ones.
+        FindingsError: if the trainer has required hyperparameters.
     """
     model = declared_kind(trainer_type).hyperparameters
     try:
@@ -197,12 +197,12 @@ class BehaviorSettings(Settings):
 
     @property
     def learns(self) -> bool:
-        """True unless brains that do not learn decide in all games."""
+        """True unless all games are played by brains that do not learn."""
         return not self.brain or not leave_nobody_to_learn(self.brain)
 
     @property
     def declared_hyperparameters(self) -> Hyperparameters | None:
-        """Its hyperparameters; None for a trainer that accepts any map."""
+        """The behaviour's hyperparameters; None for a trainer that accepts any map."""
         model = declared_kind(self.trainer_type).hyperparameters
         return None if model is None else model.model_validate(self.hyperparameters)
 
@@ -218,7 +218,7 @@ class BehaviorSettings(Settings):
 
     @property
     def normalizes(self) -> bool:
-        """True if its policy or a reward signal normalises observations."""
+        """True if the policy or a reward signal normalises observations."""
         networks = self.network_settings, *(signal.network_settings for signal in self.learned_signals.values())
         return any(network.normalize for network in networks)
 
@@ -304,7 +304,7 @@ class BehaviorSettings(Settings):
         return [Finding((key,), message, (("league",),)) for key in others]
 
     def _about_hyperparameters(self) -> list[Finding]:
-        """Find contradictions to the trainer; missing hyperparameters are filled in with its defaults."""
+        """Find contradictions with the trainer; missing hyperparameters get the trainer's defaults."""
         found = [
             Finding(
                 (key,),

@@ -25,15 +25,15 @@ MODEL_SUFFIXES = (".pt", ".onnx")
 
 @dataclass(frozen=True, slots=True)
 class BrainKind:
-    """One kind of brain. `module:name` names the function, which is imported when a run needs it."""
+    """One kind of brain. Its function is given as `module:name`, and imported when a run needs it."""
 
     meaning: str
     """Description for the YAML reference."""
     maker: str | None
-    """Function from a `BrainRequest` to what decides, or, where the request has no spec yet, to
-    None, after a check of all that is known without one. None: it is a trainer's policy."""
+    """Function from a `BrainRequest` to the object that decides. If the request has no spec yet, it
+    only checks what can be checked without one, and returns None. None: a trainer's policy."""
     keys: tuple[str, ...] | None = ()
-    """Keys of `with` that it accepts; None: its code checks them."""
+    """Keys that it accepts in `with`; None: its code checks them."""
 
 
 BRAIN_KINDS: Table[BrainKind] = Table(
@@ -59,18 +59,18 @@ BRAIN_KINDS: Table[BrainKind] = Table(
         "headrace.stages.exhibition.own_game:make_player",
     ),
 )
-"""The kinds by name; `kind_of` returns the one that a `use` names."""
+"""The kinds by name; `kind_of` returns the kind for a value of `use`."""
 
 SCRIPTED_PLAYERS: Mapping[str, tuple[str, ...]] = {
     "Volley": ("headrace.stages.games.volley:ScriptedPlayer",),
     "ConnectFour": ("headrace.stages.games.connect_four:TacticalPlayer",),
     "Pursuit": ("headrace.stages.games.pursuit:ScriptedPursuer", "headrace.stages.games.pursuit:ScriptedEvader"),
 }
-"""`module:Class` of each built-in game's scripted player; by team if the teams' players differ."""
+"""`module:Class` of each built-in game's scripted player; one per team if the teams' players differ."""
 
 
 def kind_of(use: str) -> str | None:
-    """Return the kind of brain that a `use` names; None if it names none."""
+    """Return the kind of brain for a value of `use`; None if there is none."""
     if use in (LEARNING, "random", "scripted", PLAYER):
         return use
     if is_reference(use):
@@ -80,7 +80,7 @@ def kind_of(use: str) -> str | None:
 
 
 def check_use(use: str, more: Collection[str] = (), people: bool = False) -> str:
-    """Check and return a `use`, or one of some additional words.
+    """Check and return a value of `use`: a brain, or one of some additional words.
 
     Args:
         use: the value to check.
@@ -88,7 +88,7 @@ def check_use(use: str, more: Collection[str] = (), people: bool = False) -> str
         people: True if a person is allowed.
 
     Raises:
-        ValueError: if it is neither.
+        ValueError: if the value is neither.
     """
     if use == LEARNING:
         raise ValueError(
@@ -131,7 +131,7 @@ def check_with(use: str, arguments: Mapping[str, object], named: str = "use") ->
 
 
 def drawn(shares: Sequence[float], at: float) -> int:
-    """Return the index of the share into which a number from [0, 1) falls; -1 for the rest."""
+    """Return the index of the share that a number from [0, 1) falls into; -1 if it falls into none."""
     for index, share in enumerate(shares):
         if at < share:
             return index
@@ -145,7 +145,7 @@ def fills(shares: Sequence[float]) -> bool:
 
 
 _ROUNDING = 1e-5
-"""Tolerance, so that three times 0.333333 counts as 1."""
+"""Tolerance, so that three shares of 0.333333 add up to 1."""
 
 
 def meanings(*left_out: str) -> str:
@@ -221,12 +221,12 @@ def check_brains(brains: Sequence[BrainSettings], key: str) -> list[Finding]:
 
 
 def brains_of_team(brains: Sequence[BrainSettings], team: int | None) -> list[BrainSettings]:
-    """Return the brains that decide for a team; None means a team that none of them names."""
+    """Return the brains that decide for a team; None stands for any team that is not named."""
     return [brain for brain in brains if (teams := getattr(brain, "teams", None)) is None or (team in teams)]
 
 
 def leave_nobody_to_learn(brains: Sequence[OwnBrainSettings]) -> bool:
-    """Return True if brains decide in all games, of all teams or of all named ones from team 0 to the last."""
+    """Return True if brains play all games, for all teams or, if teams 0 to n are named, for each of these."""
     named = {team for brain in brains for team in brain.teams or ()}
     teams = sorted(named) if named == set(range(len(named))) and len(named) > 1 else [None]
     return all(fills([brain.weight for brain in brains_of_team(brains, team)]) for team in teams)

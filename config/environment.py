@@ -1,4 +1,4 @@
-"""The `environment` section: environments other than Unity; the models of kinds with their own keys come last."""
+"""The `environment` section: environments other than Unity. Models for kinds with their own keys are at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.config.fields import (
 )
 from headrace.config.observation_kinds import OBSERVATION_KINDS
 
-# `keys`: the action of each of a person's keys, as in ML-Agents' player brain.
+# `keys`: the action for each key that a person presses, as in ML-Agents' player brain.
 
 
 class KeySettings(Settings):
@@ -309,7 +309,7 @@ class EnvironmentSettings(ChoosingSettings):
 
     @property
     def named(self) -> str:
-        """The environment's name; empty if `env_settings` has it."""
+        """The environment's name; empty if it is in `env_settings`."""
         return next((found for key in ENVIRONMENT_KINDS[self.kind].made_by if (found := getattr(self, key))), "")
 
     def _mistakes(self) -> Iterator[Finding]:

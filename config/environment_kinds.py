@@ -1,7 +1,7 @@
-"""The table of environment kinds: for each `environment.kind` of the YAML, its settings and the place of its code.
+"""The table of environment kinds: for each `environment.kind` in the YAML, its settings and where its code is.
 
-A new engine is one entry here and its own folder, `stages/environments/<engine>/`. Strings `module:name` name the code,
-which is imported when a run needs it.
+A new engine needs one entry here and its own folder, `stages/environments/<engine>/`. Code is given as `module:name`,
+and imported when a run needs it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from headrace.config.tables import Table
 
 UNITY = "unity"
-"""The kind of a run without an `environment` section."""
+"""The kind used if a run has no `environment` section."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,31 +30,31 @@ class EnvironmentKind:
     example: str = ""
     """An example of one of these keys, for messages."""
     keys: tuple[str, ...] = ()
-    """Further keys of `EnvironmentSettings` with a meaning for this kind, in addition to those for every kind."""
+    """Keys of `EnvironmentSettings` that apply to this kind, in addition to those that apply to every kind."""
     settings: str = "headrace.config.environment:EnvironmentSettings"
-    """Model of the section. A kind with its own keys derives one from this, with `kind: Literal["its name"]`."""
+    """Model of the section. A kind with its own keys has a subclass, with `kind: Literal["its name"]`."""
     check: str | None = None
-    """Function that yields contradictions to other sections of a `RunConfig`, as `Finding`s."""
+    """Function that yields contradictions with other sections of a `RunConfig`, as `Finding`s."""
     references: str = "headrace.stages.environments.factory:named_in_section"
-    """Function that yields, for a `RunConfig`, calls that import the names in the YAML; each raises a `StageError` if
-    its name can't be found."""
+    """Function that yields, for a `RunConfig`, callables that import the names in the YAML; each raises a `StageError`
+    if its name can't be found."""
     preflight: str | None = None
     """Function that checks, for a `RunConfig`, the files that a run needs before its folder is created; it raises a
     `StageError`."""
     advice: str | None = None
-    """Function that yields, for an `EnvironmentRequest`, the remarks of the standard environment checker; `--validate`
-    calls it once the run's own trial has succeeded."""
+    """Function that yields, for an `EnvironmentRequest`, what the standard environment checker reports; `--validate`
+    calls it after a successful trial run."""
     goal_rewards: str | None = None
     """Function from an `EnvironmentRequest` to a `GoalRewards` (`stages/environments/protocol.py`); None: the kind has
     no goal environments."""
     description: str = "headrace.pipeline.command.description:describe_environment"
-    """Function from a `RunConfig` to a line about its environments, for `--validate`."""
+    """Function from a `RunConfig` to a one-line description of its environments, for `--validate`."""
     env_settings: tuple[str, ...] = ()
     """Keys of `env_settings` that affect this kind, in addition to those that affect every kind."""
     engine_settings: tuple[str, ...] = ()
     """Keys of `engine_settings` that affect this kind."""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Defaults of keys of other sections, by section, that differ from ML-Agents'."""
+    """Defaults for keys in other sections, by section, that differ from ML-Agents' defaults."""
     one_after_another: bool = False
     """True if an actor steps its instances one after another, so that several actors are faster."""
     apart: bool = False
@@ -64,7 +64,7 @@ class EnvironmentKind:
     editor_port: int | None = None
     """The only port that the editor calls; None: `env_settings.base_port`."""
     not_shown: str = ""
-    """Reason why it can't be filmed or shown on the live page, with an alternative; empty if it can."""
+    """Why it can't be recorded as video or shown on the live page, with an alternative; empty if it can."""
     holds_actions: bool = False
     """True if the environment itself holds each action for `action_repeat` steps."""
 

@@ -1,4 +1,4 @@
-"""The `environment_parameters` section: numbers, samplers and curricula, whose values the environment receives.
+"""The `environment_parameters` section: numbers, samplers and curricula that supply values to the environment.
 
 This module only declares them: `headrace.pipeline.parts.curricula.curricula` advances lessons, and
 `headrace.stages.environments.parameters` draws values.

@@ -1,4 +1,4 @@
-"""Mistakes in a configuration, which one `ConfigError` reports together."""
+"""Mistakes in a configuration, all reported in one `ConfigError`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TypeAlias
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""The place of a value: the keys (and list indices) from the top of the YAML down to it."""
+"""The path of a value: the keys (and list indices) that lead to it from the top of the YAML."""
 
 
 def dotted(path: KeyPath) -> str:
@@ -24,7 +24,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 SET = "--set"
-"""The option that overrides a key of the file; the key's place then begins with it."""
+"""The option that overrides a key in the file; the key's place then starts with this option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Mistake:
 
     @property
     def place(self) -> str:
-        """`file:line`, only the file or override, or an empty string."""
+        """`file:line`; without a line, only the file or override, or an empty string."""
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Mistake:
 
 
 Locate: TypeAlias = Callable[[KeyPath, str], Mistake]
-"""Function from a key and a message to a mistake with the key's place."""
+"""Function that takes a key and a message, and returns a mistake with the key's place."""
 
 
 def nowhere(path: KeyPath, message: str) -> Mistake:
@@ -71,10 +71,10 @@ class Finding:
     """The result of a check: a `Mistake` or a warning without its file and line."""
 
     path: KeyPath
-    """The key at fault, relative to the model that checks; absolute after the validation."""
+    """The key at fault, relative to the model whose check found it; absolute after validation."""
     message: str
     involves: tuple[KeyPath, ...] = ()
-    """Other keys on which the check depends; if one of them is wrong itself, this finding is void."""
+    """Other keys on which the check depends; if one of these is invalid, this finding is dropped."""
 
 
 class FindingsError(ValueError):

@@ -31,17 +31,17 @@ _NUMBER = re.compile(r"[-+]?(\.\d[\d_]*|\d[\d_]*(\.[\d_]*)?)([eE][-+]?\d+)?", re
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 LARGEST = 10**15
-"""Largest integer in a configuration; its negative is the smallest. Both are exact as floats."""
+"""Largest integer in a configuration; the smallest is its negative. Floats represent both exactly."""
 
 
 class Settings(BaseModel):
     """One section of the YAML: frozen, and strict about unknown keys."""
 
-    # Built at first use, not at import, so that `--help` need not wait for it.
+    # Built on first use, not at import, so that `--help` need not wait for it.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     more: ClassVar[type[Settings] | None] = None
-    """The model of values under unlisted keys; None: unlisted keys are mistakes."""
+    """Model for the values of unlisted keys; None: unlisted keys are mistakes."""
 
     @model_validator(mode="after")
     def _relate(self) -> Self:
@@ -54,20 +54,20 @@ class Settings(BaseModel):
         return ()
 
     def _derive(self) -> None:
-        """Set fields whose default follows from other fields, by `_fill`."""
+        """Set fields whose default depends on other fields, with `_fill`."""
 
     def _fill(self, **values: object) -> None:
-        """Set fields of this model, which is otherwise frozen, while it is being built."""
+        """Set fields of this otherwise frozen model while it is being built."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
     def _is_set(self, name: str) -> bool:
-        """Return True if the user wrote this key, as opposed to its default."""
+        """Return True if the user set this key; False if it has its default."""
         return name in self.model_fields_set
 
 
 def changed(settings: Settings) -> list[str]:
-    """Return the keys whose values differ from the default; for plain data, `model_fields_set` would have all keys."""
+    """Return the keys whose values differ from the default; in plain data, `model_fields_set` has all keys."""
     fields = type(settings).model_fields.items()
     return [name for name, field in fields if getattr(settings, name) != field.get_default(call_default_factory=True)]
 
@@ -84,7 +84,7 @@ def is_reference(text: str) -> bool:
 
 
 def hint_at_module(text: str) -> str:
-    """Return a hint if a text is a file's path instead of a module's name, else an empty string."""
+    """Return a hint if a text is a file path instead of a module name, otherwise an empty string."""
     is_path = not {"/", "\\"}.isdisjoint(text) or ".py:" in text
     return "; name the module, not its file: my.py next to the YAML is 'my:MyClass'" if is_path else ""
 
@@ -107,7 +107,7 @@ def within_64_bits(number: int) -> int | float:
 
 
 def _number(value: object) -> object:
-    """Read a quoted number as a number, as ML-Agents accepts them and its files have them."""
+    """Read a quoted number as a number: ML-Agents accepts these, and its files contain them."""
     if isinstance(value, str):
         number = to_number(value)
         return value if number is None else number
@@ -131,7 +131,7 @@ def _text(value: object) -> object:
 
 
 def _any_path(value: object, check: ValidatorFunctionWrapHandler) -> object:
-    """Allow a path with bytes that are not UTF-8, which it contains as lone surrogates."""
+    """Allow a path with non-UTF-8 bytes, which Python represents as lone surrogates."""
     if isinstance(value, str) and not value.isascii():
         check(value.encode(errors="replace").decode())
         return value
@@ -146,7 +146,7 @@ def _reference(value: object) -> object:
 
 
 def one_of(words: Collection[str]) -> BeforeValidator:
-    """Refuse text that is not one of these words, such as the names in a table, which may grow."""
+    """Refuse text that is not one of these words, for example the names in a table; entries may be added later."""
 
     def check(value: object) -> object:
         word = _text(value)

@@ -1,4 +1,4 @@
-"""File and folder names for names that users choose; they are valid, and the same, on every system.
+"""File and folder names for user-chosen names; they are valid and identical on every system.
 
 Characters that Windows does not allow are escaped as in URLs (`a:b` becomes `a%3Ab`, and `a%3Ab` then `a%253Ab`);
 `name_of_file` reverses that. Ordinary names, with spaces and letters of all languages, stay unchanged.
@@ -11,14 +11,14 @@ from urllib.parse import quote, unquote
 
 _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\ud800-\udfff]')
 _DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(?= *(\.|$))", re.IGNORECASE)
-"""Names of devices, with any suffix."""
+"""Device names, which Windows reserves with any suffix."""
 _AT_END = re.compile(r"[. ]$")
 """Characters that Windows drops at the end of a name."""
 _LIKE_AN_ESCAPE = re.compile(r"%(?=[0-9a-f]{2})|\A%\Z", re.IGNORECASE)
 
 
 def file_name(name: str) -> str:
-    """Return a unique file name for a name that the user chooses.
+    """Return a unique file name for a user-chosen name.
 
     A name that ends in `.onnx` is escaped too, as `x.onnx` is the model of behaviour `x`.
     """
@@ -26,7 +26,7 @@ def file_name(name: str) -> str:
 
 
 def portable(name: str) -> str:
-    """Return a name whose only `%` are escapes in a form valid on every system; a valid one stays unchanged."""
+    """Return a form of a name, whose only `%` are escapes, that is valid on every system; valid names are unchanged."""
     name = _NOT_IN_NAMES.sub(lambda found: quote(found[0], safe="", errors="surrogatepass"), name)
     if _DEVICE.match(name) or name.lower().endswith(".onnx"):
         at = 0 if _DEVICE.match(name) else len(name) - 1

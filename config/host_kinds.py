@@ -1,4 +1,4 @@
-"""The hosts of a run: the table of kinds, and the sections `pipeline.hosts` and `pipeline.ray`.
+"""A run's hosts: the table of kinds, and the sections `pipeline.hosts` and `pipeline.ray`.
 
 A new kind is one entry in `HOST_KINDS` and the class that it names, which starts hosts and creates their queues
 (`headrace.pipeline.hosts.protocol.HostFactory`).
@@ -26,13 +26,13 @@ class HostKind:
     implementation: str
     """`module:Class`, a `HostFactory`; loaded when the first host of this kind is started."""
     in_main: bool = False
-    """True if its hosts run in main's event loop. They can then use any queue end that main can open, and a run with
-    only such hosts can be deterministic. Hosts of other kinds share queues only with hosts of the same kind; everything
-    else passes through main."""
+    """True if its hosts run in main's event loop. They can then use any queue end that main can open, and a run that
+    has only hosts of this kind can be deterministic. Hosts of other kinds share queues only with hosts of the same
+    kind; everything else passes through main."""
     on_ray: bool = False
     """True if its hosts can request resources, and `pipeline.ray` says where they run."""
     extra: str = ""
-    """Name of the additional package that it needs, and of the extra of `headrace` that installs it."""
+    """Name of the additional package that it needs, which is also the `headrace` extra that installs it."""
 
 
 HOST_KINDS: Table[HostKind] = Table(
@@ -49,12 +49,12 @@ HOST_KINDS: Table[HostKind] = Table(
 
 
 def joined_directly(sources: str, sink: str) -> bool:
-    """Return True if hosts of one kind can put directly into a queue of a host of another kind."""
+    """Return True if hosts of kind `sources` can put items directly into a queue in a host of kind `sink`."""
     return sources == sink or HOST_KINDS[sink].in_main
 
 
 NODE = "node:"
-"""Prefix under which Ray offers each node of a cluster as a resource, by its address; one of each."""
+"""Prefix of the resource that Ray provides for each cluster node, followed by its address; the amount is 1."""
 
 
 class HostResources(Settings):
@@ -149,7 +149,7 @@ def _auto_or_number(value: object) -> object:
 
 AutoOrNumber = Annotated[Literal["auto"] | Annotated[int, Strict()], BeforeValidator(_auto_or_number)]
 MOST_AT_ONCE = 256
-"""Maximum number of processes, and of threads of each."""
+"""Maximum number of processes, and of threads in each."""
 
 
 class LearnerHosts(_Hosts):
@@ -216,7 +216,7 @@ class HostsSettings(Settings):
             self._fill(evaluation=EvaluationHosts.model_construct(set(), kind=kind, resources=resources))
 
     def in_main(self) -> HostsSettings:
-        """Return a copy in which actors, learners and evaluation run in the main process, as `deterministic` asks."""
+        """Return a copy in which actors, learners and evaluation run in main, as `deterministic` requires."""
         moved = {
             part: hosts.model_copy(update={"kind": "inline"})
             for part in ("actors", "learners", "evaluation")
@@ -244,7 +244,7 @@ class PlacementSettings(Settings):
     )
 
     def not_on_ray(self, hosts: HostsSettings) -> Iterator[Finding]:
-        """Find resources for hosts of a kind that can't ask for any."""
+        """Find resources set for hosts of a kind that can't request any."""
         for part in ("actors", "learners"):
             kind = getattr(hosts, part).kind
             if getattr(self, part) is not None and not HOST_KINDS[kind].on_ray:

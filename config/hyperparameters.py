@@ -1,4 +1,4 @@
-"""The `hyperparameters` of a behaviour: one settings model per trainer, joined to trainers in `config/trainers.py`."""
+"""A behaviour's `hyperparameters`: one settings model per trainer, assigned to trainers in `config/trainers.py`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _AS_LEARNING_RATE = {"default_text": "`learning_rate_schedule`"}
 
 
 def schedule_field(default: Schedule, description: str = _STAYS_OR_FALLS, extra: dict[str, Any] | None = None) -> Any:
-    """Make the field of a value's schedule."""
+    """Return the field for a value's schedule."""
     return Field(default, description=description, json_schema_extra=extra)
 
 
 class Block(Protocol):
-    """The rest of a behaviour's block, against which its hyperparameters are checked."""
+    """The parts of a behaviour's block that its hyperparameters are checked against."""
 
     @property
     def max_steps(self) -> int: ...  # noqa: D102 - a key of the YAML
@@ -47,7 +47,7 @@ class Hyperparameters(Settings):
         """Return a copy with another value of a scheduled hyperparameter.
 
         Raises:
-            ValueError: if it has no schedule, or the value is out of bounds.
+            ValueError: if the hyperparameter has no schedule, or the value is out of bounds.
         """
         if name not in self.scheduled():
             raise ValueError(
@@ -60,20 +60,20 @@ class Hyperparameters(Settings):
 
     @property
     def rows_per_update(self) -> int | None:
-        """Number of fresh steps of an update; None if updates draw from a replay memory."""
+        """Number of fresh steps per update; None if updates sample from a replay buffer."""
         return None
 
     @property
     def longest_piece(self) -> int | None:
-        """Steps at which actors cut trajectories instead of at `time_horizon`; None: at `time_horizon`."""
+        """Number of steps after which actors cut trajectories; None: `time_horizon`."""
         return None
 
     def small(self, rows: int) -> Self:
-        """Return a copy for a trial, whose first update is quick and comes after about that many rows."""
+        """Return a copy for a trial run, whose first update is quick and happens after about `rows` rows."""
         return self
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find contradictions to the rest of the behaviour's block; paths start at the block."""
+        """Find contradictions with the rest of the behaviour's block; paths start at the block."""
         yield from ()
 
     def warnings(self, block: Block) -> Iterator[Finding]:
@@ -86,7 +86,7 @@ class Hyperparameters(Settings):
 
 
 def shared_grad_norm_field() -> Any:
-    """Return the field of a trainer's `shared_grad_norm`."""
+    """Return the field for a trainer's `shared_grad_norm`."""
     return Field(
         False,
         description="`max_grad_norm` limits the joint norm of the actor's and the critic's gradients, as in most "
@@ -95,7 +95,7 @@ def shared_grad_norm_field() -> Any:
 
 
 def reward_normalization_field(default: bool = False) -> Any:
-    """Return the field of a trainer's `reward_normalization`."""
+    """Return the field for a trainer's `reward_normalization`."""
     return Field(
         default,
         description="Learn from the environment's rewards divided by the running standard deviation of their "
@@ -169,11 +169,11 @@ class OnPolicyHyperparameters(Hyperparameters):
         return min(self.batch_size, self.buffer_size)
 
     def small(self, rows: int) -> Self:
-        """Return a copy that learns from that many rows in one pass."""
+        """Return a copy that learns from `rows` rows in one pass."""
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find minibatches of sequences whose advantages can't be normalised one by one."""
+        """Find minibatches of sequences, in which advantages can't be normalised per minibatch."""
         if self.advantage_normalization == "minibatch" and block.network_settings.memory is not None:
             message = "'minibatch' can't be combined with network_settings.memory; expected 'buffer' or 'none'"
             yield Finding(("hyperparameters", "advantage_normalization"), message, (("network_settings", "memory"),))
@@ -263,11 +263,11 @@ class BCHyperparameters(Hyperparameters):
         return self.buffer_size
 
     def small(self, rows: int) -> Self:
-        """Return a copy that learns from that many rows in one pass."""
+        """Return a copy that learns from `rows` rows in one pass."""
         return self.model_copy(update=_one_pass(self.buffer_size, self.batch_size, rows))
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find exploration noise, for which imitation has no use."""
+        """Find exploration noise, which has no use in imitation."""
         if block.network_settings.gsde is not None:
             message = "can't be combined with trainer_type 'bc', which imitates and does not explore; leave it out"
             yield Finding(("network_settings", "gsde"), message, (("trainer_type",),))

@@ -1,4 +1,4 @@
-"""The `hyperparameters` of IMPALA: V-trace with a replay and cloning; sizes are in unrolls."""
+"""IMPALA's `hyperparameters`: V-trace with a replay buffer and cloning; sizes are in unrolls."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class ImpalaHyperparameters(Hyperparameters):
 
     @property
     def rows_per_update(self) -> int:
-        """Steps of the fresh unrolls."""
+        """Number of steps in the fresh unrolls."""
         return (self.batch_size - self.batch_size_from_replay) * self.unroll_length
 
     @property
@@ -114,11 +114,11 @@ class ImpalaHyperparameters(Hyperparameters):
 
     @property
     def batch_rows(self) -> int:
-        """Steps in one gradient step."""
+        """Number of environment steps used in one gradient step."""
         return self.batch_size * self.unroll_length
 
     def small(self, rows: int) -> Self:
-        """Return a copy whose batches have few and short unrolls."""
+        """Return a copy with few, short unrolls per batch."""
         length = min(self.unroll_length, max(1, rows // 8))
         batch = min(self.batch_size, max(2, rows // length))
         return self.model_copy(
@@ -131,11 +131,11 @@ class ImpalaHyperparameters(Hyperparameters):
         )
 
     def extra_columns(self) -> tuple[str, ...]:
-        """`action_heads`, if acting policies are cloned."""
+        """Return `action_heads` if the acting policies are cloned."""
         return ("action_heads",) if self.batch_size_from_replay and self.policy_cloning_cost else ()
 
     def contradictions(self, block: Block) -> Iterator[Finding]:
-        """Find a separate critic next to a memory, whose state unrolls can't hold."""
+        """Find a separate critic in a network with memory: unrolls can't hold the critic's memory."""
         if block.network_settings.memory is None:
             return
         if not self._is_set("shared_critic"):
@@ -148,7 +148,7 @@ class ImpalaHyperparameters(Hyperparameters):
             yield Finding(("hyperparameters", "shared_critic"), message, (("network_settings", "memory"),))
 
     def warnings(self, block: Block) -> Iterator[Finding]:
-        """Find unused keys of the replay, and a run that only trains the critic."""
+        """Find replay keys without effect, and a run that trains only the critic."""
         if not self.batch_size_from_replay:
             for key in ("replay_capacity", "replay_sampling", "policy_cloning_cost", "value_cloning_cost"):
                 if key in changed(self):
@@ -170,7 +170,7 @@ class ImpalaHyperparameters(Hyperparameters):
             self._fill(adam_epsilon=1e-5)
 
     def _mistakes(self) -> Iterator[Finding]:
-        self._derive()  # a finding about a derived value is judged with its key
+        self._derive()  # checked even for derived values
         replayed, capacity = self.batch_size_from_replay, self.replay_capacity
         if replayed >= self.batch_size:
             message = f"{replayed} of batch_size ({self.batch_size}) leaves no fresh unrolls; expected a smaller number"

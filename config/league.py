@@ -32,11 +32,11 @@ _KINDS = {
     "frozen versions of that learner",
     "meta": "members of the pool, with their probabilities in the mixture of `meta_solver`",
 }
-"""The opponents of a learner, by `match`."""
+"""A learner's opponents, by `match`."""
 
 
 _TAKERS = {"against": ("pfsp", "verify", "newest"), "weighting": ("pfsp",), "above": ("newest",)}
-"""Keys of a share, with the words of `match` that allow them."""
+"""Keys of a share, with the values of `match` that allow them."""
 
 
 def _as_names(value: object) -> object:
@@ -71,7 +71,7 @@ class MatchSettings(Settings):
 
     @model_serializer(mode="wrap")
     def _without_others(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Drop keys that belong to other kinds of match."""
+        """Drop keys that apply only to other values of `match`."""
         return {key: each for key, each in handler(self).items() if self.match in _TAKERS.get(key, (self.match,))}
 
     def _mistakes(self) -> Iterator[Finding]:
@@ -260,7 +260,7 @@ class LeagueSettings(Settings):
         return merged
 
     def of_learner(self, behavior: str, learner: str, others: Mapping[str, LeagueSettings]) -> dict[str, Any]:
-        """Return the `league` in one learner's settings, as plain data.
+        """Return the `league` section for one learner's settings, as plain data.
 
         Args:
             behavior: the league's behaviour.
@@ -282,21 +282,21 @@ class LeagueSettings(Settings):
         return [f"{self.of}.{learner}" for learner in self.learners]
 
     def for_steps(self, max_steps: int | Mapping[str, int]) -> LeagueSettings:
-        """Return a copy in which each learner's `freeze` gives its steps.
+        """Return a copy in which each learner's `freeze` has explicit step counts.
 
         Args:
-            max_steps: one value for all learners, or by learner.
+            max_steps: one value for all learners, or a map by learner.
         """
         learners = {}
         for name, learner in self.learners.items():
             steps = max_steps if isinstance(max_steps, int) else max_steps[name]
-            # Some steps remain to rate the last member, and because a league does not see a trainer's last policy.
+            # The extra half leaves steps to rate the last member; a league also does not see a trainer's last policy.
             freeze = learner.freeze.for_steps(max(1, int(steps / (self.iterations + 0.5))))
             learners[name] = learner.model_copy(update={"freeze": freeze})
         return self.model_copy(update={"learners": learners})
 
     def turns(self) -> dict[str, int]:
-        """The steps of a turn by learner, if `freeze` gives its steps; empty if all learn simultaneously."""
+        """Each learner's steps per turn; empty if all learn simultaneously. `freeze` must have step counts."""
         if self.learning == "all":
             return {}
         return {name: self.turn_steps or each.freeze.at_most or 1 for name, each in self.learners.items()}
@@ -356,7 +356,7 @@ class LeagueSettings(Settings):
             )
 
     def _opponents(self) -> dict[str, bool]:
-        """The possible opponents among learners, each with its `freeze.first`: those of other behaviours, if any."""
+        """Possible opponents among learners, each with its `freeze.first`: the other behaviours' learners, if any."""
         sides = [*self.rivals.values()] or [self._seen_by_rivals()]
         found: dict[str, bool] = {}
         for side in sides:
@@ -364,7 +364,7 @@ class LeagueSettings(Settings):
         return found
 
     def _brains(self) -> list[str]:
-        """The names of the possible opponents among brains."""
+        """Names of the possible opponents among brains."""
         sides = [*self.rivals.values()] or [self._seen_by_rivals()]
         return list(dict.fromkeys(name for side in sides for name in side["members"]))
 
@@ -376,7 +376,7 @@ class LeagueSettings(Settings):
 
 
 def _over(below: Any, above: Any) -> Any:
-    """Merge maps, key by key; any other value replaces the earlier one."""
+    """Merge maps recursively; of any other values, `above` replaces `below`."""
     if not isinstance(below, Mapping) or not isinstance(above, Mapping):
         return above
     return {**below, **{key: _over(below.get(key), value) for key, value in above.items()}}

@@ -14,7 +14,7 @@ _DEFAULT: KeyPath = ("default_settings",)
 
 
 def about_leagues(config: Sections) -> Iterator[Finding]:
-    """Find contradictions to the rule that each actor plays for one learner of a league, or for all without one."""
+    """Find violations of the rule that each actor plays for one league learner, or, without a league, for all."""
     if config.default_settings is not None and config.default_settings.league is not None:
         message = "is valid only under a behaviour, whose learners it defines; move it there"
         yield Finding((*_DEFAULT, "league"), message)
@@ -77,7 +77,7 @@ def _about_common_keys(learners: Mapping[str, LeagueSettings]) -> Iterator[Findi
 
 
 def _about_placement(config: Sections, learners: Iterable[str]) -> Iterator[Finding]:
-    """Find learners that request resources which their hosts can't have."""
+    """Find learners that request resources for hosts that can't have any."""
     for name in learners:
         key = placement_key(config, name)
         for finding in placement_of(config, name).not_on_ray(config.pipeline.hosts):
@@ -85,7 +85,7 @@ def _about_placement(config: Sections, learners: Iterable[str]) -> Iterator[Find
 
 
 def _about_teams(config: Sections, sides: Collection[str]) -> Iterator[Finding]:
-    """Find teams of several behaviours with leagues, and behaviours of several teams, if roles define them."""
+    """Find teams shared by several behaviours with leagues, and behaviours with several teams, if roles define them."""
     environment = config.environment
     if environment is None or len(sides) < 2:
         return

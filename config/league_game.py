@@ -1,4 +1,4 @@
-"""The leagues of a run as one: the league of a game's only behaviour, or the leagues of all its behaviours together."""
+"""A run's leagues as one: the league of a game's only behaviour, or the leagues of all its behaviours combined."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ class LeagueGame:
     home: str
     """The behaviour in whose folder the pool is: the first that has a league."""
     settings: LeagueSettings
-    """Learners and brains have their keys as names, and `freeze` gives its steps."""
+    """The merged league: learners and brains are named by key, and `freeze` has explicit step counts."""
     sides: Mapping[str, str]
-    """By key: the behaviour of the environment that a learner or a brain plays; empty if only one has a league."""
+    """Key of a learner or brain → the environment's behaviour that it plays; empty if only one has a league."""
     learners: Mapping[str, str]
-    """By key of a learner: the name of the behaviour as which it learns."""
+    """Key of a learner → the behaviour name that it learns under."""
     brains: Mapping[str, tuple[str, int]]
-    """By key of a brain: the behaviour that lists it under `members`, and its place there."""
+    """Key of a brain → the behaviour that lists it under `members`, and its index there."""
 
     @property
     def keys(self) -> dict[str, str]:
-        """By the name of the behaviour as which it learns: the key of a learner."""
+        """Behaviour name that a learner learns under → the learner's key."""
         return {name: key for key, name in self.learners.items()}
 
     def learner_name(self, key: str) -> str:
-        """Return the behaviour as which a learner learns, or has learned if it no longer exists."""
+        """Return the behaviour name that a learner learns under, or learned under if it no longer exists."""
         return key if self.sides else f"{self.home}.{key}"
 
 
 def league_game(config: RunConfig) -> LeagueGame:
-    """Return all leagues of a run as one; the run has at least one."""
+    """Combine all of a run's leagues; there must be at least one."""
     leagues: dict[str, LeagueSettings] = {}
     for settings in config.behaviors.values():
         if settings.league is not None:
@@ -70,7 +70,7 @@ def _names_of(members: tuple[MemberSettings, ...]) -> Iterator[str]:
 
 
 def _among_rivals(of: str, learner: LearnerSettings, rivals: Mapping[str, Mapping[str, list[str]]]) -> LearnerSettings:
-    """Return a learner whose `against` names its rivals by their keys, and `reset.to` another learner by its own."""
+    """Return a copy of a learner in which `against` and `reset.to` name other players by key."""
 
     def keyed(share: MatchSettings) -> MatchSettings:
         if share.against is None:

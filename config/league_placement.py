@@ -1,4 +1,4 @@
-"""Where each learner of a league runs: its torch device, and the resources of its hosts on Ray."""
+"""Where each league learner runs: its torch device, and the resources of its hosts on Ray."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from headrace.config.host_kinds import HostResources, PlacementSettings
 from headrace.config.sections import Sections
 
 Part = Literal["actors", "learners"]
-"""The hosts of a learner, by their keys in `pipeline.hosts`."""
+"""A learner's hosts, by their keys in `pipeline.hosts`."""
 
 
 def placement_of(config: Sections, behavior: str) -> PlacementSettings:
-    """Return where a behaviour's hosts run; without a league or a `placement`, every key is null."""
+    """Return where a behaviour's hosts run; every key is null without a league or a `placement`."""
     settings = config.behaviors.get(behavior)
     league = None if settings is None else settings.league
     placement = None if league is None or not league.learner else league.learners[league.learner].placement
@@ -28,7 +28,7 @@ def placement_key(config: Sections, behavior: str) -> KeyPath:
 
 
 def resources_of(config: Sections, part: Part, behavior: str) -> HostResources:
-    """Return the resources of a host of this part that works for a behaviour; "" for a host that works for all."""
+    """Return the resources of this part's host for a behaviour; "" stands for a host that serves all behaviours."""
     own: HostResources | None = getattr(placement_of(config, behavior), part)
     shared: HostResources = getattr(config.pipeline.hosts, part).resources
     return shared if own is None else own

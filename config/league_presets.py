@@ -46,4 +46,4 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "learners": {"main": {"matches": [{"match": "meta"}], "freeze": {"win_rate": None}}},
     },
 }
-"""Presets by name: keys of `league`, which the file's own override."""
+"""Presets by name: values for keys of `league`, which the file can override."""

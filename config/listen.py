@@ -12,13 +12,13 @@ from headrace.config.fields import Text
 
 LOCALHOST = "localhost"
 _LOOPBACK = ("127.0.0.1", "::1")
-"""Addresses of `localhost`; programs call either."""
+"""Addresses of `localhost`; clients may use either."""
 _EVERY = ("::", "0.0.0.0")
 LAST_PORT = 65535
 
 
 def hosts_of(listen: str) -> tuple[str, ...]:
-    """Return the addresses of a `listen` value; the machine may lack those that the value does not name.
+    """Return the addresses for a `listen` value; the machine may lack those that the value does not name explicitly.
 
     Raises:
         ValueError: if it is neither `localhost`, `all` nor an address.
@@ -32,7 +32,7 @@ def hosts_of(listen: str) -> tuple[str, ...]:
 
 
 def reaches_others(listen: str) -> bool:
-    """Return True if other machines may call a server with this `listen` value."""
+    """Return True if a server with this `listen` value is reachable from other machines."""
     return any(not ip_address(host).is_loopback for host in hosts_of(listen))
 
 
@@ -87,7 +87,7 @@ def _checked_endpoint(text: str) -> str:
 
 
 def is_origin(text: str) -> bool:
-    """Return True for an origin as browsers name it: scheme, host, and port unless it is the default."""
+    """Return True for an origin as browsers write it: scheme, host, and port unless it is the default."""
     try:
         parts = urlsplit(text)
         parts.port  # noqa: B018 - raises if it is not a port

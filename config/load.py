@@ -40,18 +40,19 @@ def load_config(
     """Load a configuration of any version of ML-Agents; files of old versions are converted, with warnings.
 
     Args:
-        path: the YAML file, or what it would hold as data (`plain` says what may be in it); None: the defaults,
+        path: the YAML file, or its content as data (see `plain` for the allowed types); None: the defaults,
             for all behaviours of the environment.
         overrides: values, or texts `path.to.key=value` with the value as YAML; they take precedence over the file,
-            and later ones over earlier ones. Keys are today's, also where the file is old. List items are named
+            and later ones over earlier ones. Use current keys even if the file is old. List items are named
             by their index from 0: `pipeline.stages.0.host=main`.
-        curriculum: old lessons next to the file: a file, or a folder with one for each behaviour.
-        sampler: a file of old samplers next to the file.
+        curriculum: old lessons to add: a file, or a folder with one file for each behaviour.
+        sampler: a file of old samplers to add.
         lesson: the lesson that all curricula begin with, from 0.
-        complete: False if an option of a run may still supply missing values (`--env`), which are a warning then.
+        complete: False if a command-line option (`--env`) may still supply missing values, which then only cause
+            warnings.
 
     Raises:
-        ConfigError: with every mistake in files and overrides.
+        ConfigError: with every mistake in the files and overrides.
     """
     if not isinstance(path, Mapping):
         return _check(_read(path, curriculum, sampler, lesson), overrides, complete)
@@ -67,7 +68,7 @@ def load_config(
 
 @dataclass(frozen=True, slots=True)
 class ConvertedFile:
-    """A file in today's form."""
+    """A file converted to the current format."""
 
     text: str
     """The YAML; the original text if nothing had to be converted."""
@@ -86,18 +87,18 @@ def convert(
     env_id: str | None = None,
     algorithm: str | None = None,
 ) -> ConvertedFile:
-    """Convert a file of any version of ML-Agents to today's form, or an entry of rl-baselines3-zoo to a run.
+    """Convert a file from any version of ML-Agents to the current format, or an rl-baselines3-zoo entry to a run.
 
     Args:
         path: the YAML file.
-        curriculum: old lessons to put into it: a file, or a folder with one for each behaviour.
-        sampler: a file of old samplers to put into it.
+        curriculum: old lessons to add: a file, or a folder with one file for each behaviour.
+        sampler: a file of old samplers to add.
         lesson: the lesson that all curricula are to begin with, from 0.
-        env_id: the environment whose entry is meant, in a file of the zoo.
-        algorithm: `ppo` or `sac`, for an entry; None: as the file's name or keys say.
+        env_id: the environment whose entry to convert, in a file from the zoo.
+        algorithm: `ppo` or `sac`, for an entry; None: inferred from the file's name or keys.
 
     Raises:
-        ConfigError: with every mistake in the files, except what only a run refuses, which is a warning.
+        ConfigError: with every mistake in the files; what only a run refuses becomes a warning.
     """
     from headrace.config.legacy import ConvertedDocument, as_yaml
     from headrace.config.legacy.rl_zoo import EntryRequest, is_rl_zoo
@@ -127,7 +128,7 @@ def _read(
 def _modern(
     document: Document, curriculum: Path | str | None, sampler: Path | str | None, lesson: int
 ) -> ConvertedDocument:
-    # Imported late, as hosts, whose configuration comes from main, need none of this.
+    # Imported late, because hosts get their configuration from main and need none of this.
     from headrace.config.legacy import convert_document
     from headrace.config.legacy.rl_zoo import HOW, is_rl_zoo
 
@@ -144,7 +145,7 @@ def _modern(
 
 
 class _Converted(RunConfig):
-    """A configuration that is not run: findings that a run refuses become warnings."""
+    """A configuration that is only converted, not run: what a run would refuse becomes a warning."""
 
     def _check_run(self) -> list[Finding]:
         return []
@@ -206,7 +207,7 @@ def _resume_yields(data: Mapping[str, Any], overrides: Sequence[Override]) -> bo
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The places of all keys; configurations with different places may be equal."""
+    """The places of all keys; ignored when configurations are compared."""
 
     modern: ConvertedDocument = field(compare=False)
     overrides: Sequence[Override] = field(compare=False)
@@ -248,7 +249,7 @@ class _Places:
 # Overrides of single values of the YAML, applied before the check: `--set path.to.key=value`, and options.
 
 EACH = "*"
-"""In a path, stands for all names of the map at this place."""
+"""Wildcard in a path: stands for all names in the map at this place."""
 
 _NAMED = ("behaviors", "environment_parameters")
 """Sections whose keys the user names, so that the schema can't detect a misspelling."""
@@ -312,7 +313,7 @@ def _set(argument: str) -> str:
 
 
 def _spelt_out(data: dict[str, Any], override: Override) -> list[Override]:
-    """Return the override for each name for which `EACH` stands; none if it is optional and its section is missing."""
+    """Return one override for each name that `EACH` stands for; none if it is optional and its section is missing."""
     section, *below = override.path
     if override.optional and data.get(str(section)) is None:
         return []

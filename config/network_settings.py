@@ -1,6 +1,6 @@
-"""The `network_settings` of a behaviour, and the table of image encoders.
+"""A behaviour's `network_settings`, and the table of image encoders.
 
-A new encoder is one entry in `IMAGE_ENCODERS`, and the function that the entry names. A custom network
+A new encoder needs one entry in `IMAGE_ENCODERS`, and the function named in the entry. A custom network
 needs no entry: see `NetworkSettings.network`.
 """
 
@@ -19,7 +19,7 @@ from headrace.config.tables import Table
 
 @dataclass(frozen=True, slots=True)
 class ImageEncoder:
-    """One encoder: layers over an image; a linear layer as wide as the first hidden one and an activation follow.
+    """One encoder: image layers, followed by a linear layer as wide as the first hidden layer and an activation.
 
     Functions are given as `module:name`, and imported where they are called.
     """
@@ -27,12 +27,12 @@ class ImageEncoder:
     layers: str
     """Function from the number of channels to a torch module that takes images [B, channels, height, width]."""
     smallest_side: int
-    """Minimum height and width in pixels, so that the last layer has an input."""
+    """Minimum height and width in pixels; with fewer, the last layer would have no input."""
     activation: str = "torch.nn:LeakyReLU"
-    """Module class of the activation after the linear layer."""
+    """Module class for the activation after the linear layer."""
     onnx: str = "headrace.stages.policy.onnx.layers:apply"
-    """Function that writes the layers to ONNX: from `(graph, module, value)` to a value. This one knows the layers of
-    the built-in encoders."""
+    """Function that writes the layers to ONNX: from `(graph, module, value)` to a value. The default supports the
+    layers in the built-in encoders."""
 
 
 IMAGE_ENCODERS: Table[ImageEncoder] = Table(
@@ -54,7 +54,7 @@ LOG_STD_OF_SAC = -3.0
 
 
 def _units(value: Any) -> Any:
-    """Read one width for all hidden layers, or a list with each layer's."""
+    """Read one width for all hidden layers, or a list with one width per layer."""
     if not isinstance(value, list | tuple):
         return _width(value)
     if not 0 < len(value) <= MOST_LAYERS:
@@ -215,14 +215,14 @@ class NetworkSettings(Settings):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Units of each hidden layer, from the inputs to the outputs."""
+        """Number of units in each hidden layer, from input to output."""
         if isinstance(self.hidden_units, tuple):
             return self.hidden_units
         return (self.hidden_units,) * (self.num_layers or DEFAULT_LAYERS)
 
     @property
     def of_critic(self) -> NetworkSettings:
-        """The units of a critic with a separate body."""
+        """Number of units in each hidden layer of a critic with a separate body."""
         if self.critic_hidden_units is None:
             return self
         changed = {"critic_hidden_units": None, "hidden_units": self.critic_hidden_units}

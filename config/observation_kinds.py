@@ -1,7 +1,7 @@
-"""The table of observation kinds, chosen by the rank of an observation's shape, with the place of their code.
+"""The table of observation kinds, which depend on the rank of an observation's shape, and where their code is.
 
-A new kind is one entry here, and the classes and functions that the entry names as `module:name`; they are imported
-where a network needs them.
+A new kind needs one entry here, and the classes and functions that the entry names as `module:name`; they are imported
+when a network needs them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class ObservationKind:
     box_ranks: tuple[int, ...] | None = None
     """Ranks of a Gymnasium Box that can be of this kind; None: all."""
     pixels: bool = False
-    """True if bytes mean 0 to 1 and channels may come last; Unity's models get floats with channels first."""
+    """True if bytes stand for 0 to 1 and channels may come last; models for Unity get floats with channels first."""
     encoder: str | None = None
     """Torch module that encodes all observations of the kind (`headrace.stages.policy.network.body:KindEncoder`).
 
-    None: they are *flat*. They stand side by side in one float32 matrix, which is normalised, kept and stacked as
-    columns, and goes into the network as it is; a behaviour with nothing else is acted for in NumPy."""
+    None: they are *flat*. They are concatenated into one float32 matrix, which is normalised, stored and stacked as
+    columns, and fed to the network unchanged. If all observations are flat, inference while acting uses NumPy."""
     onnx: str | None = None
     """Function that writes the encoder to ONNX (`WriteEncoder`); None: it can't be written."""
     unity_dimensions: tuple[int, ...] = ()
-    """Flags of each axis in Unity's messages: 1 none, 2 translational equivariance, 4 variable size."""
+    """Flags for each axis in Unity's messages: 1 none, 2 translational equivariance, 4 variable size."""
 
     @property
     def flat(self) -> bool:
@@ -68,7 +68,7 @@ OBSERVATION_KINDS: Table[ObservationKind] = Table(
         unity_dimensions=(4, 1),
     ),
 )
-"""Kinds by name, in the order of their encoders, each of which also gets the earlier encodings."""
+"""Kinds by name, in encoding order: each encoder also gets the encodings made before it."""
 
 
 def kind_of_rank(rank: int) -> str:

@@ -1,4 +1,4 @@
-"""The opponents of a policy: the sections `self_play` and `evaluation`, and the table of opponents of each."""
+"""A policy's opponents: the sections `self_play` and `evaluation`, and the table of opponents for each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.config.brains import (
 from headrace.config.errors import Finding, suggest
 from headrace.config.fields import Float, Int, PlainMap, Settings, Text, changed, is_reference
 
-# Self-play: one team learns at a time while the others play with earlier policies, or all learn together.
+# Self-play: one team at a time learns while the others play with earlier policies, or all learn simultaneously.
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ OPPONENT_SAMPLERS = {
     "latest_or_uniform": OpponentSamplerKind("headrace.stages.ghost.opponents:UniformOpponents"),
     "prioritised": OpponentSamplerKind("headrace.stages.ghost.opponents:PrioritisedOpponents", ("power",)),
 }
-"""The ways by `opponents`; a user's `module:Class` needs no entry."""
+"""Built-in samplers by value of `opponents`; a user's `module:Class` needs no entry."""
 
 
 def _sampler(value: object) -> object:
@@ -59,7 +59,7 @@ _OF_TURNS = (
     "opponents_with",
     "brains",
 )
-"""Keys of `self_play` without meaning if all teams learn together."""
+"""Keys of `self_play` that have no effect if all teams learn simultaneously."""
 
 
 class SelfPlaySettings(Settings):
@@ -128,7 +128,7 @@ class SelfPlaySettings(Settings):
 
     def _about_opponents(self) -> list[Finding]:
         built_in = OPPONENT_SAMPLERS.get(self.opponents)
-        if built_in is None:  # a user's class, which checks its arguments itself
+        if built_in is None:  # a user-defined class, which checks its own arguments
             return []
         accepts = ", ".join(map(repr, built_in.keys)) or "nothing"
         findings = [

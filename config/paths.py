@@ -1,4 +1,4 @@
-"""Paths that users write, in a file or on the command line: the single reader of all of them."""
+"""Reads all paths that users write, in a file or on the command line."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def user_path(text: str, platform: str = sys.platform) -> str:
     r"""Convert a path to this system's form, even with a suffix such as `runs/first@best`.
 
     `~` and variables (`$HOME`, on Windows `%USERPROFILE%` as well) are replaced. On Windows `C:runs`, which is
-    relative to the drive's current folder, becomes absolute; elsewhere a relative path of Windows (`builds\ball`) gets
-    slashes, unless this file exists.
+    relative to the drive's current folder, becomes absolute; elsewhere a relative Windows path (`builds\ball`) gets
+    slashes, unless a file with this name exists.
     """
     path = os.path.expandvars(os.path.expanduser(text))
     if platform == "win32":
@@ -34,7 +34,7 @@ def checked_path(value: object) -> object:
     """Read a path in a configuration.
 
     Raises:
-        ValueError: if YAML has read a part of it as something else.
+        ValueError: if YAML has read a part of it as something other than text.
     """
     if not isinstance(value, str):
         return value

@@ -1,7 +1,7 @@
 """The `pipeline` section: queues, policy lag, custom stages, statistics writers, supervision.
 
-`STATISTICS_WRITERS` is the table of writers that a run may list by name; a new one is one entry there, and the class
-that the entry names. TensorBoard's is always there. Hosts are in `host_kinds`.
+`STATISTICS_WRITERS` is the table of writers that a run may list by name; a new writer needs one entry there, and the
+class that the entry names. TensorBoard's writer is always active. Hosts are in `host_kinds`.
 """
 
 from __future__ import annotations
@@ -168,17 +168,17 @@ class WriterSettings(Settings):
         return {"use": value} if isinstance(value, str) else value
 
 
-# Supervision: how long a part of the run may be silent before a warning and before its end.
+# Supervision: how long a part of the run may be silent before a warning, and before it is terminated.
 
 _WARN = "Seconds of silence before a warning names the silent part and the code that it runs."
 _END = "Seconds of silence before the part is terminated"
 _MOST_S = 1e6
 STARTING_FACTOR = 5
-"""Factor on the limits of starting hosts and of code outside stages, most of whose time is imports."""
+"""Multiplies the limits for starting hosts and for code outside stages, which mostly spend their time on imports."""
 START_S = 300.0
-"""Minimum limit in seconds of a starting host if its limit is `env_settings.timeout_wait`, which is meant for games."""
+"""Minimum limit, in seconds, for a starting host if its limit is `env_settings.timeout_wait`, meant for games."""
 PAUSE_S = 5.0
-"""Delay of the check, due every second, after which the checker itself did not run, so that no silence counts."""
+"""If the check, due every second, is later than this, the checker itself was not running, so no silence counts."""
 
 
 class _Silence(Settings):
@@ -256,7 +256,7 @@ class SupervisionSettings(Settings):
 # The section itself.
 
 MOST_UPDATES_OF_LAG = 1_000_000
-"""Maximum lag; a larger one is a typing error."""
+"""Maximum lag; anything larger must be a typo."""
 
 
 def _lag(value: object) -> object:

@@ -1,4 +1,4 @@
-"""Data from a script or notebook, as YAML would hold it: what `run({...})` takes in place of a file."""
+"""Converts data from scripts and notebooks to YAML's types: `run({...})` accepts this data in place of a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plain(value: object, path: KeyPath = ()) -> Any:
     """Return data in YAML's types: tuples become lists, paths text, NumPy's numbers numbers, classes `module:Class`.
 
     Raises:
-        ConfigError: if there is an object that can't be written down.
+        ConfigError: if there is an object that YAML can't represent.
     """
     if isinstance(value, Mapping):
         return {_key(key, path): plain(inner, (*path, str(key))) for key, inner in value.items()}
@@ -70,7 +70,7 @@ _DEFINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _is_guarded(name: str) -> bool:
-    """Return True if the script defines a name only when it is started, and not when it is imported."""
+    """Return True if the script defines a name only when it is run, and not when it is imported."""
     try:
         tree = ast.parse(Path(sys.modules["__main__"].__file__ or "").read_bytes())
     except (AttributeError, OSError, SyntaxError, ValueError):  # in a notebook or an interpreter

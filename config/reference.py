@@ -165,4 +165,4 @@ def _range_of(field: FieldInfo) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(reference().encode())  # the repository's file is the same on every system
+    sys.stdout.buffer.write(reference().encode())  # the file in the repository is the same on every system

@@ -1,4 +1,4 @@
-"""The `reward_signals` and `behavioral_cloning` of a behaviour; `RewardSignals` is the table of built-in signals."""
+"""A behaviour's `reward_signals` and `behavioral_cloning`; `RewardSignals` is the table of built-in signals."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ def _used(body: Any) -> Any:
 
 
 def _signal(signal_class: str, description: str) -> Any:
-    """The entry of a built-in signal: its class as `module:Class`, and its line in the documentation.
+    """Return the field for a built-in signal, given its class as `module:Class` and its line in the documentation.
 
-    A signal is there or not; null can't be written.
+    A signal is either present or missing; null is not allowed.
     """
     return Field(None, description=description, json_schema_extra={"absent": True, "class": signal_class})
 

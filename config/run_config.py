@@ -1,4 +1,4 @@
-"""The configuration of a run. The merging of its plain data before the check comes last."""
+"""A run's configuration. The code that merges its plain data before the check is at the end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RunConfig(Sections):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings, found while loading, about keys with no effect or hardly the intended one."""
+        """Warnings, found while loading, about keys that have no effect or probably not the intended one."""
         return self._warnings
 
     def place(self, path: KeyPath) -> str:
@@ -51,14 +51,14 @@ class RunConfig(Sections):
         return self._locate(path, "").place
 
     def is_set_by_command(self, path: KeyPath) -> bool:
-        """Return True if `--set` gave a key's value, which is only for this start."""
+        """Return True if a key's value was set by `--set`, so that it applies to this start only."""
         return self.place(path).startswith(SET)
 
     def behavior_settings(self, name: str) -> BehaviorSettings:
         """Return the settings of a behaviour.
 
         Raises:
-            ConfigError: if it is not listed and there is no default.
+            ConfigError: if the behaviour is not listed and there are no default settings.
         """
         settings = self.known_settings(name)
         if settings is not None:
@@ -76,7 +76,7 @@ class RunConfig(Sections):
         return self.behaviors.get(listed, self.default_settings)
 
     def league_learners(self, name: str) -> list[str]:
-        """Return the names of the learners of an environment's behaviour; none without a league."""
+        """Return the names of the league learners for an environment's behaviour; none without a league."""
         return [key for key, each in self.behaviors.items() if each.league is not None and each.league.of == name]
 
     def to_plain(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class RunConfig(Sections):
         return check(cls, completed, locate).loaded(path, locate, (), inherited)
 
     def rewritten(self, plain: Mapping[str, Any]) -> RunConfig:
-        """Return the configuration of other plain data from the same file; errors are those of `from_plain`."""
+        """Return the configuration for other plain data from the same file; raises the same errors as `from_plain`."""
         return type(self).from_plain(plain, self._path, self._locate)
 
     def loaded(self, path: Path | None, locate: Locate, notes: Sequence[str], findings: Sequence[Finding]) -> RunConfig:
@@ -130,7 +130,7 @@ class RunConfig(Sections):
     @model_validator(mode="before")
     @classmethod
     def _default_by_kind(cls, data: Any) -> Any:
-        """Fill in an environment kind's own defaults in other sections."""
+        """Fill in the environment kind's defaults for other sections."""
         section = data.get("environment") if isinstance(data, dict) else None
         kind = ENVIRONMENT_KINDS.get(str(section.get("kind"))) if isinstance(section, dict) else None
         for name, defaults in kind.defaults.items() if kind is not None else ():
@@ -142,7 +142,7 @@ class RunConfig(Sections):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_shared(cls, data: Any) -> Any:
-        """Drop `x-…` keys, which hold anchors that other places of the file use."""
+        """Drop `x-…` keys, which hold anchors that are used elsewhere in the file."""
         return {key: data[key] for key in data if not key.startswith(SHARED)} if isinstance(data, dict) else data
 
     @model_validator(mode="before")
@@ -163,7 +163,7 @@ class RunConfig(Sections):
         return check_run(self)
 
     def _run_unity(self, environment: EnvironmentSettings) -> None:
-        """Normalise Unity to a missing section, unless it repeats actions."""
+        """Drop Unity's `environment` section unless it repeats actions; `num_envs` moves to `env_settings`."""
         if environment.is_auto("num_envs"):
             self._fill(env_settings=self.env_settings.with_auto("num_envs"))
         elif "num_envs" in environment.model_fields_set:

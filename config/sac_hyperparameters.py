@@ -111,11 +111,11 @@ class SACHyperparameters(Hyperparameters):
 
     @property
     def rows_per_update(self) -> int | None:
-        """`train_freq`, if it counts steps."""
+        """Return `train_freq` if it counts steps."""
         return self.train_freq if self.update_at == "step" else None
 
     def small(self, rows: int) -> Self:
-        """Return a copy that updates rarely, as steps come; the first half of its rows may be random."""
+        """Return a copy that updates rarely, as steps arrive; the first half of `rows` may be random actions."""
         seldom = max(self.steps_per_update, rows / 4)
         most = {"batch_size": rows // 2, "buffer_init_steps": rows // 2, "random_steps": rows // 4}
         return self.model_copy(

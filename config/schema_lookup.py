@@ -39,12 +39,12 @@ def is_model(annotation: Any) -> bool:
 
 
 def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return a model's fields by their keys in the YAML."""
+    """Return a model's fields by YAML key."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def more_of(model: type[BaseModel]) -> type[BaseModel] | None:
-    """Return the model of values under unlisted keys; None if unlisted keys are mistakes."""
+    """Return the model for the values of unlisted keys; None if unlisted keys are mistakes."""
     more: type[BaseModel] | None = getattr(model, "more", None)
     return more
 
@@ -82,7 +82,7 @@ def sections_below(model: type[BaseModel], data: Any) -> Iterator[tuple[str, typ
 
 
 def _alone(kind: Any, data: Any) -> list[Any]:
-    """Return the only item of a value for which the schema also allows a list of maps."""
+    """Return the types for a value; for a map where the schema has a list, those of the list's items."""
     return alternatives(get_args(kind)[0]) if get_origin(kind) is tuple and isinstance(data, dict) else [kind]
 
 
@@ -118,7 +118,7 @@ def is_inside(path: KeyPath, data: Any) -> bool:
 
 
 def tags_of(model: type[BaseModel]) -> dict[str, str]:
-    """Return a model's tags, the keys with only one allowed word, with that word."""
+    """Return a model's tags: the keys that allow only one word, each with that word."""
     kinds = {key: field.annotation for key, field in fields_of(model).items()}
     words = {key: get_args(kind) for key, kind in kinds.items() if get_origin(kind) is Literal}
     return {key: choice[0] for key, choice in words.items() if len(choice) == 1}

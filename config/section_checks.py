@@ -17,11 +17,11 @@ from headrace.config.sections import Sections
 _BEHAVIORS: KeyPath = ("behaviors",)
 _DEFAULT: KeyPath = ("default_settings",)
 _MOST_PROGRAMS = 256
-"""Maximum programs of one actor, by the range of agent ids."""
+"""Maximum number of programs per actor, limited by the range of agent ids."""
 
 
 def check_run(config: Sections) -> list[Finding]:
-    """Find mistakes about a run's environments, which don't matter in a file that is only converted."""
+    """Find mistakes in a run's environments that don't matter if the file is only converted."""
     return [*_about_environment(config)]
 
 
@@ -53,7 +53,7 @@ def _blocks(config: Sections) -> list[tuple[KeyPath, BehaviorSettings]]:
 
 
 def _about_nodes(config: Sections) -> Iterator[Finding]:
-    """Find hosts that ask for a node of a cluster in a run that joins none."""
+    """Find hosts that request a cluster node in a run that joins no cluster."""
     hosts = config.pipeline.hosts
     asked: list[tuple[KeyPath, HostResources | None]] = [
         (("pipeline", "hosts", part, "resources"), getattr(hosts, part).resources) for part in type(hosts).model_fields
@@ -90,7 +90,7 @@ def _about_replay(config: Sections) -> Iterator[Finding]:
 
 
 def with_hindsight(config: Sections) -> list[KeyPath]:
-    """Return the keys of all behaviours' `hindsight`."""
+    """Return the paths of the `hindsight` key in all behaviours that have it."""
     found = ((path, block) for path, block in _blocks(config) if block.learns)
     return [
         (*path, "hyperparameters", "hindsight")
@@ -100,7 +100,7 @@ def with_hindsight(config: Sections) -> list[KeyPath]:
 
 
 def _about_hindsight(config: Sections) -> Iterator[Finding]:
-    """Find runs whose learner can't compute a goal's reward, or whose steps have other rewards."""
+    """Find runs in which hindsight can't recompute rewards, or would get them wrong."""
     environment, kind = config.environment, config.environment_kind
     for path in with_hindsight(config):
         if environment is None and config.replay is not None:
@@ -132,7 +132,7 @@ def _about_hindsight(config: Sections) -> Iterator[Finding]:
 
 
 def _about_ratings_that_stop(config: Sections) -> Iterator[Finding]:
-    """Find ratings that can't stop a behaviour, as they come from main at no certain step."""
+    """Find ratings that can't stop a behaviour, because they arrive from main at unpredictable steps."""
     pipeline = config.pipeline
     why: dict[KeyPath, str] = {}
     if pipeline.deterministic:
@@ -193,7 +193,7 @@ def _about_environment(config: Sections) -> Iterator[Finding]:
 
 
 def check_behavior(config: Sections) -> Iterator[Finding]:
-    """Find that agents of one kind have no behaviour."""
+    """Report agents of one kind that have no behaviour."""
     if config.environment is not None and config.environment.behavior is None:
         involved = (("environment", "behavior"), _BEHAVIORS, _DEFAULT)
         yield Finding(("environment",), without_behavior(config), involved)
@@ -225,7 +225,7 @@ def check_roles(config: Sections) -> Iterator[Finding]:
 
 
 def lacking_programs(config: Sections) -> Iterator[Finding]:
-    """Find settings that need programs without `env_settings.env_path`, which an option may still give at the start."""
+    """Find settings that need programs if there is no `env_settings.env_path`, which an option may still set."""
     if not config.environment_kind.apart or config.env_settings.env_path is not None or config.replay is not None:
         return
     if _evaluated(config):
@@ -246,13 +246,13 @@ def lacking_programs(config: Sections) -> Iterator[Finding]:
 
 
 def _number_of_programs(config: Sections) -> int:
-    """Return the number of programs of an actor."""
+    """Return the number of programs per actor."""
     of_unity = config.environment_kind is ENVIRONMENT_KINDS[UNITY]
     return config.env_settings.num_envs if of_unity or config.environment is None else config.environment.num_envs
 
 
 def check_programs(config: Sections) -> Iterator[Finding]:
-    """Find contradictions to environments that are programs or an engine's editor."""
+    """Find settings that contradict an environment that is a program or an engine's editor."""
     if config.replay is not None:
         return
     settings, count = config.env_settings, _number_of_programs(config)
@@ -342,7 +342,7 @@ def persons_in(config: Sections) -> list[tuple[KeyPath, BrainSettings]]:
 
 
 def _about_persons(config: Sections) -> Iterator[Finding]:
-    """Find conflicts with a person, who plays all games of the only instance of the environment."""
+    """Find conflicts with a human player, who plays all games in the only environment instance."""
     found = persons_in(config)
     if not found:
         return

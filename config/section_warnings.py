@@ -37,7 +37,7 @@ _EXECUTABLES_ALONE = {
 
 
 def section_warnings(config: Sections) -> list[Finding]:
-    """Find valid settings of which the author should be warned, including those of behaviours."""
+    """Find valid settings that deserve a warning, including those of behaviours."""
     found = [*_about_checkpoints(config), *_about_unity(config), *_about_roles(config), *_about_curricula(config)]
     found += [*_about_demonstrations_alone(config), *_about_other_systems(config)]
     for path, settings in config.blocks():
@@ -217,7 +217,7 @@ _SHAPE = ("num_layers", "vis_encode_type", "goal_conditioning_type")
 """Keys that a custom network receives and may ignore; the others always have an effect."""
 
 FEW_STEPS = 8
-"""Length of an off-policy trainer's pieces, up to which `time_horizon` needs no warning."""
+"""Maximum `time_horizon` without a warning for an off-policy trainer, which learns from short pieces."""
 
 
 def _behavior_warnings(settings: BehaviorSettings) -> Iterator[Finding]:
@@ -230,7 +230,7 @@ def _behavior_warnings(settings: BehaviorSettings) -> Iterator[Finding]:
 
 
 def _about(keys: str, message: str) -> Finding:
-    """Make a finding about a dotted key without user-chosen parts, which may contain dots."""
+    """Return a finding about a dotted key; it must not have user-chosen parts, as these may contain dots."""
     return Finding(tuple(keys.split(".")), message)
 
 

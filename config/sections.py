@@ -179,7 +179,7 @@ class ReplaySettings(Settings):
 # The `inference` section: how long trained policies play with `--inference`, and how they are watched.
 
 USUAL_FILMED = 3
-"""Number of filmed episodes by default, as a film has to end."""
+"""Default number of episodes recorded as video, because a video has to end."""
 
 
 class InferenceSettings(Settings):
@@ -200,7 +200,7 @@ class InferenceSettings(Settings):
 
     @property
     def wanted(self) -> int | None:
-        """Episodes of each behaviour and team; None: until the run is ended."""
+        """Number of episodes for each behaviour and team; None: play until the run is ended."""
         return USUAL_FILMED if self.episodes is None and self.video is not None else self.episodes
 
 
@@ -332,7 +332,7 @@ class Sections(Settings):
 
     @property
     def met_behaviors(self) -> list[str]:
-        """The listed behaviours as environments name them, where all learners of a league are one."""
+        """Names of the listed behaviours as environments see them: all learners of a league are one behaviour."""
         named = (name if each.league is None else each.league.of for name, each in self.behaviors.items())
         return [*dict.fromkeys(named)]
 

@@ -1,4 +1,4 @@
-"""The type of the tables of kinds, one for each seam, to which modules outside Headrace can add entries.
+"""The type of the tables of kinds, one per extension point, to which modules outside Headrace can add entries.
 
 The run's other processes import such modules before they read the configuration. An installed package names its module
 in the entry-point group `headrace.plugins`; it is imported when a table lacks a name.
@@ -22,7 +22,7 @@ _Entry = TypeVar("_Entry")
 _adders: dict[str, None] = {}
 
 
-# Entries name their code as strings: importing a table imports no kind (docs/decisions/002).
+# Entries refer to their code by strings: importing a table imports no kind (docs/decisions/002).
 class Table(UserDict[str, _Entry]):
     """Entries by name."""
 
@@ -56,7 +56,7 @@ def _import_plugins() -> bool:
 
 
 def plugin_modules() -> list[str]:
-    """The modules that have added entries, for `import_plugins` in another process."""
+    """Names of the modules that have added entries, for `import_plugins` in another process."""
     names = [main_module() if name == "__main__" else name for name in _adders]
     return [name for name in names if name.partition(".")[0] != "headrace"]
 
@@ -71,7 +71,7 @@ def main_module() -> str:
 
 
 def import_plugins(modules: Sequence[str]) -> None:
-    """Import modules that have added entries in another process; that process itself has imported them.
+    """Import modules that have added entries in another process, so that this process has the same entries.
 
     Raises:
         ConfigError: if one can't be imported here.

@@ -32,21 +32,21 @@ class TrainerKind:
     squashed: bool = False
     """True if its policies draw continuous actions as the tanh of a Gaussian with a state-dependent spread."""
     off_policy: bool = False
-    """True if it learns from steps of any age, which then come a few at a time instead of in a whole buffer."""
+    """True if it is off-policy: it learns from steps of any age, which arrive a few at a time, not as a full buffer."""
     imitates: bool = False
     """True if it learns from other policies' trajectories, without rewards."""
     extra_columns: tuple[str, ...] = ()
     """Names of decision columns that it always needs in addition to actions, log_probs and action_masks;
     `Hyperparameters.extra_columns` has those that depend on its settings."""
     without_autograd: str | None = None
-    """The behaviours for which it can compute perceptrons' gradients on a CPU without torch's autograd, in words that
-    follow "if it"; None: for none."""
+    """When it can compute the gradients of MLPs on a CPU without torch's autograd, as words that follow "if it"; None:
+    never."""
     autograd_anyway: str | None = None
-    """The networks whose gradients autograd computes even then."""
+    """The networks that need autograd even then."""
     network_defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of `network_settings` that have other defaults with it."""
+    """Keys of `network_settings` that have different defaults with this trainer."""
     former_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Defaults of older versions, by section of the behaviour's block, for resumed runs of those versions."""
+    """Defaults in older versions, by section of the behaviour's block, for resuming runs from those versions."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Keys of the behaviour's block that contradict it, and why."""
     without_effect: Mapping[str, str] = field(default_factory=dict)

@@ -32,7 +32,7 @@ MERGED = {"default_settings": "merged"}
 """Context for data into which `default_settings` is merged, as a second merge would restore dropped keys."""
 
 _TAGS = ("kind", "sampler_type", "trainer_type", "use")
-"""Keys that decide the meaning of their whole map: if one is wrong, the other keys can't be judged."""
+"""Keys that determine the meaning of their whole map: if one is wrong, the other keys can't be checked."""
 
 
 def check(model: type[Model], data: dict[str, Any], locate: Locate) -> Model:
@@ -104,7 +104,7 @@ def _without(data: Any, path: KeyPath) -> Any:
 # Translation of pydantic's errors into sentences: the key, its mistake, and what was expected.
 
 MOST_FINDINGS = 100
-"""Maximum number of described mistakes, as users fix the first ones first."""
+"""Maximum number of mistakes described at once, as users fix the first ones first."""
 
 _MOVED = {
     "brain_to_imitate": "'hyperparameters.teacher', with 'trainer_type: bc'",

@@ -35,7 +35,7 @@ MAX_DEPTH = 50
 """Maximum depth of maps and lists around a value."""
 
 _NAMES = {("checkpoint_settings", "run_id"), ("checkpoint_settings", "initialize_from"), ("environment", "id")}
-"""Keys of names, which keep their written form even if they look like numbers: run `007`, `2024_01_05`, `1e3`."""
+"""Keys whose values are names, which stay as written even if they look like numbers: run `007`, `2024_01_05`, `1e3`."""
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
 _PLAIN = "plain"
@@ -47,7 +47,7 @@ _INFINITIES = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": 
 
 
 class _LimitError(Exception):
-    """A text is larger than any configuration; the text completes "the file …"."""
+    """A text exceeds a limit that no real configuration reaches; the error's text completes "the file …"."""
 
     def __init__(self, mark: Any, message: str) -> None:
         super().__init__(message)
@@ -220,7 +220,7 @@ _KEY = re.compile(r"(?P<indent>(?:- |[ ])*)(?P<key>[^\s#:'\"{[][^\s:]*):(?P<rest
 
 
 def _about_columns(lines: list[str], line: int, column: int) -> tuple[int, str]:
-    """Explain a misplaced key, with its line: it or the key before is in a wrong column."""
+    """Explain a misplaced key, with its line: this key or the one before has the wrong indentation."""
     before = next((n for n in range(line - 1, 0, -1) if lines[n - 1].partition("#")[0].strip()), line)
     here, there = _KEY.match(lines[line - 1]), _KEY.match(lines[before - 1])
     if _joined(lines[before - 1]):
@@ -246,7 +246,7 @@ class _Reader:
     def __init__(self, name: str, *, last_counts: bool = False) -> None:
         self.mistakes: list[Mistake] = []
         self.repeated: list[Mistake] = self.mistakes
-        if last_counts:  # then it is only worth a warning
+        if last_counts:  # if so, it is only worth a warning
             self.repeated = []
         self.tagged = False
         self._name = name
@@ -347,7 +347,7 @@ _PYTHONS = {
     **dict.fromkeys(("int", "long", "float", "bool", "none"), _PLAIN),
     "dict": f"{_TAG}map",
 }
-"""Python's tags of plain data, with YAML's."""
+"""Python tags for plain data, and the equivalent YAML tags."""
 
 
 def _untagged(node: yaml.Node) -> yaml.Node:

@@ -1,7 +1,7 @@
-"""The public surface of Headrace: what scripts, notebooks and modules of the user's own import.
+"""Headrace's public API: the names that scripts, notebooks and user modules import.
 
-A name is imported from its home module at its first use, so that `import headrace` costs nothing. Modules next to this
-one have what few users need: `headrace.training` (parts of trainers), `headrace.testing` (a stage by itself),
+Each name is imported from the module that defines it on first use, so that `import headrace` is cheap. Less common
+names are in separate modules: `headrace.training` (parts of trainers), `headrace.testing` (a stage by itself),
 `headrace.games`, `headrace.unity`, `headrace.godot`.
 """
 
@@ -12,8 +12,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# A top-level `config` would clash with another one, so the packages are imported below this one (docs/decisions/001).
-# In a checkout they are next to this folder, which has links to them.
+# A top-level package named `config` could clash with the user's, so ours are subpackages (docs/decisions/001). In a
+# checkout they are next to this folder, which has links to them.
 if not os.path.isdir(os.path.join(__path__[0], "config")):  # a checkout without links, as on Windows
     __path__.append(os.path.dirname(__path__[0]))
     sys.modules[f"{__name__}.{__name__}"] = None  # type: ignore[assignment]  # else this module would be there too
@@ -114,7 +114,7 @@ _HOMES = {
     "headrace.stages.trainer": ("Trainer", "TrainerContext"),
     "headrace.stages.trainer.rewards": ("RewardSignal", "Transitions"),
 }
-"""Public names by the module that defines each."""
+"""Maps each module to the public names that it defines."""
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)
 

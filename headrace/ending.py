@@ -1,8 +1,8 @@
-"""Requests to end while a command has nothing to save: they end its process immediately, with one line of output.
+"""Termination requests while a command has nothing to save: the process exits immediately, with one line of output.
 
-An exception does not suffice: Python prints and swallows one raised under an import's lock, in a `__del__` or in a weak
-reference's callback, and the command continues. Import this module before any other: a Ctrl-C in the first second hits
-imports.
+An exception does not suffice: if it is raised under an import lock, in a `__del__` or in a weakref callback, Python
+prints and swallows it, and the command continues. Import this module before any other: a Ctrl-C in the first second
+interrupts imports.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if sys.platform == "win32":
     REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGBREAK)
 else:
     REQUESTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals by which people, service managers, schedulers and terminals ask a process to end."""
+"""Signals that users, service managers, schedulers and terminals send to end a process."""
 AT_ONCE = 130
-"""Exit status of a process that ended immediately."""
+"""Exit status of a process ended this way."""
 
 _cleanups: list[Callable[[], object]] = []
 _ending = False
 
 
 def taken_requests() -> tuple[signal.Signals, ...]:
-    """Return the requests that this process handles: all, except an ignored SIGHUP, as under `nohup`."""
+    """Return the signals that this process handles: all of them, except SIGHUP if it is ignored, as under `nohup`."""
     return tuple(each for each in REQUESTS if each.name != "SIGHUP" or signal.getsignal(each) != signal.SIG_IGN)
 
 
@@ -39,7 +39,7 @@ def ended_at_once(for_good: bool = False) -> Iterator[None]:
     Has no effect outside the main thread.
 
     Args:
-        for_good: True if the process ends after the context: its status is final, and no request changes it.
+        for_good: True if the process ends after the context: its status is final, and later requests don't change it.
     """
     before: dict[signal.Signals, object] = {}
     try:
@@ -81,7 +81,7 @@ NAMED_S, ENDED_S = 5.0, 30.0
 
 
 def end_in_time(status: int) -> None:
-    """End this process soon, with its status, regardless of threads and exit handlers that users' code has left."""
+    """End this process soon, with its status, regardless of threads and exit handlers left behind by user code."""
 
     def watch() -> None:
         never = threading.Event()
@@ -97,7 +97,7 @@ def end_in_time(status: int) -> None:
 
 
 def _kept_by() -> str:
-    """Name what the interpreter waits for: threads, and after them exit handlers."""
+    """Name what the interpreter is waiting for: threads, or, once those have ended, exit handlers."""
     main, calls = threading.main_thread(), sys._current_frames()
     threads = [each for each in threading.enumerate() if each is not main and not each.daemon]
     named = [f"the thread {each.name!r}{_place(calls.get(each.ident or 0))}" for each in threads]

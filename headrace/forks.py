@@ -1,7 +1,7 @@
-"""Forks of this process by users' code: a child runs that code, and ends when it would return to Headrace's code.
+"""User code that forks this process: the child runs that code, and ends when it would return to Headrace's code.
 
 A child has copies of everything, including the parent's event loop and its sockets to other processes. In our code it
-would write checkpoints and speak for the parent. This module lies below all packages, as `place` does.
+would write checkpoints and send messages as if it were the parent. Like `place`, this module imports no package.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _NEVER_RETURNS = os.path.join("multiprocessing", "popen_fork.py")
 
 @functools.cache
 def confine_forks() -> None:
-    """Make each later fork by users' code end when that code ends."""
+    """From now on, end each process forked by user code when that code returns."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_confine)
 
 
 def _confine() -> None:
-    """In a child: end it as soon as the innermost of our functions that called users' code resumes."""
+    """In a child: end it as soon as our innermost function that called user code resumes."""
     forking = sys._getframe(1)
     calls = list(_calls(forking))
     ours = any(_lies_in(call, CODE) for call in calls)
@@ -43,7 +43,7 @@ def _confine() -> None:
         return
     boundary = calls[len(inside)]
     where = f"{forking.f_code.co_filename}:{forking.f_lineno}"
-    boundary.f_trace_opcodes = True  # also where our function resumes in the same line
+    boundary.f_trace_opcodes = True  # even if our function resumes on the same line
     boundary.f_trace = functools.partial(_end, where)
     sys.settrace(lambda *_: None)  # don't trace functions called from now on
 

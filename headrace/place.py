@@ -1,4 +1,4 @@
-"""The place of this Headrace, and its system. The lowest module of all: it imports none of the others."""
+"""Where this copy of Headrace is installed, and the operating system. It imports no other module of Headrace."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CODE = (
     os.path.join(FOLDERS[0], ""),
     *(os.path.join(folder, part, "") for folder in FOLDERS for part in PARTS),
 )
-"""The beginning of the paths of Headrace's files."""
+"""Path prefixes of Headrace's own source files."""
 
 
 def on_linux() -> bool:
-    """True where Linux's own features may be used: on Linux, unless `HEADRACE_PLATFORM=plain` switches them off."""
+    """True if Linux-only features may be used: on Linux, unless `HEADRACE_PLATFORM=plain` turns them off."""
     return sys.platform == "linux" and os.environ.get("HEADRACE_PLATFORM") != "plain"

@@ -1,7 +1,7 @@
-"""Programs that end together with everything that they started: by sessions on POSIX, by jobs on Windows.
+"""Programs that end together with everything that they started: through sessions on POSIX, through jobs on Windows.
 
-Only Linux can also end what has left its session (`pipeline/hosts/sweeper.py`). This module lies below all packages, as
-`place` does.
+Only Linux can also end processes that have left their session (`pipeline/hosts/sweeper.py`). Like `place`, this module
+imports no package.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ProcessTree(subprocess.Popen[bytes]):
         command: the program and its arguments.
         shows: True if it writes to this process's console. Otherwise it has no console on Windows, so that Ctrl-Break
             and a closed console do not reach it either.
-        options: further options of `Popen`; the default folder and variables are those with which the run began.
+        options: further `Popen` options; working directory and environment default to those at the start of the run.
     """
 
     def __init__(self, command: Sequence[str], *, shows: bool, **options: Any) -> None:
@@ -64,7 +64,7 @@ if sys.platform == "win32":
 
 
 def end_children_with_this_process() -> None:
-    """On Windows: make processes that this one starts from now on end with it, however it ends."""
+    """On Windows: ensure that processes started from now on end with this one, however it ends."""
     if sys.platform == "win32" and not _own:
         _own.append(Job())
         _own[0].hold()
@@ -72,13 +72,13 @@ def end_children_with_this_process() -> None:
 
 
 def end_children() -> None:
-    """On Windows: end the processes that this one started, before it exits; Wine's server crashes at a job's end."""
+    """On Windows: end the processes started by this one before it exits, as Wine's server crashes when a job ends."""
     if sys.platform == "win32" and _own:
         _own.pop().end_others()
 
 
 _LOWEST = 0x4000_0000
-"""Windows' own statuses are above; programs' own statuses are small, and below 256 on other systems."""
+"""Windows' own exit statuses are larger; those of programs are small, and below 256 on other systems."""
 _STATUSES = {
     0x4001_0004: "the system ended it, for example at log-off",
     0x8000_0003: "a breakpoint, for example a failed assertion",

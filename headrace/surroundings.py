@@ -1,7 +1,7 @@
-"""The folder and the environment variables with which a run began; they hold for the whole run.
+"""The working directory and environment variables at the start of a run; they hold for the whole run.
 
-Users' code may change both for the whole process at any moment. So relative paths start from that folder, and programs
-start with that folder and those variables. This module lies below all packages, as `place` does.
+User code may change both for the whole process at any time. So relative paths are resolved against that directory, and
+programs are started with that directory and those variables. Like `place`, this module imports no package.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.forks import confine_forks
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The folder and variables of a process at its start, or when a run began in it."""
+    """The working directory and variables of a process at its start, or at the start of a run in it."""
 
     folder: str
     """The working directory, absolute; empty if it has been removed."""
@@ -26,7 +26,7 @@ class Surroundings:
 
     @classmethod
     def present(cls) -> Surroundings:
-        """Return the current ones."""
+        """Return the current directory and variables."""
         try:
             folder = os.getcwd()
         except OSError:
@@ -38,12 +38,12 @@ _kept: Surroundings | None = None
 
 
 def surroundings() -> Surroundings:
-    """Return the kept surroundings, or else the current ones."""
+    """Return the kept surroundings; the current ones if none are kept."""
     return _kept or Surroundings.present()
 
 
 def keep_surroundings() -> None:
-    """Keep the current surroundings until this process ends, unless some are kept; users' code may run from now on."""
+    """Keep the current surroundings until this process ends, unless some are already kept. Call it before user code."""
     global _kept
     _kept = surroundings()
     confine_forks()
@@ -59,7 +59,7 @@ def keep_variable(name: str, value: str) -> None:
 
 @contextmanager
 def kept_surroundings() -> Iterator[None]:
-    """Keep the current surroundings within the context, unless some are kept."""
+    """Keep the current surroundings within the context, unless some are already kept."""
     global _kept
     before = _kept
     keep_surroundings()
@@ -72,7 +72,7 @@ def kept_surroundings() -> Iterator[None]:
 def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Return two connected blocking sockets, even where `socket.setdefaulttimeout` was called.
 
-    Otherwise a child would inherit a non-blocking socket, and a thread that waits at one would time out.
+    Otherwise a child would inherit a non-blocking socket, and a thread waiting on it would time out.
     """
     pair = socket.socketpair()
     for each in pair:
@@ -81,7 +81,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """Return a path as it was meant when the run began: absolute."""
+    """Return an absolute path; a relative one is resolved against the directory in which the run began."""
     return Path(surroundings().folder, path)
 
 

@@ -52,7 +52,7 @@ _LATE = {
     "UnityParallelEnv": f"{_WRAPPERS}.pettingzoo_env",
     "UnityToGymWrapper": f"{_WRAPPERS}.gymnasium_env",
 }
-"""Home modules of names that are imported at first use, with Gymnasium or PettingZoo."""
+"""Modules that define the names imported on first use, which need Gymnasium or PettingZoo."""
 
 __all__ = [
     "ActionSpec",

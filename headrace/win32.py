@@ -1,4 +1,4 @@
-"""Calls of Windows that Python lacks: jobs, which end a process with all that it started, and requests to end.
+"""Windows API calls that Python lacks: jobs, which end a process with all that it started, and termination requests.
 
 Import this module only on Windows.
 """
@@ -48,14 +48,14 @@ _Handler = ctypes.WINFUNCTYPE(_BOOL, _DWORD)
 _set_handler = _declare(_kernel.SetConsoleCtrlHandler, _BOOL, _Handler, _BOOL)
 
 CREATE_SUSPENDED = 0x4
-"""Flag of a new process: the process waits for `resume`."""
+"""Creation flag: the new process waits for `resume`."""
 _PROCESS_IDS, _EXTENDED_LIMITS = 3, 9
 _KILL_ON_JOB_CLOSE = 0x2000
 _PROCESS_TERMINATE = 0x1
 _FOR_EVER = 0xFFFFFFFF
 _EVENT_MODIFY_STATE = 0x2
 _BREAK, _CLOSE, _LOGOFF, _SHUTDOWN = 1, 2, 5, 6
-"""Console events. After the last three the system waits a few seconds for the handler, then ends the process."""
+"""Console events. On the last three, the system gives the handler a few seconds, then ends the process."""
 
 
 class _BasicLimits(ctypes.Structure):
@@ -88,9 +88,9 @@ class _ProcessIds(ctypes.Structure):
 
 
 class Job:
-    """A job: its processes, and all that they start from then on, end when the job's maker ends, however it ends.
+    """A job: its processes, and all that they start from then on, end when its creator ends, however that happens.
 
-    `hold` returns False where the system makes no job, or refuses a second one for a process.
+    `hold` returns False if the system can't create a job, or refuses a process a second one.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Job:
 
 
 def resume(process: int) -> None:
-    """Start a process, given by its handle, that was made with `CREATE_SUSPENDED`."""
+    """Resume a process, given by its handle, that was created with `CREATE_SUSPENDED`."""
     _resume(process)
 
 
@@ -131,12 +131,12 @@ _handlers: list[object] = []
 
 
 def on_console_end(ends: Callable[[], object], breaks: Callable[[], object]) -> Callable[[], None]:
-    """Call functions, in threads of the system, at events of the console; return a function that ends this.
+    """Call functions on console events, in system threads; return a function that unregisters them.
 
     Args:
-        ends: called when the console closes, the user logs off or the system shuts down. Its thread is held until this
-            process ends, for which the system waits: 5 seconds for a console. If it returned, the process would end.
-        breaks: called at Ctrl-Break, which then has no further effect.
+        ends: called when the console closes, the user logs off or the system shuts down. Its thread is blocked until
+            this process ends, because returning would end it; the system waits 5 seconds for a console.
+        breaks: called on Ctrl-Break, which then has no further effect.
     """
     session, held = _DWORD(), threading.Event()
     _session_of(_process_id(), ctypes.byref(session))
@@ -155,7 +155,7 @@ def on_console_end(ends: Callable[[], object], breaks: Callable[[], object]) -> 
         return True
 
     def leave() -> None:
-        if not held.is_set():  # the system may hold its list's lock
+        if not held.is_set():  # the system may hold the lock on its handler list
             _set_handler(handler, False)
 
     handler = _Handler(handle)
@@ -186,7 +186,7 @@ def requests_heard(name: str, tell: Callable[[], object]) -> Iterator[None]:
 
 
 def request(name: str) -> None:
-    """Call `tell` in the process that hears requests with this name; no effect if there is none."""
+    """Call `tell` in the process that listens for requests with this name; no effect if there is none."""
     event = _open_event(_EVENT_MODIFY_STATE, False, name)
     if event:
         _set_event(event)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.reporting.progress import ProgressSnapshot
 
 TOURNAMENT = "tournament"
-"""The folder that a tournament writes, below the folder of all runs, unless `--run-id` names another."""
+"""Default folder for a tournament's files, inside the results folder; `--run-id` overrides it."""
 
 
 def follow(arguments: Sequence[str] | None) -> int:
@@ -177,7 +177,7 @@ def _tournament(players: Sequence[str], request: Request) -> int:
         asyncio.run(_play_until_stopped(table))
     except RunError as error:
         return _refuse(*str(error).splitlines())
-    except Interrupted as error:  # something held the event loop
+    except Interrupted as error:  # something blocked the event loop
         _say("ERROR", f"{program()}: the tournament has failed: {error}")
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -250,7 +250,7 @@ def train(config: RunConfig, details: bool = False, until: Callable[[ProgressSna
 
     Args:
         config: what to run.
-        details: True to print the settings of each behaviour.
+        details: True to print each behaviour's settings.
         until: called about once a second; the run shuts down cleanly once it returns True.
     """
     use_one_thread(os.environ)  # before NumPy is imported

@@ -1,4 +1,4 @@
-"""An earlier run, as `run` returned it: loaded from its folder, or from a file of `RunResult.save`."""
+"""An earlier run, as `run` returned it: loaded from its folder, or from a file written by `RunResult.save`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def load(
         policy = load_policy(run.folder)
 
     Args:
-        path: a run's folder, or a file of `RunResult.save`, which is unpacked into a folder.
-        results_dir: where that folder is made.
+        path: a run's folder, or a file written by `RunResult.save`, which is unpacked into a folder.
+        results_dir: parent of that folder.
         run_id: its name; None: the saved run's own.
 
     Raises:

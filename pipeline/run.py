@@ -1,6 +1,6 @@
 """A run, from a configuration to trained policies: check, open the folder, run, report.
 
-`run(config)` is the whole of it for Python callers; the command line adds signals and a terminal.
+Python callers only need `run(config)`; the command line adds signals and a terminal.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ class BehaviorResult:
     """The result of one behaviour."""
 
     step: int
-    """Trainer steps."""
+    """Number of trainer steps."""
     version: int
-    """Updates made."""
+    """Number of updates made."""
     recent_return: float | None
     """Mean return of the last (up to) 100 training episodes."""
     elo: float | None
-    """Rating of the final policy in self-play."""
+    """Self-play rating of the final policy."""
     export: Path | None
-    """The final policy."""
+    """Path of the exported final policy; None if there is none."""
     best_evaluation: float | None = None
     """Mean return of the best evaluated policy; None without evaluations."""
     ended_by: str = ""
-    """The reason of its `stop_when` for stopping before `max_steps`; empty if it did not."""
+    """Why `stop_when` ended it before `max_steps`; empty if it did not."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class RunResult:
     scores: Mapping[str, Score] = field(default_factory=dict)
     """By behaviour id, in inference: the episodes that its policy has played."""
     ended_by: str = ""
-    """`stop` or `max_wall_time_s`, whichever ended the run; empty if its trainers were done."""
+    """What ended the run early, `stop` or `max_wall_time_s`; empty if its trainers were done."""
     config: RunConfig | None = field(default=None, repr=False, compare=False)
     """The run's configuration; None in a result from another process."""
     environment: Any = field(default=None, repr=False, compare=False)
@@ -104,7 +104,7 @@ class RunResult:
 
         Args:
             steps: number of further steps for each behaviour, from that checkpoint; None: up to its `max_steps`.
-            options: the caller's part.
+            options: the caller's options.
             parts: fields of it; `environment` is the run's own by default.
         """
         return run(self._resumed(steps), self._again(options), **parts)
@@ -147,7 +147,7 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
 
     Args:
         config: the configuration.
-        options: the caller's part; none by default.
+        options: the caller's options; none by default.
         parts: fields of `RunOptions`, such as `on_summary`, in place of `options` or changing them.
 
     Raises:
@@ -222,13 +222,13 @@ async def _run(config: RunConfig, chosen: str, options: RunOptions) -> RunResult
 
 
 def _logged(folder: RunFolder, config: RunConfig) -> AbstractContextManager[None]:
-    """Keep the log in the run's folder; a run that only plays leaves the folder as it is."""
+    """Write the log to the run's folder; a run that only plays leaves the folder unchanged."""
     settings = config.checkpoint_settings
     return nullcontext() if settings.inference else logged_to(folder.path, append=settings.resume)
 
 
 async def _run_to_end(plan: RunPlan, coordinator: Coordinator, options: RunOptions) -> RunError | None:
-    """Run to the end; return the error if the run can't start: raised here, it would come out wrapped in a group."""
+    """Run to completion; return, not raise, the error if the run can't start: an exception group would wrap it."""
     stop = options.stop.event() if isinstance(options.stop, StopRequest) else options.stop or asyncio.Event()
     on_progress = None if options.on_progress is None else guarded("on_progress", options.on_progress, coordinator)
     join_callbacks(coordinator, options.on_summary, options.on_checkpoint)
@@ -356,7 +356,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
 
 
 def never_met(config: RunConfig, coordinator: Coordinator) -> str:
-    """Warn of behaviours that were listed but never met: their names are misspelt, or their agents never appeared."""
+    """Warn about listed behaviours that never appeared, perhaps because their names are misspelt."""
     met = coordinator.starter.behaviors
     leagues = {name: {name, each.league.of} for name, each in config.behaviors.items() if each.league}
     unseen = [name for name in config.behaviors if not met.keys() & leagues.get(name, {name})]

@@ -1,7 +1,7 @@
-"""The bounded queue between two stages of one event loop, named by the behaviour id whose items it carries.
+"""The bounded queue between two stages of one event loop, named after the behaviour id whose items it carries.
 
-The pair `shared_sender` and `shared_receiver` does the same across processes; `ends` has what stages see of both.
-All methods belong to the event loop's thread.
+`shared_sender` and `shared_receiver` do the same across processes; `ends` has the interface that stages see in both
+cases. Call all methods from the event loop's thread.
 
 Waiting tasks are served first come, first served. An item (or room) for the first task in line is *promised* to that
 task and stays in the queue until the task runs. No other task can overtake it, and a cancelled task passes its promise
@@ -19,20 +19,20 @@ from typing import Generic, Literal, TypeVar
 from headrace.queues.errors import QueueClosed, QueueEmpty, QueueFull
 
 Overflow = Literal["wait", "replace_oldest"]
-"""Effect of a put into a full queue."""
+"""What a put into a full queue does."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """Counts of a queue, or of one end of it. Waits in progress count up to now."""
+    """Counts for a queue, or for one end of it. Waits in progress count up to now."""
 
     name: str
     items_in: int
     items_out: int
     size: int
-    """Items put and not yet taken."""
+    """Number of items put and not yet taken."""
     maxlen: int
     high_water: int
     """The largest size so far."""
@@ -43,7 +43,7 @@ class QueueStatistics:
     get_wait_s: float
     """Seconds that consumers waited for an item, summed over consumers: starvation."""
     replaced: int
-    """Items that a newer one pushed out (`overflow="replace_oldest"` only)."""
+    """Number of items replaced by newer ones (`overflow="replace_oldest"` only)."""
 
 
 class AgentManagerQueue(Generic[T]):
@@ -57,10 +57,10 @@ class AgentManagerQueue(Generic[T]):
 
     Args:
         name: the behaviour id, or another name for messages and statistics.
-        maxlen: the most items that the queue holds, at least 1. A comment where the queue is made explains the number.
-        overflow: effect of a put into a full queue: `wait` for room, or `replace_oldest`, which drops the oldest
+        maxlen: the maximum number of items, at least 1. A comment where the queue is created explains the number.
+        overflow: what a put into a full queue does: `wait` for room, or `replace_oldest`, which drops the oldest
             item. The latter suits items that each hold the full state, such as policies: only the newest matters.
-        on_replaced: called with each item that a newer one replaced.
+        on_replaced: called with each item replaced by a newer one.
 
     Raises:
         ValueError: if `maxlen` is less than 1 or `overflow` is neither of the two.
@@ -101,7 +101,7 @@ class AgentManagerQueue(Generic[T]):
         return self._closed
 
     def qsize(self) -> int:
-        """Items put and not yet taken."""
+        """Number of items put and not yet taken."""
         return len(self._items)
 
     def empty(self) -> bool:
@@ -127,8 +127,8 @@ class AgentManagerQueue(Generic[T]):
         """Remove and return the oldest item without waiting.
 
         Raises:
-            QueueEmpty: if there is none, or all items are promised to consumers that waited.
-            QueueClosed: if there is none and never will be.
+            QueueEmpty: if there is no item, or all items are promised to consumers that waited.
+            QueueClosed: if there is no item and never will be.
         """
         if len(self._items) <= self._getters.promised:
             if self._closed and not self._items:
@@ -169,7 +169,7 @@ class AgentManagerQueue(Generic[T]):
         self._serve()
 
     def add_producer(self) -> Producer[T]:
-        """Add a producer's own end; the stream ends when the last such end is closed.
+        """Add an end for one producer; the stream ends when the last of these ends is closed.
 
         Add all ends before the first producer runs: a stream that has ended stays ended.
 
@@ -257,23 +257,23 @@ class Producer(Generic[T]):
         return self._queue.name
 
     def put_nowait(self, item: T) -> None:
-        """As `AgentManagerQueue.put_nowait`; also raises `QueueClosed` once this end is closed."""
+        """Like `AgentManagerQueue.put_nowait`; also raises `QueueClosed` once this end is closed."""
         self._check()
         self._queue.put_nowait(item)
 
     async def put(self, item: T) -> None:
-        """As `AgentManagerQueue.put`; also raises `QueueClosed` once this end is closed."""
+        """Like `AgentManagerQueue.put`; also raises `QueueClosed` once this end is closed."""
         self._check()
         await self._queue.put(item)
 
     def close(self) -> None:
-        """End this producer's part; the last to close ends the stream. Closing twice is allowed."""
+        """Close this end; the last producer to close its end ends the stream. Closing twice is allowed."""
         if not self._closed:
             self._closed = True
             self._on_close()
 
     def qsize(self) -> int:
-        """Items in the queue, of all producers."""
+        """Number of items in the queue, from all producers."""
         return self._queue.qsize()
 
     def statistics(self) -> QueueStatistics:
@@ -292,9 +292,9 @@ class WaitingLine:
 
     def __init__(self) -> None:
         self.waiters: deque[tuple[asyncio.Future[bool], float]] = deque()
-        """The waiting tasks, each with the loop's time at which its wait began."""
+        """A future for each waiting task, with the loop time at which its wait began."""
         self.promised = 0
-        """Number of tasks that were promised their turn and have not run since."""
+        """Number of tasks that have been promised their turn and have not run yet."""
         self._past_s = 0.0
 
     def __len__(self) -> int:

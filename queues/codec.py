@@ -1,6 +1,6 @@
-"""Conversion of messages to a plain header and a list of arrays, and back: the common form of slabs and streams.
+"""Converts messages to a plain header and a list of arrays, and back: the form that slabs and streams share.
 
-The header consists of dicts, lists, strings and numbers, so msgpack can write it. It names each array's place, dtype
+The header consists of dicts, lists, strings and numbers, so msgpack can write it. It gives each array's place, dtype
 and shape: `build` needs only the header and one buffer. Nothing is pickled.
 """
 
@@ -45,10 +45,10 @@ _TRAJECTORY_GROUPS = ("rows", "trajectories", "episodes", "games")
 
 
 def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
-    """The message's header, and its arrays (C-contiguous) in the order that the header lists them.
+    """The message's header, and its arrays (C-contiguous) in the header's order.
 
     Raises:
-        TypeError: if the object is not a message of the pipeline.
+        TypeError: if the object is not a pipeline message.
     """
     named: list[tuple[str, Array]]
 
@@ -95,7 +95,7 @@ def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
 
 
 def offsets(header: Mapping[str, Any]) -> tuple[list[int], int]:
-    """Where each array of the header starts in one buffer, and the bytes that the buffer needs.
+    """The offset of each array in the buffer, and the buffer's size in bytes.
 
     Raises:
         ShapeError: if the header lists an array with a negative size or a dtype that is not plain numbers.
@@ -115,7 +115,7 @@ _dtype = lru_cache(maxsize=64)(np.dtype)
 
 
 def aligned(size: int) -> int:
-    """The bytes that an array of `size` bytes takes up."""
+    """The number of bytes that an array of `size` bytes takes up, including padding."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -146,7 +146,7 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
     """The inverse of `describe`.
 
     Raises:
-        ShapeError: if the header is not that of a message, or its arrays don't fit together.
+        ShapeError: if the header does not describe a message, or the arrays don't fit together.
     """
     try:
         fields: dict[str, Any] = dict(header["fields"])

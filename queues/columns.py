@@ -1,6 +1,6 @@
 """The table of columns: name, dtype and trailing shape of every column, as data.
 
-Buffers, checks and stream headers derive from it. Columns that it does not list pass through every stage unchanged.
+Buffers, checks and stream headers derive from this table. Columns not listed pass through every stage unchanged.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ TRAJECTORY_COLUMNS: tuple[Column, ...] = (
 REPEAT_ROW_COLUMNS: tuple[Column, ...] = (
     Column("env_frames", "int32"),  # environment steps that the row's action lasted
 )
-"""Columns [N], only of behaviours with action repeat; without it each action lasts one environment step."""
+"""Columns [N], only for behaviours with action repeat; without it, each action lasts one environment step."""
 
 GROUP_ROW_COLUMNS: tuple[Column, ...] = (
-    Column("group_rewards", "float32"),  # the group's reward after the action of the row, apart from the agent's own
-    Column("ticks", "int64"),  # the actor's tick of the decision: the same in mates' simultaneous rows
+    Column("group_rewards", "float32"),  # the group's reward after the row's action, excluding the agent's own
+    Column("ticks", "int64"),  # the actor's tick of the decision: the same for group mates' simultaneous rows
 )
-"""Columns [N], only of behaviours with groups."""
+"""Columns [N], only for behaviours with groups."""
 
 GROUP_TRAJECTORY_COLUMNS: tuple[Column, ...] = (
     Column("group_ids", "int64"),  # group of agents with a common reward, 0 for none
-    Column("next_ticks", "int64"),  # the tick of the cut: trajectories of mates end together
-    Column("group_left", "bool"),  # whether a member of the group continued: false where the group ended with it
+    Column("next_ticks", "int64"),  # the tick of the cut: group mates' trajectories end together
+    Column("group_left", "bool"),  # whether a group member continued: false if the group ended too
 )
-"""Columns [K], only of behaviours with groups."""
+"""Columns [K], only for behaviours with groups."""
 
 EPISODE_COLUMNS: tuple[Column, ...] = (
     Column("episode_agent_ids", "int64"),
     Column("episode_returns", "float32"),  # undiscounted sum of the environment's rewards
     Column("episode_lengths", "int32"),  # decisions
     Column("episode_learning", "bool"),  # whether the learning team played it
-    Column("episode_parameters", "int32"),  # generation of the environment parameters at its start, 0 without
+    Column("episode_parameters", "int32"),  # generation of the environment parameters at its start; 0 if none
 )
 """Columns [E]: episodes that ended with the batch."""
 
@@ -66,36 +66,36 @@ GROUP_EPISODE_COLUMNS: tuple[Column, ...] = (
     Column("episode_group_returns", "float32"),  # undiscounted sum of the group's rewards while the agent was in it
     Column("episode_group_over", "bool"),  # the group ended too; true in one row of the last agents to end
 )
-"""Columns [E], only of behaviours with groups."""
+"""Columns [E], only for behaviours with groups."""
 
 GAME_COLUMNS: tuple[Column, ...] = (
     Column("game_generation", "int32"),
     Column("game_team", "int32"),  # the learning team in that game
-    Column("game_opponent", "int32"),  # opponent's snapshot, -1 newest; of several, the first; a brain as below
+    Column("game_opponent", "int32"),  # opponent's snapshot (the first of several), -1 newest; for brains see below
     Column("game_outcome", "float32"),  # for the learning team: 1 won, 0.5 drawn, 0 lost; or the share it beat
 )
 """Columns [G]: games that ended with the batch, one row per match, from the learning team's side.
 
-Games between more than two teams also have `game_outcomes` [G, teams], as the environment reported them. Where brains
-that do not learn play a share of the games, there is also `game_draws` [G, teams]; a first opponent that is the brain
-at index i of its list has the number -2 - i.
+Games between more than two teams also have `game_outcomes` [G, teams], as the environment reported them. If brains
+that do not learn play a share of the games, there is also `game_draws` [G, teams]; if the first opponent is the brain
+at index i of its list, `game_opponent` is -2 - i.
 """
 
 GAME_DRAWS = "game_draws"
-"""Column float32 [G, teams]: the number in [0, 1) that selects each team's brain; -1 where none was drawn."""
+"""Column [G, teams] float32: the random number in [0, 1) that selects each team's brain; -1 if none was drawn."""
 
 
 GAME_PLAYERS, GAME_RETURNS = "game_players", "game_returns"
-"""Columns of games in a league [G, teams]: the code of each team's player, int32; its undiscounted return, float32."""
+"""Columns [G, teams] for games in a league: each team's player code (int32) and undiscounted return (float32)."""
 
 
 def observation_columns(spec: BehaviorSpec, prefix: str = "obs_") -> tuple[Column, ...]:
-    """`obs_0`, `obs_1`, … (or `next_obs_0`, …) of the behaviour's observation specs."""
+    """Columns `obs_0`, `obs_1`, … (or `next_obs_0`, …), one per observation spec of the behaviour."""
     return tuple(Column(f"{prefix}{i}", o.dtype, o.shape) for i, o in enumerate(spec.observations))
 
 
 def action_columns(spec: BehaviorSpec, prefix: str = "") -> tuple[Column, ...]:
-    """`continuous_actions` and/or `discrete_actions`: the policy's own (unclipped, unscaled) action."""
+    """Columns `continuous_actions` and/or `discrete_actions`: the policy's raw (unclipped, unscaled) action."""
     columns = []
     if spec.actions.continuous_size:
         columns.append(Column(f"{prefix}continuous_actions", "float32", (spec.actions.continuous_size,)))
@@ -113,7 +113,7 @@ def decision_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tupl
 
 
 def row_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tuple[Column, ...]:
-    """Columns [N] of a trajectory batch of this behaviour; `extra` is what the trainer declared."""
+    """Columns [N] of this behaviour's trajectory batches; `extra` are the columns declared by the trainer."""
     columns = (*observation_columns(spec), *decision_columns(spec, extra), Column("rewards", "float32"))
     groups = GROUP_ROW_COLUMNS if spec.grouped else ()
     return (*columns, *groups, *(REPEAT_ROW_COLUMNS if spec.action_repeat else ()))
@@ -126,10 +126,10 @@ def final_columns(spec: BehaviorSpec) -> tuple[Column, ...]:
 
 
 def episode_columns(spec: BehaviorSpec) -> tuple[Column, ...]:
-    """Columns [E] of a trajectory batch of this behaviour."""
+    """Columns [E] of this behaviour's trajectory batches."""
     return (*EPISODE_COLUMNS, *GROUP_EPISODE_COLUMNS) if spec.grouped else EPISODE_COLUMNS
 
 
 def memory_column(size: int) -> Column:
-    """`memories` [.., size]: a recurrent policy's state *before* the row's decision, [h, c] end to end."""
+    """Column `memories` [..., size]: a recurrent policy's state *before* the row's decision, h and c concatenated."""
     return Column("memories", "float32", (size,))

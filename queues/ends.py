@@ -1,11 +1,11 @@
-"""The two ends of a queue as stages see them, and what the ends between processes have in common.
+"""The two ends of a queue as stages see them, and the base classes of the ends between processes.
 
 Stages are typed against `Outlet` and `Inlet`. So a stage can't tell whether a queue stays within one event loop
-(`agent_manager_queue`), crosses to another process (`shared_sender`, `shared_receiver`), or travels in calls to the one
-end that can be called (`pull`, `push`).
+(`agent_manager_queue`), crosses to another process through shared memory (`shared_sender`, `shared_receiver`), or is
+carried by calls to the one end that can be called (`pull`, `push`).
 
-Those calls may arrive in the event loop of another thread, so that they are answered while a stage computes; `post`
-leads from one loop to the other.
+Those calls may arrive in another thread's event loop, so that they are answered while a stage computes; `post` passes
+work from one loop to the other.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class ItemSink(Protocol[T_contra]):
-    """An outlet as the stages' loop needs it."""
+    """The part of an outlet that the stages' loop needs."""
 
     async def put(self, item: T_contra) -> None:
         """Put an item; waits while the queue is full."""
 
     def close(self) -> None:
-        """End this producer's part of the stream."""
+        """Close this producer's end of the stream."""
 
 
 class ItemSource(Protocol[T_co]):
-    """An inlet as the stages' loop needs it; `async for` over it ends when the queue is closed and drained."""
+    """The part of an inlet that the stages' loop needs; `async for` ends when the queue is closed and drained."""
 
     def __aiter__(self) -> AsyncIterator[T_co]: ...
 
@@ -52,7 +52,7 @@ class Outlet(ItemSink[T_contra], Protocol[T_contra]):
         """Put an item without waiting, or raise `QueueFull`."""
 
     def qsize(self) -> int:
-        """Items put and not yet taken."""
+        """Number of items put and not yet taken."""
 
     def statistics(self) -> QueueStatistics:
         """A snapshot of the counts."""
@@ -72,7 +72,7 @@ class Inlet(ItemSource[T_co], Protocol[T_co]):
         """Remove and return the next item without waiting, or raise `QueueEmpty`."""
 
     def qsize(self) -> int:
-        """Items put and not yet taken."""
+        """Number of items put and not yet taken."""
 
     def statistics(self) -> QueueStatistics:
         """A snapshot of the counts."""
@@ -85,11 +85,11 @@ T = TypeVar("T")
 
 
 class RoomOutlet(ABC, Generic[T]):
-    """The producer's end where calls carry items: at most `maxlen` items are put and not yet taken, wherever they are.
+    """The producer's end if calls carry the items: at most `maxlen` items are put and not yet taken, wherever they are.
 
     Args:
         name: the queue's name.
-        maxlen: the bound; puts wait at it.
+        maxlen: the bound at which puts wait.
         overflow: as in `AgentManagerQueue`.
     """
 
@@ -112,7 +112,7 @@ class RoomOutlet(ABC, Generic[T]):
         self._send(item)
 
     def qsize(self) -> int:
-        """Items put and not yet taken."""
+        """Number of items put and not yet taken."""
         return self._room.qsize()
 
     def statistics(self) -> QueueStatistics:
@@ -121,7 +121,7 @@ class RoomOutlet(ABC, Generic[T]):
 
     @abstractmethod
     def _send(self, item: T) -> None:
-        """Send an item, which has room, to the consumer."""
+        """Send an item, for which there is room, to the consumer."""
 
 
 class ArrivalsInlet(ABC, Generic[A, T]):
@@ -129,7 +129,7 @@ class ArrivalsInlet(ABC, Generic[A, T]):
 
     Args:
         name: the queue's name.
-        arrivals: what has arrived and is not yet taken; a subclass puts into it.
+        arrivals: queue of items that have arrived and are not yet taken, filled by the subclass.
     """
 
     def __init__(self, name: str, arrivals: AgentManagerQueue[A]) -> None:
@@ -149,7 +149,7 @@ class ArrivalsInlet(ABC, Generic[A, T]):
         return self._take(self._arrivals.get_nowait())
 
     def qsize(self) -> int:
-        """Items that have arrived and are not yet taken."""
+        """Number of items that have arrived and are not yet taken."""
         return self._arrivals.qsize()
 
     def statistics(self) -> QueueStatistics:
@@ -167,11 +167,11 @@ class ArrivalsInlet(ABC, Generic[A, T]):
 
     @abstractmethod
     def _take(self, arrival: A) -> T:
-        """Tell the producer that an arrival is taken, and return its item."""
+        """Report to the producer that an arrival has been taken, and return its item."""
 
 
 def post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> bool:
-    """Schedule a call in an event loop, of any thread; false if the loop has ended."""
+    """Schedule a call in an event loop, from any thread; return False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(call, *arguments)
     except RuntimeError:

@@ -1,18 +1,18 @@
-"""The errors of `queues`, and the conditions of a queue that its callers distinguish."""
+"""The errors raised by `queues`, and the queue conditions that callers distinguish."""
 
 from __future__ import annotations
 
 
 class QueueError(Exception):
-    """Any condition of a queue."""
+    """Base class of all queue conditions."""
 
 
 class QueueFull(QueueError):
-    """`put_nowait` found the queue at its bound."""
+    """`put_nowait` was called on a full queue."""
 
 
 class QueueEmpty(QueueError):
-    """`get_nowait` found no item."""
+    """`get_nowait` was called on an empty queue."""
 
 
 class QueueClosed(QueueError):
@@ -28,7 +28,7 @@ class SpecError(Exception):
 
 
 class ShapeError(Exception):
-    """An array in a message does not have the shape or dtype that the column table states."""
+    """An array in a message does not have the shape or dtype given in the column table."""
 
 
 class StreamError(Exception):

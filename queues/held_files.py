@@ -1,6 +1,6 @@
-"""Refusals of Windows: of open files, mostly for a moment, and of long paths.
+"""Files that Windows refuses to change: open ones, usually for a moment, and ones with long paths.
 
-TensorBoard, a viewer, a virus scanner or a folder synchroniser holds a file open. Other systems permit it.
+TensorBoard, a viewer, a virus scanner or a folder synchroniser may hold a file open. Other systems still allow changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import IO, Any, TypeVar
 R = TypeVar("R")
 
 PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.4)
-"""Seconds between two tries, five in total."""
+"""Seconds between successive tries, five in total."""
 ON_LOOP = 6
 """How many of these pauses may block main's event loop: less than a second in total."""
 _brief_on_loops = True
@@ -27,14 +27,14 @@ still held."""
 
 
 def let_loops_wait() -> None:
-    """Let this process block its event loops as long as other threads: no other task waits in them."""
+    """Allow event loops in this process to block as long as other threads: no other task is waiting in them."""
     global _brief_on_loops
     _brief_on_loops = False
 
 
 def is_held(error: OSError) -> bool:
     """True if another program may have the file open."""
-    # Errors of `open` carry no Windows number.
+    # Errors from `open` have no Windows error code.
     is_refused = sys.platform == "win32" and isinstance(error, PermissionError)
     return is_refused or getattr(error, "winerror", None) in _HELD
 
@@ -42,12 +42,12 @@ def is_held(error: OSError) -> bool:
 def once_released(
     function: Callable[[], R], pause: Callable[[float], object] = time.sleep, loop_waits: bool = False
 ) -> R:
-    """Call a function that changes a file, and repeat it for a few seconds while another program has the file.
+    """Call a function that changes a file, retrying for a few seconds while another program has the file open.
 
     Args:
         function: what to call.
         pause: waits for a number of seconds.
-        loop_waits: whether an event loop may block for as long as other threads.
+        loop_waits: True if an event loop may block for as long as other threads.
 
     Raises:
         OSError: the error of the last try, with the remedy in `strerror`.
@@ -81,7 +81,7 @@ def _is_brief(loop_waits: bool) -> bool:
 
 
 def takes_long_paths() -> bool:
-    """False where a path can have at most 259 characters: on Windows, unless LongPathsEnabled is set."""
+    """False if paths are limited to 259 characters: on Windows, unless LongPathsEnabled is set."""
     if sys.platform == "win32":
         import winreg
 
@@ -94,14 +94,14 @@ def takes_long_paths() -> bool:
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file durably and atomically: after a failure the old content is still there.
+    """Write a file durably and atomically: after a failure, the old content is intact.
 
     Args:
         path: the file.
         write: writes into the unbuffered file that it receives.
 
     Raises:
-        OSError: if the disk refuses.
+        OSError: if writing fails.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -124,7 +124,7 @@ def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the renaming durable, where the platform can (Windows journals it)."""
+    """Make the rename durable, if the platform supports this (Windows journals it)."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,15 +1,15 @@
 """A link, which joins one producer process to one consumer process, and the protocol of its socket.
 
-A link is a connected pair of stream sockets and a segment of slabs. `make_link` makes both ends in the
-process that starts the others. An end travels as a ticket (plain data), and a `SharedSender` or `SharedReceiver`
-opens it. Arrays stay in slabs; the socket carries only frames of a few hundred bytes:
+A link is a connected pair of stream sockets and a segment of slabs. `make_link` creates both ends in the
+process that starts the others. An end is passed on as a ticket (plain data), and opened by a `SharedSender` or
+`SharedReceiver`. Arrays stay in slabs; the socket carries only frames of a few hundred bytes:
 
 - to the consumer: `HELLO nonce` (a producer begins), `ITEM` (slab and message header), `END`;
 - to the producer: `WELCOME nonce` (which slabs are still in use), `TAKEN slab`, `FREE slab`, `CLOSED`.
 
-A new producer may take the place of a killed one on the same socket. So may a consumer, to which its producers then
-say HELLO again. The reader skips bytes that the dead process left half-written or half-read: it looks for the sixteen
-bytes with which every HELLO and WELCOME begins.
+A new producer can replace a killed one on the same socket. So can a new consumer, to which its producers send HELLO
+again. The reader skips bytes that the dead process left half-written or half-read: it searches for the sixteen bytes
+with which every HELLO and WELCOME begins.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_SLAB = -1
 _HELLO = b"\x00headrace-hello\x00"
 _WELCOME = b"\x00headrace-ready\x00"
 NONCE_BYTES = 16
-"""Length of the random number that distinguishes a producer's welcome from its predecessor's."""
+"""Bytes of the random nonce that distinguishes a producer's WELCOME from its predecessor's."""
 _ITEM_HEAD = struct.Struct("<BII")  # kind, length and CRC-32 of the rest
 _BACK = struct.Struct("<Bi")  # kind, slab
 _LARGEST_FRAME = 1 << 24
@@ -49,8 +49,8 @@ class LinkError(QueueError):
 class LinkEnd:
     """One end of a link, not yet opened: a socket, a handle to the segment, and the sizes.
 
-    Close every end that goes to another process, unless this process keeps it for a replacement: the other side sees
-    the death of a process only when no process holds its end any more.
+    Close every end that is passed to another process, unless this process keeps it for a replacement: the other side
+    notices that a process has died only when no process holds that end.
     """
 
     def __init__(self, sock: socket.socket, segment: Segment, spec: LinkSpec) -> None:
@@ -68,12 +68,12 @@ class LinkEnd:
 
     @classmethod
     def from_ticket(cls, ticket: dict[str, Any]) -> LinkEnd:
-        """In the child: the end for which the parent wrote the ticket."""
+        """In the child: return the end described by the parent's ticket."""
         spec = LinkSpec(**ticket["spec"])
         return cls(open_socket(ticket["socket"]), open_segment(ticket["segment"], spec.segment_bytes), spec)
 
     def duplicate(self) -> LinkEnd:
-        """Another handle to the same end, closed separately: for a replacement of the process that holds this one."""
+        """Another handle to the same end, closed separately: for a process that replaces this handle's owner."""
         return LinkEnd(self.sock.dup(), self.segment.duplicate(), self.spec)
 
     def close(self) -> None:
@@ -89,14 +89,14 @@ class LinkEnd:
 
 
 def make_link(spec: LinkSpec) -> tuple[LinkEnd, LinkEnd]:
-    """The sender's and the receiver's end of a new link."""
+    """Create a link, and return the sender's and the receiver's end."""
     sender, receiver = connected_pair()
     segment = create_segment(spec.segment_bytes)
     return LinkEnd(sender, segment, spec), LinkEnd(receiver, segment.duplicate(), spec)
 
 
 class Channel(asyncio.Protocol):
-    """The socket of an opened end: sends bytes immediately, and calls back with received bytes and at its end."""
+    """The socket of an opened end: sends bytes immediately, and has callbacks for received bytes and for closing."""
 
     def __init__(self, on_bytes: Callable[[bytes], None], on_lost: Callable[[], None]) -> None:
         self._on_bytes = on_bytes
@@ -107,7 +107,7 @@ class Channel(asyncio.Protocol):
 
     @classmethod
     async def open(cls, sock: socket.socket, on_bytes: Callable[[bytes], None], on_lost: Callable[[], None]) -> Channel:
-        """Join a connected socket to the running event loop. From here on the channel owns the socket."""
+        """Attach a connected socket to the running event loop. From then on, the channel owns the socket."""
         channel = cls(on_bytes, on_lost)
         channel._sock = sock
         sock.setblocking(False)
@@ -148,7 +148,7 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop, once."""
         if exc is not None:
-            # A write failed because the other side is gone, but what that side sent before is still unread.
+            # A write failed because the other side is gone, but data that it sent earlier is still unread.
             with contextlib.suppress(OSError):
                 while chunk := self._sock.recv(_CHUNK):
                     self._on_bytes(chunk)
@@ -161,11 +161,11 @@ class Channel(asyncio.Protocol):
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing: no more bytes matter."""
+    """Do nothing: further bytes don't matter."""
 
 
 class ForwardKind(IntEnum):
-    """The kinds of frames to the consumer."""
+    """The kinds of frames sent to the consumer."""
 
     HELLO = 0
     ITEM = 1
@@ -173,7 +173,7 @@ class ForwardKind(IntEnum):
 
 
 class BackKind(IntEnum):
-    """The kinds of frames to the producer."""
+    """The kinds of frames sent to the producer."""
 
     WELCOME = 0
     TAKEN = 1
@@ -198,7 +198,7 @@ def end() -> bytes:
 
 
 def welcome(nonce: bytes, untaken: int, used: Sequence[int], slabs: int) -> bytes:
-    """The answer to a hello: the number of items not yet taken, and the slabs that are still in use."""
+    """The reply to a HELLO: the number of items not yet taken, and the slabs still in use."""
     flags = bytearray(slabs)
     for slab in used:
         flags[slab] = 1
@@ -206,15 +206,15 @@ def welcome(nonce: bytes, untaken: int, used: Sequence[int], slabs: int) -> byte
 
 
 def back(kind: BackKind, slab: int = NO_SLAB) -> bytes:
-    """A frame to the producer about one slab, or about no slab."""
+    """A frame to the producer about one slab, or none."""
     return _BACK.pack(kind, slab)
 
 
 class ForwardReader:
-    """Cuts the bytes that reach the consumer into frames.
+    """Splits the bytes received by the consumer into frames.
 
     Args:
-        succeeds: skip what was meant for a dead consumer: all bytes before the next HELLO.
+        succeeds: True to skip what was sent to a dead consumer: all bytes before the next HELLO.
     """
 
     def __init__(self, succeeds: bool = False) -> None:
@@ -225,7 +225,7 @@ class ForwardReader:
         """The complete frames, each with its nonce (HELLO) or its body (ITEM).
 
         Raises:
-            LinkError: if a frame is impossible.
+            LinkError: if a frame is malformed.
         """
         self._buffer += data
         while True:
@@ -266,7 +266,7 @@ class ForwardReader:
 
 
 def read_item(body: bytes, spec: LinkSpec) -> tuple[int, dict[str, Any]]:
-    """The slab's number and the message's header in an ITEM frame.
+    """Return the slab number and the message header from the body of an ITEM frame.
 
     Raises:
         LinkError: if they are malformed or the slab does not exist.
@@ -281,7 +281,7 @@ def read_item(body: bytes, spec: LinkSpec) -> tuple[int, dict[str, Any]]:
 
 
 class BackReader:
-    """Cuts the bytes that reach a producer into frames; skips everything before its own welcome."""
+    """Splits the bytes received by a producer into frames; skips everything before its own WELCOME."""
 
     def __init__(self, nonce: bytes, slabs: int) -> None:
         self._buffer = bytearray()
@@ -290,7 +290,7 @@ class BackReader:
         self._welcomed = False
 
     def feed(self, data: bytes) -> Iterator[tuple[BackKind, int, bytes]]:
-        """The complete frames: kind, slab, and for WELCOME untaken items (as slab) and used slabs."""
+        """The complete frames: kind, slab, used slabs; in WELCOME, the slab is the number of untaken items."""
         self._buffer += data
         if not self._welcomed:
             start = self._buffer.find(self._welcome)

@@ -22,18 +22,18 @@ from headrace.queues.specs import behavior_name, behavior_team
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
 
-FREE = 2**62  # a cap on credits that no actor reaches
+FREE = 2**62  # a limit on credits that no actor reaches
 Columns = Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
 class ActionBatch:
-    """Actions for the agents of one behaviour that request a decision, in the order of their rows."""
+    """Actions for those agents of one behaviour that request a decision, in row order."""
 
     continuous: NDArray[np.float32]
     """[d, continuous_size] in [-1, 1], raw in dimensions that the spec calls unbounded."""
     discrete: NDArray[np.int32]
-    """[d, branches] index of the choice."""
+    """[d, branches] index of the choice in each branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class StepBatch:
 
     A row is an agent seen at this tick. The first `ended` rows are endings (an episode's final observation and
     last reward; no decision); the other rows are decisions. An agent whose episode ended and restarted within
-    the tick has two rows, the ending first. The axis letter n counts all rows, d = n - ended the decisions.
+    the tick has two rows, the ending first. In shapes, n is the number of rows, and d = n - ended that of decisions.
     """
 
     behavior_id: str
@@ -51,68 +51,68 @@ class StepBatch:
     env_ids: NDArray[np.int32]
     """[n] environment instance within the actor's group of environments."""
     episode_ids: NDArray[np.int64]
-    """[n] number of the agent's episode, rising."""
+    """[n] number of the agent's episode; increasing."""
     observations: tuple[Array, ...]
-    """One array [n, *shape] per observation spec; final observations in the rows that are endings."""
+    """One array [n, *shape] per observation spec; in endings, the final observations."""
     rewards: NDArray[np.float32]
     """[n] reward received since the agent's previous decision (0 in an episode's first row)."""
     ended: int
     """Number of leading rows that are endings."""
     terminated: NDArray[np.bool_]
-    """[ended] the episode ended by the task's own rules: the value beyond is zero."""
+    """[ended] true if the episode ended by the task's own rules: the value of what follows is zero."""
     truncated: NDArray[np.bool_]
-    """[ended] the episode was cut short (ML-Agents' interrupted): bootstrap from the final observation."""
+    """[ended] true if the episode was cut short (ML-Agents' interrupted): bootstrap from the final observation."""
     decisions: Columns
-    """Columns [d, ...] of the decision: actions, log_probs, action_masks and the columns that the trainer declared."""
+    """Decision columns [d, ...]: actions, log_probs, action_masks and the columns declared by the trainer."""
     policy_versions: NDArray[np.int64]
-    """[d] version of the policy that decided."""
+    """[d] version of the policy that made the decision."""
     generations: NDArray[np.int32]
     """[d] generation of the game's self-play assignment; 0 without self-play."""
     learning: NDArray[np.bool_]
-    """[d] true where the agent played for the learning team (always, without self-play)."""
+    """[d] true if the agent played for the learning team (always true without self-play)."""
     opponents: NDArray[np.int32]
     """[d] opponent's snapshot, -1 for the newest policy or no opponent; of several opponents, the first one's."""
     games: Columns = field(default_factory=dict)
     """[G] games that ended at this tick (`columns.GAME_COLUMNS`), in the batch of the learning team's behaviour id."""
     tick: int = 0
-    """Number of the tick, rising for as long as this actor lives, across resets of its environments too."""
+    """Number of the tick; increasing for as long as this actor lives, even when its environments are reset."""
     group_ids: NDArray[np.int64] | None = None
-    """[n] group of agents with a common reward, unique across environment instances and actors; 0 for none.
-    None where the behaviour has no groups (`BehaviorSpec.grouped`)."""
+    """[n] id of the agent's group, which shares a reward; unique across environment instances and actors, 0 for no
+    group. None if the behaviour has no groups (`BehaviorSpec.grouped`)."""
     group_rewards: NDArray[np.float32] | None = None
-    """[n] reward of the agent's group since the agent's previous decision, apart from its own; None without groups."""
+    """[n] the group's reward since the agent's previous decision, excluding the agent's own; None without groups."""
     parameters: NDArray[np.int32] | None = None
     """[ended] generation of the environment parameters at the ended episode's start; None for all 0."""
     env_frames: NDArray[np.int32] | None = None
-    """[n] environment steps since the agent's previous decision, 0 in an episode's first row; None where each action
-    lasts one (`BehaviorSpec.action_repeat`)."""
+    """[n] environment steps since the agent's previous decision, 0 in an episode's first row; None if each action
+    lasts one step (see `BehaviorSpec.action_repeat`)."""
     undiscounted: NDArray[np.float32] | None = None
-    """[n, 2] the agent's own and its group's reward as episode returns count them; None where these equal `rewards` and
-    `group_rewards`, as they do unless held actions are discounted."""
+    """[n, 2] the agent's own and its group's reward as counted in episode returns; None if these equal `rewards` and
+    `group_rewards`, which is so unless held actions are discounted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryBatch:
-    """K trajectories of one behaviour id, packed end to end into N rows; never padded.
+    """K trajectories of one behaviour id, concatenated into N rows without padding.
 
-    A trajectory is a run of consecutive steps of one agent. Its episode's end, `time_horizon` or flow control cuts it.
-    Rows of trajectory k follow those of k-1; row order is step order.
+    A trajectory is a sequence of consecutive steps of one agent; it is cut at the episode's end, at `time_horizon` or
+    by flow control. The rows of trajectory k follow those of k-1; row order is step order.
 
     Raises:
-        ShapeError: if columns of one axis differ in length or `lengths` does not add up to N.
+        ShapeError: if columns with the same axis differ in length, or `lengths` does not add up to N.
     """
 
     behavior_id: str
     source: int
-    """The actor and its incarnation: flow credits are accounted by source."""
+    """The actor and its incarnation: flow credits are counted per source."""
     rows: Columns
     """[N, ...] per step: obs_0…, continuous_actions, discrete_actions, log_probs, action_masks, rewards, …"""
     trajectories: Columns
     """[K, ...] per trajectory: see `columns.TRAJECTORY_COLUMNS`, and next_obs_0… (the final next observation)."""
     episodes: Columns = field(default_factory=dict)
-    """[E] per episode that ended with this batch: see `columns.EPISODE_COLUMNS`."""
+    """[E] per episode that ended in this batch: see `columns.EPISODE_COLUMNS`."""
     games: Columns = field(default_factory=dict)
-    """[G] per game that ended with this batch: see `columns.GAME_COLUMNS`."""
+    """[G] per game that ended in this batch: see `columns.GAME_COLUMNS`."""
 
     def __post_init__(self) -> None:
         n = _common_length(self.rows, "rows")
@@ -131,41 +131,41 @@ class TrajectoryBatch:
 
     @property
     def num_rows(self) -> int:
-        """N."""
+        """N, the number of rows."""
         return len(self.rows["rewards"])
 
     @property
     def num_trajectories(self) -> int:
-        """K."""
+        """K, the number of trajectories."""
         return len(self.trajectories["lengths"])
 
     @property
     def rewards(self) -> NDArray[np.float32]:
-        """[N] reward received after the action of the same row."""
+        """[N] reward received after the row's action."""
         return self.rows["rewards"]
 
     @property
     def lengths(self) -> NDArray[np.int32]:
-        """[K] rows of each trajectory."""
+        """[K] number of rows in each trajectory."""
         return self.trajectories["lengths"]
 
     @property
     def terminated(self) -> NDArray[np.bool_]:
-        """[K] the trajectory's last step ended the episode: no bootstrap."""
+        """[K] true if the trajectory's last step ended the episode: no bootstrap."""
         return self.trajectories["terminated"]
 
     @property
     def truncated(self) -> NDArray[np.bool_]:
-        """[K] the episode was cut short after the last step: bootstrap from `next_obs_*`."""
+        """[K] true if the episode was cut short after the last step: bootstrap from `next_obs_*`."""
         return self.trajectories["truncated"]
 
     @property
     def credits(self) -> int:
-        """Flow credits in the batch: learning-team steps, to be returned where the batch ends."""
+        """Flow credits in the batch: the learning team's steps, to be returned when the batch is consumed."""
         return int(self.trajectories["credits"].sum())
 
     def replace(self, **columns: Array) -> TrajectoryBatch:
-        """A batch with some columns replaced (or added, where their length is N) by name.
+        """Return a batch with some columns replaced by name; new ones of length N are added.
 
         Raises:
             ShapeError: if a column fits no axis of the batch.
@@ -178,7 +178,7 @@ class TrajectoryBatch:
         return replace(self, rows=rows, trajectories=trajectories, episodes=episodes, games=games)
 
     def select(self, keep: NDArray[np.bool_]) -> TrajectoryBatch:
-        """The batch with only the trajectories where `keep` [K] is true; its episodes and games stay."""
+        """Return the batch with only those trajectories for which `keep` [K] is true; episodes and games stay."""
         row_mask = np.repeat(keep, self.lengths)
         return replace(
             self,
@@ -187,7 +187,7 @@ class TrajectoryBatch:
         )
 
     def split(self, first: int) -> tuple[TrajectoryBatch, TrajectoryBatch]:
-        """The first `first` trajectories, and the rest, as views. Episodes and games go with the rest."""
+        """Return two batches of views: the first `first` trajectories, and the rest with the episodes and games."""
         at = int(self.lengths[:first].sum())
         head = replace(
             self,
@@ -204,7 +204,7 @@ class TrajectoryBatch:
         return head, tail
 
     def copy(self) -> TrajectoryBatch:
-        """A batch with its own arrays, to be kept beyond the call that received the original."""
+        """Return a batch with its own arrays, which may outlive the call that received the original."""
         return replace(
             self,
             rows={name: column.copy() for name, column in self.rows.items()},
@@ -216,29 +216,29 @@ class TrajectoryBatch:
 
 @dataclass(frozen=True, slots=True)
 class PolicyUpdate:
-    """A policy to act with: full state, never a difference, so that only the newest one matters."""
+    """A policy to act with: the full state, never a diff, so that only the newest update matters."""
 
     behavior_id: str
     version: int
-    """Number of the trainer's updates so far; 0 is the untrained policy."""
+    """Number of trainer updates so far; 0 for the untrained policy."""
     weights: NDArray[np.float32]
-    """All parameters and the normaliser's state, end to end."""
+    """All parameters and the normaliser's state, concatenated."""
     layout: tuple[tuple[str, tuple[int, ...]], ...]
     """(name, shape) of each tensor in `weights`, in order."""
     step: int
-    """Trainer steps (agent decisions learned from, or counted) at this version."""
+    """Trainer steps (agent decisions learned from or counted) up to this version."""
     snapshot: int = -1
-    """Number of the self-play snapshot, -1 for a policy straight from the trainer."""
+    """Number of the self-play snapshot; -1 for a policy directly from the trainer."""
 
     def copy(self) -> PolicyUpdate:
-        """An update with its own weights, to be kept beyond the call that received the original."""
+        """Return an update with its own weights, which may outlive the call that received the original."""
         return replace(self, weights=self.weights.copy())
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Views into `weights` by name, shaped as the layout says.
+        """Views into `weights` by name, with the shapes in the layout.
 
         Raises:
-            ShapeError: if the layout's tensors have more or fewer elements in total.
+            ShapeError: if the layout's total number of elements differs from that of `weights`.
         """
         sizes = [math.prod(shape) for _, shape in self.layout]
         if sum(sizes) != self.weights.size:
@@ -264,23 +264,23 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The opponents in all games from now on: the full state of matchmaking, never a difference.
+    """The opponents in all games from now on: the full state of matchmaking, never a diff.
 
-    Actors adopt it game by game, at a game's start, once they hold the policies that it names.
+    Actors apply it to each game at that game's start, once they hold the policies that it names.
     """
 
     generation: int
-    """Rises with every assignment; trajectories and game results carry it."""
+    """Increases with every assignment; recorded in trajectories and game results."""
     learning_team: int
-    """The team whose results count, and unless `all_learn`, the only one that learns."""
+    """The team whose results count; unless `all_learn` is set, only this team learns."""
     policies: Mapping[str, tuple[int, int]]
-    """Behaviour id → (snapshot, version) that it plays: exactly this one, or, for a learner, -1 and this version or a
-    newer one."""
+    """Behaviour id → exact (snapshot, version) of its policy. For a learner, the snapshot is -1, and newer versions are
+    allowed too."""
     opponent: int = -1
-    """The opponent's snapshot, -1 for the newest policy; of several opponents, the first one's: the generation
-    identifies all of them."""
+    """The opponent's snapshot, -1 for the newest policy; if there are several opponents, the first one's, as the
+    generation identifies all of them."""
     all_learn: bool = False
-    """Whether all teams learn simultaneously, each with its newest policy."""
+    """True if all teams learn simultaneously, each with its newest policy."""
 
     def learns(self, behavior_id: str) -> bool:
         """Return True if a behaviour id in self-play plays its newest policy and learns from its steps."""
@@ -289,86 +289,86 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Who plays whom in the games of a league's learner from now on: rows, each with its probability.
+    """Who plays whom in the games of one league learner from now on: rows, each with a probability.
 
-    Players are codes: a member of the pool has its number, the learner's own newest policy -1, and that of the league's
-    k-th learner -2 - k. For each other team one of the rows is drawn whose opponents play the team's behaviour.
+    Players are codes: a pool member's number, -1 for the learner's own newest policy, -2 - k for that of the league's
+    k-th learner. For each other team, a row is drawn from those whose opponents play the team's behaviour.
     """
 
     number: int
-    """Rises with each change; trajectories and game results carry it."""
+    """Increases with each change; recorded in trajectories and game results."""
     seats: tuple[int, ...]
-    """The player in the learner's place, by row; the trainer learns nothing from games of a member there."""
+    """The player in the learner's place, by row; if it is a pool member, the trainer does not learn from the game."""
     opponents: tuple[int, ...]
     weights: tuple[float, ...]
-    """The sum of those of opponents of one behaviour is 1."""
+    """Probability of each row; those whose opponents play the same behaviour add up to 1."""
     members: Mapping[int, Mapping[str, Any]]
-    """What an actor needs to know of each member that a row names."""
+    """What an actor needs to know about each member named in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matchup:
-    """An assignment and the weights that it names: goes from the ghost stage to the publisher."""
+    """An assignment and the weights of the policies that it names; sent from the ghost stage to the publisher."""
 
     assignment: Assignment
     policies: tuple[PolicyUpdate, ...]
-    """Full weights for every team's behaviour id: the newest for the learning team, the opponents' for the others."""
+    """Full weights by behaviour id: the newest ones for the learning team, the opponents' for the other teams."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """A trainer's request to a shard of its replay buffer: the rows that the shard contributes to some batches."""
+    """A trainer's request to a shard of its replay buffer: how many rows the shard contributes to each batch."""
 
     counts: NDArray[np.int64]
-    """[batches] rows for each; none for 0."""
+    """[batches] number of rows for each batch; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaySample:
-    """What a shard of a replay buffer sends: rows of one batch, or, in its first message, `size`."""
+    """What a replay buffer shard sends: rows for one batch, or, in its first message, `size`."""
 
     columns: Columns
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyQuestion:
-    """The decisions of d agents by one policy, requested from a process that holds it."""
+    """A request for one policy's decisions for d agents, sent to a process that holds the policy."""
 
     behavior_id: str
     snapshot: int
     version: int
-    """The policy as `PolicyUpdate` numbers it; of those straight from a trainer, this or a newer one."""
+    """The policy's version (see `PolicyUpdate`); for a policy directly from a trainer, this version or a newer one."""
     greedy: bool
-    """True for the mean and the most likely choice instead of a sample."""
+    """True to return the mean and the most likely choice instead of a sample."""
     held: tuple[int, ...]
-    """All snapshots of the behaviour id that the actor still plays; it requests no other one sent before the newest of
-    them."""
+    """All snapshots of this behaviour id that the actor still plays; it won't request any others that were sent before
+    the newest of them."""
     columns: Columns
-    """[d, ...] obs_0…, and where they exist masks, memories, previous_actions (see `policy.protocol.Recall`)."""
+    """[d, ...] obs_0…, and, if used, masks, memories and previous_actions (see `policy.protocol.Recall`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
-    """All requests of an actor at one tick; it sends no more until they are answered or abandoned."""
+    """All of an actor's requests at one tick; the actor sends no others until these are answered or abandoned."""
 
     number: int
-    """Unique among the requests of an actor and its predecessors, rising."""
+    """Increasing; unique among the requests of an actor and its predecessors."""
     questions: tuple[PolicyQuestion, ...]
 
 
 DECISION = "decision/"
-"""Prefix of an answer's columns that are columns of the decision."""
+"""Prefix of those columns of an answer that are decision columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnswer:
-    """The decision of one policy for d agents."""
+    """One policy's decisions for d agents."""
 
     version: int
-    """Version of the policy that decided."""
+    """Version of the policy that made the decisions."""
     columns: Columns
-    """[d, ...] continuous, discrete; decision/… (see `policy.protocol.Decision`); with memory: memories and
-    previous_actions of the next decision."""
+    """[d, ...] continuous, discrete; decision/… (see `policy.protocol.Decision`); with memory, also memories and
+    previous_actions for the next decision."""
 
 
 @dataclass(frozen=True, slots=True)

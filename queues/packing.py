@@ -1,4 +1,4 @@
-"""Plain data as msgpack, for internal use: paths that are not UTF-8 and lone surrogates survive too."""
+"""Plain data as msgpack, for internal use: non-UTF-8 paths and lone surrogates are preserved."""
 
 from __future__ import annotations
 

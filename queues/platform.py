@@ -1,7 +1,7 @@
-"""The parts that differ between operating systems: memory shared by processes, and passing it and sockets to a child.
+"""The parts that differ between operating systems: shared memory, and passing it and sockets to child processes.
 
-`HEADRACE_PLATFORM=plain` in the environment turns off what only Linux has, so that tests can show that nothing depends
-on it; docs/platforms.md lists each such feature. Windows' Python runs the Windows branches under Wine (`make windows`).
+`HEADRACE_PLATFORM=plain` in the environment turns off Linux-only features, so that tests can show that nothing depends
+on them; docs/platforms.md lists these features. `make windows` runs the Windows branches in Windows' Python under Wine.
 
 No resource here has a name that could outlive its processes: memory is an unnamed file, which children get as an open
 descriptor, or on Windows a mapping that the system frees with its last handle. A killed process leaves nothing to clean
@@ -28,7 +28,7 @@ from headrace.surroundings import socket_pair
 log = logging.getLogger(__name__)
 
 _FAST_FOLDER = "/dev/shm"
-"""Memory as a file system, on Linux. Containers often limit it to 64 MB."""
+"""In-memory file system on Linux. Containers often limit it to 64 MB."""
 _warned = False
 
 Ticket = int | str | bytes
@@ -41,7 +41,7 @@ def poison_returned_slabs() -> bool:
 
 
 class Segment:
-    """A piece of memory that several processes can map, made by `create_segment` or `open_segment`.
+    """A block of memory that several processes can map, made by `create_segment` or `open_segment`.
 
     Args:
         handle: an open file descriptor, which the segment owns; on Windows the name of a mapping.
@@ -59,7 +59,7 @@ class Segment:
             OSError: on Windows, if there is no room.
         """
         if sys.platform == "win32":
-            # The first process to come makes it; the system then counts all of it as used, touched or not. A sender
+            # The first process to map it creates it; the system then counts all of it as used, touched or not. A sender
             # waits for its receiver's welcome, so both have the mapping before it holds any data.
             try:
                 return mmap.mmap(-1, self.size, tagname=str(self.handle))
@@ -79,9 +79,9 @@ class Segment:
             self.handle = -1
 
 
-# Memory without a name leaves nothing behind when a process is killed (docs/decisions/006).
+# Unnamed memory leaves nothing behind when a process is killed (docs/decisions/006).
 def create_segment(size: int) -> Segment:
-    """Make a segment of zero bytes that can be passed to children.
+    """Create a zero-filled segment that can be passed to child processes.
 
     Raises:
         OSError: if there is no room anywhere.
@@ -97,7 +97,7 @@ def create_segment(size: int) -> Segment:
 
 
 def open_segment(ticket: Ticket, size: int) -> Segment:
-    """In a child: open the segment for which the parent wrote the ticket."""
+    """In a child: open the segment described by the parent's ticket."""
     assert not isinstance(ticket, bytes), "a socket's ticket, not a segment's"
     if isinstance(ticket, int):
         _keep_from_children(ticket)
@@ -105,7 +105,7 @@ def open_segment(ticket: Ticket, size: int) -> Segment:
 
 
 def open_socket(ticket: Ticket) -> socket.socket:
-    """In a child: open the socket for which the parent wrote the ticket."""
+    """In a child: open the socket described by the parent's ticket."""
     if sys.platform == "win32":
         assert isinstance(ticket, bytes), "a segment's ticket, not a socket's"
         opened = socket.fromshare(ticket)
@@ -121,7 +121,7 @@ def open_socket(ticket: Ticket) -> socket.socket:
 
 
 def _keep_from_children(descriptor: int) -> None:
-    """Keep programs that this process starts from inheriting a descriptor, which would hide this process's death."""
+    """Keep child programs from inheriting a descriptor: they would hold it open, and hide this process's death."""
     os.set_inheritable(descriptor, False)
 
 
@@ -145,7 +145,7 @@ def connected_pair() -> tuple[socket.socket, socket.socket]:
     """Two connected stream sockets that send small messages without delay."""
     pair = socket_pair()
     for each in pair:
-        # For Windows: there asyncio does so only for sockets that state their protocol's number.
+        # For Windows, where asyncio does this only for sockets with an explicit protocol number.
         if each.family == socket.AF_INET:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return pair
@@ -159,7 +159,7 @@ def _descriptor(thing: socket.socket | Segment) -> int:
 
 
 def _anonymous_memory(size: int) -> int | None:
-    """Memory outside every mounted file system, beyond any quota of `/dev/shm`. Linux only."""
+    """Memory outside every mounted file system, so no `/dev/shm` quota applies. Linux only."""
     if not hasattr(os, "memfd_create"):  # an older C library
         return None
     try:
@@ -195,13 +195,13 @@ def _fast_folder_file(size: int) -> int | None:
 
 
 def _refuse_at_limit(error: OSError) -> None:
-    """Raise an error about the limit of open files: the next attempt would fail too, and blame something else."""
+    """Reraise an error about the limit on open files: the next attempt would fail too, but blame something else."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         raise error
 
 
 def _file_in(folder: str, size: int) -> int:
-    """An unnamed file of `size` allocated bytes: otherwise a full disk would cause a SIGBUS later."""
+    """An unnamed file with `size` bytes allocated in advance: otherwise a full disk would cause a SIGBUS later."""
     try:
         return _set_aside(folder, size)
     except OSError as error:
@@ -232,20 +232,20 @@ def _warn_once() -> None:
         )
 
 
-# Passing sockets and memory to a process that is already running. Windows needs only data: tickets work at any time.
+# Passing sockets and memory to a running process. Windows needs only data: tickets work at any time.
 
 AT_ONCE = 200
-"""Descriptors in one message; systems allow about 250."""
+"""Maximum number of descriptors in one message; systems allow about 250."""
 _HEAD = struct.Struct("<II")
 """Number of descriptors, and of bytes of data."""
 _WAITS = {errno.EAGAIN, getattr(errno, "ETOOMANYREFS", errno.EAGAIN)}
-"""Too many descriptors are in flight to processes that have not taken them."""
+"""Errors that mean that too many descriptors are in flight to processes that have not received them."""
 _AGAIN_S = 0.01
 _CHUNK = 1 << 16
 
 
 async def hand_over(sock: socket.socket, things: Sequence[socket.socket | Segment], data: bytes) -> None:
-    """Send data, and the things whose tickets it contains. Waits while the system's buffer is full.
+    """Send data, and the sockets and segments whose tickets it contains. Waits while the system's buffer is full.
 
     Args:
         sock: a stream socket, to a process that calls `take_over` once for each call of this function.
@@ -277,7 +277,7 @@ def _sent(sock: socket.socket, descriptors: array.array[int]) -> bool:
 
 
 def take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
-    """Receive what one `hand_over` sent: the data, and this process's tickets by the tickets in the data.
+    """Receive what one `hand_over` sent: the data, and a map from the tickets in it to this process's tickets.
 
     Raises:
         EOFError: if the stream has ended, or the sender died within a message.

@@ -4,9 +4,9 @@ The producer's end, `PullOutlet`, keeps items until the consumer has taken them,
 `PullInlet`, calls one or several producers, each a `FetchSource`. The transport of the calls is independent of both
 ends. `push` works in the other direction.
 
-A call may cost a millisecond, so there is only one kind: it waits for items, returns all of them, and reports how many
-earlier ones were taken. The consumer calls again as soon as the last call returns, so that items arrive while it
-computes, but only once the producer, after the report, has room: otherwise the call would bring nothing.
+A call may cost a millisecond, so there is only one kind: it reports how many earlier items were taken, waits for items,
+and returns all of them. The consumer calls again as soon as the last call returns, so that items arrive while it
+computes, but only if this report gives the producer room: otherwise the call would return no items.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headrace.queues.errors import PeerLost, QueueClosed
 T = TypeVar("T")
 
 CALL_TURNS = 8
-"""Turns of the event loop that let a new call leave before the consumer gets the last call's items: the consumer may
-compute for long, and the next items arrive meanwhile."""
+"""Event loop iterations in which a new call can go out before the consumer gets the last call's items: the consumer may
+compute for a long time, and the next items arrive meanwhile."""
 
 
 class FetchSource(Protocol):
-    """A producer as its consumer calls it."""
+    """The calls that a consumer makes to a producer."""
 
     async def fetch(self, name: str, taken: int) -> list[Any] | None:
         """Return the items put and not yet fetched, waiting while there are none; None at the end of the stream.
@@ -76,7 +76,7 @@ class PullOutlet(RoomOutlet[T]):
         self._tell_calls()
 
     def renew(self) -> None:
-        """Restart with the consumer that replaces a dead one; items that the dead one fetched are lost."""
+        """Restart with a consumer that replaces a dead one; items that the dead one fetched are lost."""
         self._consumers += 1
         self._forget_fetched()
         self._tell_calls()
@@ -85,10 +85,10 @@ class PullOutlet(RoomOutlet[T]):
         """After `close`: wait until the consumer has received every item, or is gone."""
         await self._finished.wait()
 
-    # Calls of the consumer.
+    # Calls from the consumer.
 
     async def fetch(self, taken: int) -> list[T] | None:
-        """As `FetchSource.fetch`; `renew` ends a wait without items: a consumer that is alive calls again."""
+        """See `FetchSource.fetch`; `renew` ends a wait without returning items: a live consumer calls again."""
         self._calls = asyncio.get_running_loop()
         consumer = self._consumers
         if taken:
@@ -109,7 +109,7 @@ class PullOutlet(RoomOutlet[T]):
                 return []
 
     def finish(self) -> None:
-        """As `FetchSource.finish`: drops items not yet fetched; puts raise `QueueClosed`."""
+        """See `FetchSource.finish`: drops items not yet fetched; puts raise `QueueClosed`."""
         post(self._home, self._finish)
 
     def _finish(self) -> None:
@@ -142,7 +142,7 @@ class PullOutlet(RoomOutlet[T]):
 
 
 class _Tally:
-    """The items of one producer: how many it counts as not taken, and how many of these are taken but not yet reported.
+    """Counts for one producer: items that it regards as not taken, and those of them taken but not yet reported.
 
     Args:
         maxlen: the producer's bound.
@@ -154,7 +154,7 @@ class _Tally:
         self._some = asyncio.Event()
 
     def fetched(self, count: int) -> None:
-        """Count fetched items."""
+        """Add newly fetched items."""
         self._held += count
 
     def take(self) -> None:
@@ -164,7 +164,7 @@ class _Tally:
 
     @property
     def has_room(self) -> bool:
-        """True if the producer, after a report, can put another item; otherwise a call would bring nothing."""
+        """True if the producer, after a report, can put another item; otherwise a call would return no items."""
         return self._held - self._taken < self._maxlen
 
     async def wait_for_room(self) -> None:
@@ -188,7 +188,7 @@ class _Fetched(Generic[T]):
 
 
 class _Place:
-    """The place of one producer of a queue: the current producer, and what is known of its successor."""
+    """One producer's slot in a queue: the current producer, and what is known about its successor."""
 
     def __init__(self, source: FetchSource) -> None:
         self.source = source
@@ -197,7 +197,7 @@ class _Place:
         self._changed = asyncio.Event()
 
     def succeed(self, source: FetchSource | None) -> None:
-        """Name the successor of a dead or dying producer; None if there is none."""
+        """Set the successor of a dead or dying producer; None if there is none."""
         self._successor, self._settled = source, source is None
         self._changed.set()
 
@@ -230,7 +230,7 @@ class PullInlet(ArrivalsInlet[_Fetched[T], T]):
         super().__init__(name, AgentManagerQueue(name, bound, overflow))
         self._maxlen = maxlen
         self._places = {key: _Place(source) for key, source in sources.items()}
-        ends = [self._arrivals.add_producer() for _ in sources]  # all ends before the first one can close
+        ends = [self._arrivals.add_producer() for _ in sources]  # add all ends before the first one can close
         self._tasks = [
             asyncio.create_task(self._pull(place, end), name=f"fetching {name}")
             for place, end in zip(self._places.values(), ends, strict=True)
@@ -241,7 +241,7 @@ class PullInlet(ArrivalsInlet[_Fetched[T], T]):
         self._places[key].succeed(source)
 
     def settle(self, key: str) -> None:
-        """Rule out a successor for a producer: its death ends its stream."""
+        """Declare that a producer has no successor: its death ends its stream."""
         self._places[key].succeed(None)
 
     def close(self) -> None:
@@ -266,7 +266,7 @@ class PullInlet(ArrivalsInlet[_Fetched[T], T]):
             end.close()
 
     async def _pull_all(self, source: FetchSource, end: Producer[_Fetched[T]]) -> bool:
-        """Fetch to the end of the stream; False if the producer died earlier."""
+        """Fetch until the stream ends; False if the producer died before that."""
         tally = _Tally(self._maxlen)
         call = asyncio.ensure_future(source.fetch(self.name, 0))
         try:

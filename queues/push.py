@@ -18,7 +18,7 @@ from headrace.queues.errors import PeerLost
 T = TypeVar("T")
 
 Deliver = Callable[[str, int, Any], Awaitable[bool]]
-"""Delivers to a queue the item with a number, or None for the end of the stream; false if the queue is closed.
+"""Function that delivers a numbered item to a queue, or None for the end of the stream; False if the queue is closed.
 
 Raises `PeerLost` if the consumer has died.
 """
@@ -29,8 +29,8 @@ class PushOutlet(RoomOutlet[T]):
 
     With `overflow="replace_oldest"` one item is in flight at a time, and a newer one replaces the item behind it.
 
-    With `renewable` the death of the consumer ends the stream only if `settle` has ruled out a successor. Otherwise the
-    items in flight are lost, and `renew` names the successor.
+    With `renewable`, the consumer's death ends the stream only if `settle` has ruled out a successor. Otherwise the
+    items in flight are lost, and `renew` sets the successor.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class PushOutlet(RoomOutlet[T]):
         self._renewable = renewable
         self._calls: set[asyncio.Task[None]] = set()
         self._delivering = False
-        """With `replace_oldest`: a call is in progress, and looks for a newer item before it returns."""
+        """With `replace_oldest`: True while a call is in progress; it checks for a newer item before it returns."""
 
     def close(self) -> None:
         """End the stream: items already put are delivered, waiting puts raise `QueueClosed`."""
@@ -55,11 +55,11 @@ class PushOutlet(RoomOutlet[T]):
             self._call(self._deliver_newest())
 
     def renew(self, deliver: Deliver) -> None:
-        """Deliver to the consumer that replaces a dead one."""
+        """Deliver to a consumer that replaces a dead one."""
         self._deliver, self._numbers = deliver, 0
 
     def settle(self) -> None:
-        """Rule out a successor: the consumer's death ends the stream."""
+        """Declare that the consumer has no successor: its death ends the stream."""
         self._renewable = False
 
     @property
@@ -115,9 +115,9 @@ class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
         super().__init__(name, AgentManagerQueue(name, maxlen, overflow))
         self._home = asyncio.get_running_loop()
         self._early: dict[int, tuple[T | None, asyncio.Future[bool]]] = {}
-        """Items that overtook earlier ones, by number."""
+        """Items that arrived before earlier ones, by number."""
         self._unanswered: set[asyncio.Future[bool]] = set()
-        """Futures of the event loop in which calls arrive."""
+        """Futures that belong to the event loop in which calls arrive."""
         self._expected = 0
         self._ended = False
 
@@ -130,7 +130,7 @@ class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
             self._answer(answer, False)
 
     async def deliver(self, number: int, item: T | None) -> bool:
-        """Receive a call of the producer; as `Deliver`."""
+        """Receive a call from the producer; see `Deliver`."""
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         return post(self._home, self._receive, number, item, answer) and await answer
 

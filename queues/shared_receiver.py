@@ -1,4 +1,4 @@
-"""The consumer's end of a queue between processes of one machine; `shared_sender` is its other end.
+"""The consumer's end of a queue between processes on one machine; `shared_sender` is the other end.
 
 Items are read-only views of shared memory. A slab returns to its producer when its last view is gone, so no view
 outlives its data. A consumer that keeps views starves only its own producers: copy what you keep.
@@ -41,18 +41,18 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
     """The consumer's end of a shared queue; open it with `await SharedReceiver.open(name, ends)`.
 
     It has one link to each producer, and returns items in the order of arrival. Each producer is bounded by its own
-    link, so none can crowd out another. The stream ends when every link has ended: by its producer's `close`, or by its
-    death, which `broken` shows. The link of a killed producer lasts as long as another process holds that end, and a
-    new producer can continue on it. A new receiver can also replace a killed one, as soon as its producers have
+    link, so none can crowd out another. The stream ends when every link has ended, because its producer has called
+    `close` or has died (see `broken`). The link of a killed producer remains as long as another process holds that end,
+    and a new producer can continue on it. A new receiver can also replace a killed one, as soon as its producers have
     called `SharedSender.renew`.
 
     `get` and `get_nowait` raise `ShapeError` if the item's arrays don't fit together. A get that is cancelled removes
     nothing.
 
-    All methods belong to the event loop's thread; views may be released in any thread.
+    Call all methods from the event loop's thread; views may be released in any thread.
 
     Raises:
-        ValueError: if there is no link, or the links differ in what they do on overflow.
+        ValueError: if there is no link, or the links differ in `overflow`.
     """
 
     def __init__(self, name: str, ends: Sequence[LinkEnd], succeeds: bool = False) -> None:
@@ -69,7 +69,7 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
 
     @classmethod
     async def open(cls, name: str, ends: Sequence[LinkEnd], succeeds: bool = False) -> SharedReceiver[T]:
-        """Open ends of links, and take them over; `succeeds` if a dead receiver used them before."""
+        """Open link ends and take ownership of them; `succeeds` is True if a dead receiver used them before."""
         receiver = cls(name, ends, succeeds)
         for link, end in zip(receiver._links, ends, strict=True):
             await link.open(end)
@@ -87,7 +87,7 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
 
     @property
     def maxlen(self) -> int:
-        """The most items that may be put and not yet taken, over all links."""
+        """Maximum number of items put and not yet taken, summed over all links."""
         return self._arrivals.maxlen
 
     @property
@@ -102,7 +102,7 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
 
     @property
     def slabs_in_use(self) -> int:
-        """Slabs that are not yet taken or still have views, over all links."""
+        """Number of slabs that are not yet taken or still have views, summed over all links."""
         return sum(len(link.used) for link in self._links)
 
     def close(self) -> None:
@@ -120,12 +120,12 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
             await link.channel.wait_closed()
 
     def _take(self, arrival: _Arrival) -> T:
-        # The links carry what a SharedSender[T] put; the caller's wiring ensures that both have the same T.
+        # The links carry what a SharedSender[T] put; the caller ensures that both have the same T.
         return cast("T", arrival.link.take(arrival.slab, arrival.header))
 
 
 class _Link:
-    """The consumer's side of one link: which of its slabs are in use, and the replies to the producer."""
+    """The consumer's side of one link: tracks the slabs in use, and replies to the producer."""
 
     def __init__(
         self, name: str, index: int, end: LinkEnd, arrivals: AgentManagerQueue[_Arrival], succeeds: bool
@@ -152,7 +152,7 @@ class _Link:
         end.segment.close()
 
     def take(self, slab: int, header: dict[str, Any]) -> Message:
-        """The message in a slab, as views of the slab."""
+        """Return the message in a slab; its arrays are views of the slab."""
         self._forget(slab)
         if slab == NO_SLAB:
             return codec.build(header, codec.read_arrays(header, b""))
@@ -173,11 +173,11 @@ class _Link:
 
     def _forget(self, slab: int) -> None:
         self._untaken -= 1
-        # Return slabs first, as the producer counts on them: the rest may keep the event loop busy for long.
+        # Return slabs first, as the producer needs them: the rest may keep the event loop busy for a long time.
         self._return(links.back(BackKind.TAKEN, slab))
 
     def _no_longer_used(self, slab: int) -> None:
-        """Note that a slab is to be returned; runs in any thread, so it does no more than that."""
+        """Note that a slab is to be returned, and do nothing else, because this may run in any thread."""
         self._unused.append(slab)
         if not self._return_due:
             self._return_due = True
@@ -187,7 +187,7 @@ class _Link:
 
     def _return(self, reply: bytes = b"") -> None:
         """Send a reply and all free slabs in one write: the producer wakes up for each write."""
-        self._return_due = False  # first, so that a slab noted from now on causes another call
+        self._return_due = False  # first, so that a slab noted later causes another call
         while self._unused:
             slab = self._unused.popleft()
             if self._poison:

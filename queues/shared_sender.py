@@ -1,4 +1,4 @@
-"""The producer's end of a queue between two processes of one machine; `shared_receiver` is its other end.
+"""The producer's end of a queue between two processes on one machine; `shared_receiver` is the other end.
 
 A put copies the message's arrays into a free slab of shared memory and sends the slab's number: one copy, and no
 serialisation. It waits while `maxlen` items are in flight or the consumer still has views of every slab.
@@ -30,7 +30,7 @@ STARVING_AFTER_S = 5.0
 
 @dataclass(slots=True)
 class _Parcel:
-    """One item as it is sent."""
+    """One item in the form in which it is sent."""
 
     header: dict[str, Any]
     arrays: list[Array]
@@ -47,11 +47,11 @@ class _Parcel:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A put that waits. Once its first parcel is sent, the others follow, even if the put is cancelled."""
+    """A waiting put. Once its first parcel has been sent, the others follow, even if the put is cancelled."""
 
     parcels: deque[_Parcel]
     done: asyncio.Future[bool]
-    """True when all parcels are sent, false when they never will be."""
+    """Resolves to True once all parcels are sent, to False if they never will be."""
     since: float
     begun: bool = False
 
@@ -64,7 +64,7 @@ class SharedSender(Generic[T]):
     """The producer's end of a shared queue; open it with `await SharedSender.open(name, end)`.
 
     It accepts the messages that `codec` knows. A `TrajectoryBatch` larger than a slab travels in pieces, each a
-    separate item. Puts are served first come, first served. All methods belong to the event loop's thread.
+    separate item. Puts are served first come, first served. Call all methods from the event loop's thread.
     """
 
     def __init__(self, name: str, end: LinkEnd) -> None:
@@ -87,7 +87,7 @@ class SharedSender(Generic[T]):
 
     @classmethod
     async def open(cls, name: str, end: LinkEnd) -> SharedSender[T]:
-        """Open an end of a link, and take it over. Does not wait for the receiver to exist."""
+        """Open a link end and take ownership of it. Does not wait for the receiver to exist."""
         sender = cls(name, end)
         greeting = sender._new_greeting()
         sender._channel = await Channel.open(end.sock, sender._received, sender._lost)
@@ -108,7 +108,7 @@ class SharedSender(Generic[T]):
 
     @property
     def maxlen(self) -> int:
-        """The most items that may be put and not yet taken."""
+        """Maximum number of items put and not yet taken."""
         return self.spec.maxlen
 
     @property
@@ -117,7 +117,7 @@ class SharedSender(Generic[T]):
         return self._closed
 
     def qsize(self) -> int:
-        """Items put and not yet taken, as far as the receiver has reported."""
+        """Number of items put and not yet taken, as far as the receiver has reported."""
         if self.spec.overflow == "replace_oldest":
             return int(self._untaken > 0 or self._newest is not None)  # older items are, or will be, replaced
         return self._untaken
@@ -128,7 +128,7 @@ class SharedSender(Generic[T]):
         Raises:
             QueueFull: if there is no room or no free slab for all its pieces, or other puts are waiting.
             QueueClosed: if the stream was ended or its receiver is gone.
-            TooLargeError: if it fits no slab and can't be split.
+            TooLargeError: if the item fits no slab and can't be split.
         """
         if not self._try(self._parcels(item)):
             raise QueueFull(f"queue {self.name!r} is full ({self.qsize()} items of {self.maxlen})")
@@ -169,7 +169,7 @@ class SharedSender(Generic[T]):
             self._pump()
 
     def renew(self) -> None:
-        """Restart with the receiver that replaces a dead one.
+        """Restart with a receiver that replaces a dead one.
 
         Items sent and not taken may be lost; waiting items go to the new receiver.
         """
@@ -181,7 +181,7 @@ class SharedSender(Generic[T]):
         await self._channel.wait_closed()
 
     def statistics(self) -> QueueStatistics:
-        """The counts as this end sees them; pieces count as items, `items_out` are the taken ones."""
+        """The counts as this end sees them; pieces count as items, and `items_out` as items taken."""
         waiting = [job for job in self._jobs if not job.done.done()]
         return QueueStatistics(
             name=self.name,
@@ -198,7 +198,7 @@ class SharedSender(Generic[T]):
         )
 
     def _new_greeting(self) -> bytes:
-        """Return a request for a welcome from the receiver, without which this end sends no items."""
+        """Return a HELLO frame; until the receiver replies with WELCOME, this end sends no items."""
         nonce = os.urandom(links.NONCE_BYTES)
         self._welcomed, self._reader = False, BackReader(nonce, self.spec.slabs)
         return links.hello(nonce)
@@ -228,7 +228,7 @@ class SharedSender(Generic[T]):
         return True
 
     def _pump(self) -> None:
-        """Send waiting items while there is room, and then the end if the stream is closed."""
+        """Send waiting items while there is room, and then END if the stream is closed."""
         while self._jobs and self._may_send(self._jobs[0].parcels[0]):
             job = self._jobs[0]
             job.begun = True
@@ -249,13 +249,13 @@ class SharedSender(Generic[T]):
         return self._has_room() and (bool(self._free) or parcel.size == 0)
 
     def _has_room(self) -> bool:
-        # A newer policy replaces the older one at the receiver, so slabs are the only bound there.
+        # A newer policy replaces the older one at the receiver, so only the number of slabs is a limit.
         return self._welcomed and (self._untaken < self.maxlen or self.spec.overflow == "replace_oldest")
 
     def _send(self, parcel: _Parcel) -> None:
         slab = NO_SLAB
         if parcel.size:
-            slab = self._free.pop()  # the last one returned: it is still in the CPU's caches
+            slab = self._free.pop()  # the slab returned last: it is still in the CPU's caches
             self._slabs.write(slab, parcel.arrays, parcel.starts)
         self._channel.send(links.item(slab, parcel.header))
         self._in += 1
@@ -304,7 +304,7 @@ class SharedSender(Generic[T]):
             self._starving = None
 
     def _consumer_awake(self) -> bool:
-        """True unless items wait that an idle consumer would have taken, or replaced."""
+        """False if items are waiting that an idle consumer would already have taken or replaced."""
         return self._welcomed and self._untaken < self.maxlen
 
     def _warn(self) -> None:

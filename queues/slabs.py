@@ -1,8 +1,8 @@
 """The memory behind one link of a shared queue: a pool of equal slabs, each for one message's arrays.
 
-`LinkSpec` is the pool's size, and refuses one that could never work; `Slabs` maps the pool into this process; `pieces`
-cuts a message so that each piece fits a slab. The two ends (`shared_sender`, `shared_receiver`) agree on who may write
-to which slab.
+`LinkSpec` sets the pool's size, and rejects sizes that can't work; `Slabs` maps the pool into this process; `pieces`
+splits a message so that each piece fits a slab. The two ends (`shared_sender`, `shared_receiver`) track which slabs may
+be written to.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POISON = 0xA5
 
 
 class TooLargeError(QueueError):
-    """A message that can't be split any further needs more bytes than a slab has."""
+    """A message that can't be split further does not fit a slab."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,15 @@ class LinkSpec:
     """
 
     maxlen: int
-    """The most items put and not yet taken; at least 1."""
+    """Maximum number of items put and not yet taken; at least 1."""
     slab_bytes: int
-    """Bytes of one slab: the largest message. A larger batch travels in pieces."""
+    """Size of one slab in bytes, which limits a message. Larger batches are sent in pieces."""
     spare: int = 2
     """Slabs beyond `maxlen`: batches that the consumer may hold while the link is full. At least 1."""
     overflow: Overflow = "wait"
-    """Effect of a put into a full link, as in `AgentManagerQueue`."""
+    """What a put into a full link does, as in `AgentManagerQueue`."""
     min_bytes: int = 0
-    """The largest piece that can't be split (one trajectory, one policy), as far as the caller knows."""
+    """Bytes of the largest piece that can't be split (one trajectory, one policy), as far as the caller knows."""
 
     def __post_init__(self) -> None:
         if self.maxlen < 1:
@@ -71,7 +71,7 @@ class LinkSpec:
 
     @property
     def slabs(self) -> int:
-        """Number of slabs: the bound of the link's memory."""
+        """Number of slabs, which bounds the link's memory."""
         return self.maxlen + self.spare
 
     @property
@@ -81,12 +81,12 @@ class LinkSpec:
 
     @property
     def segment_bytes(self) -> int:
-        """Bytes of the whole pool."""
+        """Size of the whole pool in bytes."""
         return self.slabs * self.stride
 
 
 class Slabs:
-    """The pool of one link, mapped into this process. The mapping lives as long as any view of it."""
+    """One link's pool, mapped into this process. The mapping lives as long as any view of it."""
 
     def __init__(self, segment: Segment, spec: LinkSpec) -> None:
         self._memory = memoryview(segment.map())
@@ -103,8 +103,8 @@ class Slabs:
         Args:
             slab: which one.
             header: the message's header, from `codec.describe`.
-            when_unused: called with the slab when its last view is gone, at any point and in any thread, so it must do
-                no more than note the slab.
+            when_unused: called with the slab when its last view is gone, at any time and in any thread, so it may only
+                note the slab.
         """
         # Views of views refer to the lowest *array*: this one, since only a memoryview lies below it. So it lives
         # exactly as long as any view of the slab.
@@ -146,7 +146,7 @@ def pieces(message: Message, slab_bytes: int) -> Iterator[Message]:
 
 
 class _PieceSizes:
-    """Bytes that parts of one trajectory batch need in a slab."""
+    """Computes the bytes that parts of one trajectory batch need in a slab."""
 
     def __init__(self, batch: TrajectoryBatch) -> None:
         self._row_bytes = _bytes_per_entry(batch.rows)
@@ -157,7 +157,7 @@ class _PieceSizes:
         return self._size(batch.num_rows, batch.num_trajectories) + sum(codec.aligned(c.nbytes) for c in others)
 
     def how_many_fit(self, batch: TrajectoryBatch, slab_bytes: int) -> int:
-        """Number of leading trajectories that, without episodes and games, fit a slab."""
+        """Return how many leading trajectories fit a slab, without the episodes and games."""
         ends = np.cumsum(batch.lengths)
         return bisect_right(range(batch.num_trajectories), slab_bytes, key=lambda k: self._size(int(ends[k]), k + 1))
 

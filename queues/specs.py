@@ -1,7 +1,7 @@
 """The spec of a behaviour: its observations, its actions, its name and team.
 
-A spec is plain data. The environment announces it when a behaviour id first appears; it travels on the control channel
-and in stream headers, and sizes every buffer. `columns` derives the columns from it.
+A spec is plain data. The environment announces it when a behaviour id first appears; it is sent on the control channel,
+stored in stream headers, and determines the size of every buffer. `columns` derives the columns from it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ STEP_MUL = "step_mul"
 
 
 GODOT = "godot"
-"""Key of `BehaviorSpec.spaces` for the spaces of a Godot game, as the game announced them: `observations` by key,
-`actions` as a list in the game's order, and `ordered`, whether that order is certain. Models of this behaviour have
-their own format (`stages/policy/onnx/godot.py`)."""
+"""Key in `BehaviorSpec.spaces` for the spaces announced by a Godot game: `observations` by key, `actions` as a list in
+the game's order, and `ordered`, which is true if that order is certain. Models of this behaviour have their own format
+(`stages/policy/onnx/godot.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class ObservationSpec:
     """True if it is the agent's goal (ML-Agents' goal signal) rather than the state of the world."""
 
     def __str__(self) -> str:
-        """The form in messages: `camera uint8[3, 84, 84]`."""
+        """The form used in messages: `camera uint8[3, 84, 84]`."""
         notes = [note for note, is_so in (("channels last", self.channels_last), ("a goal", self.goal)) if is_so]
         return f"{self.name} {self.dtype}{list(self.shape)}" + (f" ({', '.join(notes)})" if notes else "")
 
     @property
     def rounded(self) -> ObservationSpec:
-        """The same spec in float32, as networks receive it: what the specs of one policy have in common."""
+        """The same spec in float32, as networks receive it: specs that share a policy are equal in this form."""
         return replace(self, dtype="float32") if self.dtype == "float64" else self
 
     @property
@@ -60,7 +60,7 @@ class ObservationSpec:
 
     @property
     def kind(self) -> str:
-        """The kind by rank, a name in `headrace.config.observation_kinds`; `unknown` if no kind has that rank."""
+        """The kind for this rank, a name in `headrace.config.observation_kinds`; `unknown` if no kind has that rank."""
         return kind_of_rank(len(self.shape))
 
 
@@ -71,18 +71,18 @@ class ActionSpec:
     continuous_size: int = 0
     """Number of continuous actions; a policy's values are in [-1, 1]."""
     discrete_branches: tuple[int, ...] = ()
-    """Number of choices of each discrete branch."""
+    """Number of choices in each discrete branch."""
     masked: bool = False
     """True if the environment may forbid discrete choices (then `action_masks` is a column)."""
     unbounded: tuple[int, ...] = ()
     """Indices of continuous actions without finite bounds: the environment gets the policy's raw sample."""
     continuous_names: tuple[str, ...] = field(default=(), compare=False)
-    """A name for each continuous action, such as `arm.0`; () for `continuous_0`, …. Names do not make specs differ."""
+    """A name for each continuous action, such as `arm.0`; () for `continuous_0`, …. Names don't affect equality."""
     branch_names: tuple[str, ...] = field(default=(), compare=False)
     """A name for each discrete branch; () for `branch_0`, …."""
 
     def __str__(self) -> str:
-        """The form in messages: `2 continuous actions and branches of 3, 2 choices (masked)`."""
+        """The form used in messages: `2 continuous actions and branches of 3, 2 choices (masked)`."""
         parts = []
         if self.continuous_size:
             free = f" ({len(self.unbounded)} without bounds)" if self.unbounded else ""
@@ -105,7 +105,7 @@ class ActionSpec:
 
     @property
     def log_prob_size(self) -> int:
-        """Log-probabilities stored per decision: one per continuous action and one per branch."""
+        """Number of log-probabilities stored per decision: one per continuous action and one per branch."""
         return self.continuous_size + len(self.discrete_branches)
 
     @property
@@ -129,16 +129,16 @@ class BehaviorSpec:
     is `learned`, the last branch (`STEP_MUL`) is the policy's choice of the number: choice k stands for k + 1."""
 
     spaces: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """The environment's own `observation` and `action` space, where it has them (`spaces/own_space.py` describes
-    them), and `action_repeat`, the steps of a fixed one. They do not make specs differ."""
+    """The environment's own `observation` and `action` spaces, if it has any (see `spaces/own_space.py`), and
+    `action_repeat`, the number of steps of a fixed repeat. Specs that differ only in `spaces` are equal."""
 
     @property
     def seen(self) -> str:
-        """Its observations as messages name them."""
+        """The observations, as written in messages."""
         return ", ".join(map(str, self.observations)) or "no observations"
 
     def sees_like(self, other: BehaviorSpec) -> bool:
-        """Return True if both have the same observations, float64 aside, which only a normaliser needs."""
+        """Return True if both have the same observations; float64, which only a normaliser needs, equals float32."""
         return [each.rounded for each in self.observations] == [each.rounded for each in other.observations]
 
     @property
@@ -148,12 +148,12 @@ class BehaviorSpec:
 
     @property
     def team(self) -> int:
-        """The team id, 0 where the behaviour id states none."""
+        """The team id; 0 if the behaviour id has none."""
         return behavior_team(self.behavior_id)
 
     def to_plain(self) -> dict[str, Any]:
         """The spec as dictionaries, lists and scalars, for msgpack and JSON."""
-        unnamed = ("continuous_names", "branch_names")  # omitted where empty, as in older streams
+        unnamed = ("continuous_names", "branch_names")  # omitted if empty, as in older streams
         actions = {key: value for key, value in _plain(self.actions).items() if value or key not in unnamed}
         plain: dict[str, Any] = {
             "behavior_id": self.behavior_id,
@@ -210,7 +210,7 @@ def _plain(part: ObservationSpec | ActionSpec) -> dict[str, Any]:
 
 
 _MOST_DIGITS = 18
-"""The most digits of a team id, which is a signed integer of 64 bits elsewhere."""
+"""Maximum number of digits in a team id, which is a signed 64-bit integer elsewhere."""
 
 
 def behavior_name(behavior_id: str) -> str:
@@ -220,7 +220,7 @@ def behavior_name(behavior_id: str) -> str:
 
 @lru_cache(maxsize=1024)
 def behavior_team(behavior_id: str) -> int:
-    """The team id in a behaviour id, 0 where none is stated; the rest after `?` has no meaning here.
+    """The team id in a behaviour id; 0 if it has none. Anything else after `?` is ignored.
 
     Raises:
         SpecError: if the team is not a whole number of at least 0.

@@ -31,14 +31,14 @@ from headrace.queues.packing import pack, unpack
 from headrace.queues.specs import BehaviorSpec
 
 MAGIC = b"\x89HRACE\r\n"
-"""The first bytes of every stream; not text, and broken by programs that translate line ends."""
+"""The first bytes of every stream; not text, so that programs that convert line endings visibly corrupt them."""
 VERSION = 1
 MAX_FRAME_BYTES = 1 << 30
-"""The largest payload of a frame, compressed or not; writers refuse a larger one, readers disbelieve it."""
+"""Maximum payload of a frame in bytes, compressed or not; writers refuse a larger one, readers treat it as damage."""
 MAX_META_BYTES = 1 << 20
-"""The largest metadata of a frame; as objects they take up to 72 times as much: a byte may be a map."""
+"""Maximum metadata of a frame in bytes. As Python objects it takes up to 72 times as much: one byte can be a map."""
 COMPRESSION_LEVEL = -1
-"""A fast level of zstd: a tenth of level 1's time on noisy floats (and 8 % larger), otherwise about equal."""
+"""A fast zstd level: on noisy floats a tenth of level 1's time, with 8 % larger output; otherwise about equal."""
 
 HEADER, MESSAGE, INDEX, LATER = 1, 2, 3, 4
 """Kinds of frames."""
@@ -46,9 +46,9 @@ HEADER, MESSAGE, INDEX, LATER = 1, 2, 3, 4
 PREAMBLE = struct.Struct("<8sI")
 """Magic, version."""
 FRAME = struct.Struct("<QII")
-"""Length of the payload, kind, CRC-32 of those twelve bytes and the payload."""
+"""Payload length, kind, and CRC-32 of these twelve bytes and the payload."""
 TRAILER = struct.Struct("<QI4s")
-"""Offset of the index frame, CRC-32 of that offset's eight bytes, `TRAILER_MAGIC`."""
+"""Offset of the index frame, CRC-32 of the offset's eight bytes, `TRAILER_MAGIC`."""
 TRAILER_MAGIC = b"HEND"
 
 _CHECKED = struct.Struct("<QI")
@@ -60,7 +60,7 @@ ColumnTable = Mapping[str, tuple[Column, ...]]
 
 
 def column_table(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> dict[str, tuple[Column, ...]]:
-    """The columns of a behaviour's trajectory batches; `extra` are the ones that its trainer declared."""
+    """The columns of a behaviour's trajectory batches; `extra` are those declared by its trainer."""
     return {
         "rows": row_columns(spec, extra),
         "trajectories": (*TRAJECTORY_COLUMNS, *final_columns(spec)),
@@ -79,13 +79,13 @@ class StreamHeader:
     edges: tuple[str, ...]
     """The edges that the stream records."""
     specs: tuple[BehaviorSpec, ...]
-    """The behaviour ids known at its start; from a reader, those announced later too."""
+    """Specs of the behaviours known at the start; in a reader's header, also of those announced later."""
     columns: Mapping[str, ColumnTable]
-    """The columns, by behaviour id."""
+    """Columns by behaviour id."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The run's configuration as plain data."""
     squashed: tuple[str, ...] | None = None
-    """Names of the behaviours whose continuous actions were drawn as SAC draws them; None in files that lack it."""
+    """Names of the behaviours whose continuous actions were sampled as in SAC; None in files without this field."""
 
     @classmethod
     def of(
@@ -107,7 +107,7 @@ class StreamHeader:
             specs: one per behaviour id.
             config: the run's configuration as plain data.
             extra: by behaviour name, the decision columns that its trainer declared.
-            squashed: names of the behaviours whose continuous actions were drawn as SAC draws them; None if unknown.
+            squashed: names of the behaviours whose continuous actions were sampled as in SAC; None if unknown.
         """
         extra = extra or {}
         columns = {spec.behavior_id: column_table(spec, extra.get(spec.name, ())) for spec in specs}
@@ -115,7 +115,7 @@ class StreamHeader:
         return cls(run_id, created_unix_s, tuple(edges), tuple(specs), columns, dict(config or {}), names)
 
     def joined(self, later: StreamHeader) -> StreamHeader:
-        """The header with the behaviours that a later frame adds; known ones stay as they are."""
+        """The header with the behaviours that a later frame adds; known ones are unchanged."""
         known = {spec.behavior_id for spec in self.specs}
         new = [spec for spec in later.specs if spec.behavior_id not in known]
         squashed = None if self.squashed is None else tuple(dict.fromkeys((*self.squashed, *(later.squashed or ()))))
@@ -174,7 +174,7 @@ def pack_frame(kind: int, meta: Mapping[str, Any], table: Mapping[str, Any], arr
 
     Args:
         kind: HEADER, MESSAGE, INDEX or LATER.
-        meta: plain data; it holds `table` where there are arrays.
+        meta: plain data; contains `table` if there are arrays.
         table: the layout for `codec.offsets`, which needs only its `arrays`.
         arrays: C-contiguous, in the table's order.
 
@@ -201,7 +201,7 @@ def pack_frame(kind: int, meta: Mapping[str, Any], table: Mapping[str, Any], arr
 
 
 def checksum(length: int, kind: int, payload: bytes) -> int:
-    """CRC-32 (that of zlib and PNG) of everything in a frame but the checksum itself."""
+    """CRC-32 (as in zlib and PNG) of everything in a frame except the checksum itself."""
     return zlib.crc32(payload, zlib.crc32(_CHECKED.pack(length, kind)))
 
 
@@ -210,10 +210,10 @@ def unpack_payload(payload: bytes, with_arrays: bool = True) -> tuple[dict[str, 
 
     Args:
         payload: the frame's payload.
-        with_arrays: False for a frame without arrays, which is therefore small.
+        with_arrays: False for a frame without arrays, which must be small.
 
     Raises:
-        StreamError: if the payload is not what `pack_frame` makes, or claims more than MAX_FRAME_BYTES.
+        StreamError: if the payload was not made by `pack_frame`, or claims more than MAX_FRAME_BYTES.
     """
     body = _decompress(payload, MAX_FRAME_BYTES if with_arrays else codec.aligned(_META_LENGTH.size + MAX_META_BYTES))
     if len(body) < _META_LENGTH.size:

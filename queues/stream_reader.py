@@ -1,9 +1,9 @@
 """Reads a stream file, intact or damaged: every message up to the first incomplete frame.
 
 A truncated file or flipped bits cause no error: iteration ends early, and `damage` and `lost_bytes` describe the loss.
-An error (`StreamError`) is a file that is not one of our streams, or a frame whose checksum holds but whose content no
-writer makes. One frame bounds the memory: its payload and its content, each of at most MAX_FRAME_BYTES, and the objects
-of its metadata, about 72 times MAX_META_BYTES (75 MB).
+`StreamError` is raised for a file that is not one of our streams, or a frame with a valid checksum whose content no
+writer produces. Memory use is bounded by one frame: its payload and its content, at most MAX_FRAME_BYTES each, and the
+objects in its metadata, about 72 times MAX_META_BYTES (75 MB).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Frame:
     sequence: int
     """0, 1, 2, … within the file, over all its edges."""
     time_s: float
-    """Time of the recording, in seconds on the recording process's monotonic clock."""
+    """Time at which it was recorded, in seconds on the recording process's monotonic clock."""
     message: Message
 
 
@@ -58,7 +58,7 @@ class StreamReader:
         path: the file.
 
     Raises:
-        StreamError: if the file can't be opened, is not a stream, is of another version, or has a damaged header.
+        StreamError: if the file can't be opened, is not a stream, has another version, or has a damaged header.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -66,9 +66,9 @@ class StreamReader:
         self.header: StreamHeader
         """The description of the file, including behaviours that it announces after its first message."""
         self.lost_bytes = 0
-        """Bytes after the last whole frame that are unusable; known after a full iteration."""
+        """Number of unusable bytes after the last complete frame; known after a full iteration."""
         self.damage: str | None = None
-        """The damage and its place in a sentence; None if the file is intact. Known after a full iteration."""
+        """A sentence about the damage and its location; None if the file is intact. Known after a full iteration."""
         with self._open() as file:
             size = _size(file)
             self.header = self._read_header(file, size)
@@ -94,7 +94,7 @@ class StreamReader:
                     if kind == INDEX:
                         self._check_end(at, file.tell(), size)
                         return
-                    if kind == LATER:  # news only if the file has grown since it was opened
+                    if kind == LATER:  # only new if the file has grown since it was opened
                         self._join(at, payload)
                         at = file.tell()
                         continue
@@ -106,7 +106,7 @@ class StreamReader:
                     return
                 at, sequence = file.tell(), sequence + 1
                 yield frame
-                del frame, payload  # before reading the next: one frame in memory, not two
+                del frame, payload  # before reading the next frame: keep one in memory, not two
 
     def _open(self) -> BinaryIO:
         try:
@@ -148,7 +148,7 @@ class StreamReader:
             ) from error
 
     def _find_later(self, file: BinaryIO, size: int) -> None:
-        """Find all behaviours announced after the header, by reading only the heads of frames on the way."""
+        """Find all behaviours announced after the header; of other frames, only the heads are read."""
         at = self._first
         while at + FRAME.size <= size:
             file.seek(at)
@@ -214,11 +214,11 @@ class StreamReader:
 
 
 class _DamageError(Exception):
-    """A frame is incomplete; the text completes "the frame at byte … "."""
+    """A frame is incomplete; the error's text completes "the frame at byte … "."""
 
 
 def _read_frame(file: BinaryIO, left: int) -> tuple[int, bytes]:
-    """Kind and payload of the frame at the file's position, with at most `left` bytes."""
+    """Return the kind and payload of the frame at the file's position; `left` bytes of the file remain."""
     head = file.read(FRAME.size)
     if len(head) < FRAME.size:
         raise _DamageError(f"is truncated after {len(head)} bytes")

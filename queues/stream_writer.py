@@ -1,7 +1,7 @@
 """Writes a stream file: a header, then one frame per message, and an index when it is closed.
 
-Each frame reaches the operating system in one write, so a killed process loses at most the frame in flight;
-after `flush`, the written messages also survive a power cut. Reading is in `stream_reader`.
+Each frame is passed to the operating system in one write, so a killed process loses at most the frame in flight;
+after `flush`, the written messages also survive a power failure. `stream_reader` reads these files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from headrace.queues.stream_format import (
 
 
 class StreamWriter:
-    """A stream file during its recording; a context manager. It belongs to one thread.
+    """A stream file that is being recorded; a context manager. Use it from one thread only.
 
     Args:
         path: the file, which must not exist yet; its folder is made if missing.
@@ -63,7 +63,7 @@ class StreamWriter:
 
     @property
     def frames(self) -> int:
-        """Messages written so far."""
+        """Number of messages written so far."""
         return len(self._offsets)
 
     def write(self, edge: str, message: Message, time_s: float) -> None:
@@ -75,9 +75,9 @@ class StreamWriter:
             time_s: seconds on a monotonic clock, for replays that keep the recorded pace.
 
         Raises:
-            StreamError: if the disk refuses the frame, or the message is too large for one; the file then still ends
-                with its last whole frame, and accepts more writes or `close`.
-            ShapeError: if an array of the message is not of plain numbers.
+            StreamError: if writing fails, or the message is too large for one frame; the file then still ends with its
+                last complete frame, and accepts more writes or `close`.
+            ShapeError: if an array in the message does not contain plain numbers.
             ValueError: if the header has no such edge, or the stream is closed.
         """
         if self._closed:
@@ -98,7 +98,7 @@ class StreamWriter:
             later: the header of a hypothetical file with only these behaviours; its `config` may be empty.
 
         Raises:
-            StreamError: if the disk refuses it.
+            StreamError: if writing fails.
         """
         self.header = self.header.joined(later)
         self._append(pack_frame(LATER, later.to_plain(), {"arrays": []}, []))
@@ -118,7 +118,7 @@ class StreamWriter:
         """Write the index, flush, and close the file. Closing twice is allowed.
 
         Raises:
-            StreamError: if the disk refuses the index; the messages remain readable.
+            StreamError: if writing the index fails; the messages remain readable.
         """
         if self._closed:
             return
@@ -152,7 +152,7 @@ class StreamWriter:
             while view:  # one write, unless the disk fills up within it
                 view = view[self._file.write(view) :]
         except OSError as error:
-            with suppress(OSError):  # readers stop at the last whole frame anyway
+            with suppress(OSError):  # readers stop at the last complete frame anyway
                 self._file.truncate(self._end)
                 self._file.seek(self._end)
             raise StreamError(
@@ -187,7 +187,7 @@ def next_stream_path(folder: str | os.PathLike[str], behavior: str, edge: str) -
     """`<behavior>-<edge>-NNNN.stream` with the number after the highest existing one, so a resumed run adds files.
 
     Args:
-        folder: the folder of the streams; need not exist.
+        folder: the streams' folder; need not exist.
         behavior: behaviour name or id; characters that a file name can't have become `_`.
         edge: the edge's name.
     """

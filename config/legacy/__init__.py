@@ -1,4 +1,4 @@
-"""Conversion of ML-Agents' older files, and of keys that went out of use, to today's form."""
+"""Converts older ML-Agents files, and keys no longer in use, to the current format."""
 
 from headrace.config.legacy.conversion import ConvertedDocument, convert_document
 from headrace.config.legacy.old_values import Notes

@@ -1,4 +1,4 @@
-"""Converts a file of any ML-Agents version, or an RLlib file for Godot, to today's plain data, by its form."""
+"""Converts a file from any ML-Agents version, or an RLlib file for Godot, to plain data in the current format."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ Kind = Literal["today's", "flat", "curricula", "samplers", "rllib"]
 
 
 class ConvertedDocument:
-    """A file in today's form."""
+    """A file in the current format."""
 
     def __init__(self, document: Document, notes: Notes, data: Any, *, old: bool = False) -> None:
         self.document = document
         """The file as read."""
         self.notes = notes
         self.data = data
-        """Today's plain data; the document's own if nothing had to be converted."""
+        """Plain data in the current format; the document's own if nothing had to be converted."""
         self.old = old
-        """True if the whole file has an old form, not only some of its keys."""
+        """True if the whole file has an old format, not only some of its keys."""
 
     @property
     def unchanged(self) -> bool:
@@ -56,11 +56,11 @@ class ConvertedDocument:
         return [*self.document.mistakes, *self.notes.mistakes]
 
     def has(self, path: KeyPath) -> bool:
-        """Return True if there is a value at a path of today's data."""
+        """Return True if there is a value at a path in the converted data."""
         return is_inside(path, self.data)
 
     def place(self, path: KeyPath) -> Place:
-        """Return the line of the file from which a path of today's data, or the nearest value around it, was made."""
+        """Return the line in the file that a path in the converted data, or the nearest value around it, came from."""
         for length in range(len(path), 0, -1):
             part = path[:length]
             if part in self.notes.origins:
@@ -73,13 +73,13 @@ class ConvertedDocument:
 def convert_document(
     document: Document, curriculum: Path | None = None, sampler: Path | None = None, lesson: int = 0
 ) -> ConvertedDocument:
-    """Convert a file's plain data to today's form.
+    """Convert a file's plain data to the current format.
 
     Args:
         document: the file.
         curriculum: a file or folder of old curricula to add.
         sampler: a file of old samplers to add.
-        lesson: the lesson with which all curricula begin, from 0.
+        lesson: the lesson that all curricula begin with, from 0.
 
     Raises:
         ConfigError: if one of the files to add can't be read.
@@ -122,7 +122,7 @@ def _kind(data: Mapping[str, Any]) -> Kind:
 
 
 def _sections(data: Iterable[str]) -> list[str]:
-    """Return the top-level keys of a flat file that name a section."""
+    """Return those top-level keys of a flat file that name a section."""
     known = {*fields_of(RunConfig), *_OLD_KEYS}
     return [key for key in data if key not in known]
 
@@ -164,7 +164,7 @@ class _Conversion:
             self._take_keys(_sections(self._whole.value) if kind == "flat" else [])
 
     def with_parameters(self) -> dict[str, Any]:
-        """Return all of today's data, including `environment_parameters`."""
+        """Return all converted data, including `environment_parameters`."""
         target = Target(self._notes, (_PARAMETERS,))
         written = self._whole.value.get(_PARAMETERS)
         if isinstance(written, dict):

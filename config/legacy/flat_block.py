@@ -1,4 +1,4 @@
-"""Converts one flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, to a block of today.
+"""Converts one flat block, `{trainer: ppo, batch_size: 64, hidden_units: 128, …}`, to a current block.
 
 The tables of keys come first: the trainers that had them, their current places, and their values in shipped files.
 """
@@ -28,13 +28,13 @@ MOVED = {
     trainer: {**{key: f"hyperparameters.{key}" for key in keys}, **{key: f"network_settings.{key}" for key in _NETWORK}}
     for trainer, keys in _TO_HYPERPARAMETERS.items()
 }
-"""Today's places of keys that kept their meaning, by trainer."""
+"""Current places of keys that kept their meaning, by trainer."""
 
 STAYED = ("max_steps", "summary_freq", "threaded", "init_path", "keep_checkpoints", "checkpoint_interval")
 """Keys that kept their place in a block."""
 
 FRACTIONS = ("learning_rate", "beta", "epsilon", "lambd", "tau", "init_entcoef", "steps_per_update")
-"""Keys whose numbers need not be whole."""
+"""Keys whose values need not be integers."""
 
 _MEMORY = ("use_recurrent", "sequence_length", "memory_size")
 _REWARDS = ("reward_signals", "gamma", "use_curiosity", "curiosity_strength", "curiosity_enc_size")
@@ -60,7 +60,7 @@ OLD_TRAINERS = {
     "imitation": "bc",
     "bc": "bc",
 }
-"""Today's names of old trainers."""
+"""Current names of old trainers."""
 
 _NET_SHIPPED = {"normalize": False, "hidden_units": 128, "num_layers": 2}
 _PACE_SHIPPED = {"max_steps": 500000, "time_horizon": 64, "summary_freq": 10000, "learning_rate": 3e-4}
@@ -101,7 +101,7 @@ ALL = frozenset(key for trainer in MOVED for key in known(trainer)) | frozenset(
 """Every key of flat blocks."""
 
 DISTINCTIVE = ALL - {*STAYED, *("time_horizon", "reward_signals", "self_play", "behavioral_cloning", "framework")}
-"""Keys that distinguish a flat block from one of today."""
+"""Keys that distinguish a flat block from a current one."""
 
 
 Flat = Mapping[str, OldValue]
@@ -164,7 +164,7 @@ def _value(key: str, value: Any) -> Any:
 
 
 def _trainer(flat: Flat, section: OldValue, target: Target) -> str | None:
-    """Write the trainer and return its name of today; None if it is missing or unknown."""
+    """Write the trainer and return its current name; None if it is missing or unknown."""
     old = flat.get("trainer")
     if old is None:
         name = section.path[-1] if section.path else "it"
@@ -200,7 +200,7 @@ def _about_other_keys(flat: Flat, trainer: str, notes: Notes) -> None:
 
 
 def _convert_paces(flat: Flat, trainer: str, section: OldValue, target: Target) -> None:
-    """Convert schedules, and the number of SAC's updates."""
+    """Convert schedules, and SAC's number of updates."""
     if "learning_rate_schedule" not in flat:
         comment = ""
         if trainer == "sac":

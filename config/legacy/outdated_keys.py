@@ -32,7 +32,7 @@ def is_flat(body: Any) -> bool:
 
 
 def convert_current(block: OldValue, target: Target) -> None:
-    """Replace old keys of a block of today's form, except `curriculum`.
+    """Replace old keys in a block of the current format, except `curriculum`.
 
     Args:
         block: the block.
@@ -261,9 +261,9 @@ def convert_cloning(cloning: OldValue, target: Target, name: str, passes: Any = 
         cloning: the section.
         target: the block.
         name: its key.
-        passes: those that the old trainer made at each update where the section says nothing of them.
-        sac_batch: `batch_size` of a block of the old SAC, which took as many demonstrated steps at each update, and all
-            if they were fewer than a batch of the section's own; None for other trainers.
+        passes: the old trainer's default number of passes per update.
+        sac_batch: `batch_size` of an old SAC block, which used this many demonstrated steps per update, or all of them
+            if there were fewer than the section's own batch size; None for other trainers.
     """
     if name != "behavioral_cloning":
         target.notes.warn(cloning, name, "is now 'behavioral_cloning'")

@@ -64,7 +64,7 @@ _WITHOUT_EFFECT = ("env", "framework", "batch_mode", "explore", "clip_actions", 
 
 
 def is_rllib(data: Mapping[str, Any]) -> bool:
-    """Return True if a file's content has that form."""
+    """Return True if a file's content has RLlib's form."""
     inner = data.get("config")
     return "algorithm" in data and isinstance(inner, dict) and ("env_config" in inner or inner.get("env") == "godot")
 

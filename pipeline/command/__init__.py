@@ -1,4 +1,4 @@
-"""The command line: its options, those of ML-Agents' older versions, and their meaning."""
+"""The command line: its options, including those of older ML-Agents versions, and how they are interpreted."""
 
 from headrace.pipeline.command.parser import ML_AGENTS, Request, contradictions, parse, parser, program, read_request
 

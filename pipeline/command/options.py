@@ -25,11 +25,11 @@ class Option:
 
     flag: str
     keys: str
-    """Dotted keys of the file that it sets, separated by spaces; the option's name is added after a trailing dot."""
+    """Dotted config keys that the option sets, separated by spaces; a trailing dot is completed with its name."""
     text: str
-    """Purpose, for `--help`."""
+    """Help text, for `--help`."""
     metavar: str = ""
-    """Name of the value; empty for a switch."""
+    """Placeholder for the value in `--help`; empty for a switch."""
     kind: Callable[[str], object] = str
     nargs: str | None = None
     value: Any = True
@@ -37,14 +37,14 @@ class Option:
 
     @property
     def name(self) -> str:
-        """The attribute in which argparse keeps it."""
+        """The argparse attribute that holds the value."""
         return self.flag.removeprefix("--").replace("-", "_")
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:
         """Add the option to argparse."""
         if not self.metavar:
             group.add_argument(self.flag, action="store_true", default=None, help=self.text)
-        elif self.nargs == "?":  # given without a value, it is empty
+        elif self.nargs == "?":  # empty if given without a value
             group.add_argument(self.flag, metavar=self.metavar, nargs=self.nargs, const="", help=self.text)
         elif self.nargs is None:
             group.add_argument(self.flag, metavar=self.metavar, type=self.kind, help=self.text)
@@ -167,7 +167,7 @@ OPTIONS: Mapping[str, tuple[Option, ...]] = {
         Option("--replay", "replay.streams", "learn from recorded streams instead of acting", "STREAM", nargs="+"),
     ),
 }
-"""The options by their heading in `--help`."""
+"""All options, grouped by their heading in `--help`."""
 
 
 def current_overrides(args: argparse.Namespace) -> list[Override]:

@@ -20,10 +20,10 @@ OURS = "run-pipeline"
 ML_AGENTS = "mlagents-learn"
 GODOT_RL = "gdrl"
 COMMANDS = (OURS, ML_AGENTS)
-"""Names under which the command is installed; they differ only in that the second prints all settings."""
+"""Names under which the command is installed; the only difference is that the second prints all settings."""
 
 ATTACHED, LAST = "--monitor", "--env-args"
-"""The option whose optional value is joined by '='; and the option after which all arguments go to Unity."""
+"""The option whose optional value is attached with '=', and the option after which all arguments go to Unity."""
 
 DESCRIPTION = """\
 Train agents with deep reinforcement learning, as a pipeline described by one YAML file.
@@ -226,7 +226,7 @@ class Request:
     env: str | None = None
     """The Unity executable, if the command names one."""
     old_files: Mapping[str, Any] = field(default_factory=dict)
-    """Further files of older versions to convert with it: keyword arguments of `load_config` and `convert`."""
+    """Further files from older versions to convert with it: keyword arguments for `load_config` and `convert`."""
 
 
 def read_request(args: argparse.Namespace) -> Request:

@@ -1,4 +1,4 @@
-"""Signals of the command line: the first shuts the run down cleanly, a further Ctrl-C ends it immediately."""
+"""Signal handling for the command line: the first signal shuts the run down cleanly, another Ctrl-C kills it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 HELD_S = 1.0
 """Seconds after which an event loop that does not handle a signal counts as blocked."""
 AT_ONCE_S = 20.0
-"""Seconds that the run has to end after a second signal; then the process exits."""
+"""Seconds that the run gets to end after a second signal; after that, the process exits."""
 
 
 @contextmanager
@@ -71,7 +71,7 @@ class _Receiver:
         self._count = 0
 
     def receive(self) -> None:
-        """Receive one, in a thread other than the event loop's."""
+        """Receive a request, in a thread other than the event loop's."""
         self._count += 1
         first = self._count == 1
         taken = threading.Event()
@@ -81,7 +81,7 @@ class _Receiver:
             answer()
             taken.set()
 
-        with suppress(RuntimeError):  # the event loop is closed: all is over
+        with suppress(RuntimeError):  # the event loop is closed, so the run has ended
             self._loop.call_soon_threadsafe(take)
         held = not taken.wait(HELD_S) and not self.over.is_set()
         if first:

@@ -1,1 +1,1 @@
-"""The ground of all rooms of the pipeline: graph, lessons, errors, seeds, versions, threads."""
+"""Shared by all pipeline packages: graph, lessons, errors, seeds, versions, threads."""

@@ -1,6 +1,6 @@
 """The graph of a run, derived from its configuration: names of hosts and stages, routes of trajectories.
 
-Pure: nothing is started here. Main wires the run by it, and `--validate` prints it (`command.description`).
+Pure: nothing is started here. Main wires up the run from this graph; `--validate` prints it (`command.description`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.config import RunConfig, StagePlacement
 from headrace.config.host_kinds import joined_directly
 
 MAIN = "main"
-"""Main's name as a host of stages."""
+"""Name of the main process as a host that runs stages."""
 ACTOR = "actor"
 """The actor stage's name."""
 GHOST = "ghost"
@@ -51,7 +51,7 @@ class Route:
         return GHOST if self.self_play else LEAGUE if self.league else ""
 
     def straight(self, copied: bool = False) -> Route:
-        """Return the route of a recording taken at the trainer's inlet, which skips the stages before the trainer.
+        """Return the route of a recording taken at the trainer's input, which skips the stages before the trainer.
 
         Args:
             copied: True if main copies it to other trainers.
@@ -81,7 +81,7 @@ def route(config: RunConfig, behavior: str) -> Route:
     league = settings.league is not None and not config.checkpoint_settings.inference
     hosts = config.pipeline.hosts
     before, after = names("agent_processor"), names("ghost")
-    if not settings.learns:  # its steps end in main, which counts them
+    if not settings.learns:  # its trajectories end in main, which counts the steps
         return Route(behavior, False, before if settings.broadcast else (), (), False, True)
     joined = not joined_directly(hosts.actors.kind, hosts.learners.kind)
     through_main = self_play or league or bool(before or after) or joined or bool(students_of(config, behavior))
@@ -173,7 +173,7 @@ def part_name(stage: str, host: str) -> str:
 
 
 def expected_parts(config: RunConfig, behaviors: Iterable[str], trainers_only: bool = False) -> set[str]:
-    """Return the names of all parts that make a checkpoint whole.
+    """Return the names of all parts of a complete checkpoint.
 
     Args:
         config: the run's configuration.

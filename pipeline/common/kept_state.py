@@ -1,4 +1,4 @@
-"""Process-wide state that Headrace depends on, kept as it was when the user's code began to run.
+"""Process-wide state that Headrace depends on: saved before the user's code runs, and restored if it changes.
 
 An environment may change that state at any moment, usually by accident: it configures its own log, or imports a package
 that does. Each process checks the state about once a second, restores it if it has changed, and warns once.
@@ -36,7 +36,7 @@ class KeptState:
 
     def __init__(self) -> None:
         self.things = [*_things()]
-        """Name, and the function that restores it."""
+        """For each piece of state, its name and the function that restores it."""
         self._said: set[str] = set()
 
     def put_back(self) -> None:
@@ -113,7 +113,7 @@ def _is_ours(thing: object) -> bool:
 
 
 def _signals() -> Iterator[tuple[str, _PutBack]]:
-    """Return our signal handlers, and SIGPIPE ignored: a write to a closed pipe raises instead of killing us."""
+    """Return our signal handlers; SIGPIPE is ignored, so a write to a closed pipe raises instead of killing us."""
     for number in REQUESTS:
         if _is_ours(handler := signal.getsignal(number)):
             yield f"the handler of {number.name}", partial(_handle, number, handler)

@@ -1,6 +1,6 @@
-"""The lessons of environment parameters, read from the configuration.
+"""Lessons for environment parameters, read from the configuration.
 
-Hosts need two facts about them; main decides when the next lesson begins (`parts.curricula`).
+Hosts only read them; main decides when the next lesson begins (`parts.curricula`).
 """
 
 from __future__ import annotations

@@ -24,13 +24,13 @@ from headrace.stages.activity import activities, activity_in, most_silent
 from headrace.stages.errors import innermost_of_user
 
 MOST_CALLS = 12
-"""Number of calls of a stack in a message: the innermost ones."""
+"""Maximum number of stack frames in a message, counted from the innermost."""
 _BELOW = (str(Path("stages") / "loop.py"), str(Path("asyncio") / "events.py"))
 """Files whose last call in a stack precedes the calls that matter: a stage's, or the event loop's callbacks."""
 
 
 def stage_holds(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return True if an event loop is now running a stage; callable from any thread."""
+    """Return True if the event loop is currently running a stage; callable from any thread."""
     return activity_in(asyncio.current_task(loop)) is not None
 
 
@@ -82,7 +82,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 """Seconds between two checks."""
 YIELD_S = 10.0
-"""Seconds within which interrupted code releases the event loop, unless it is in a C call."""
+"""Seconds that interrupted code gets to release the event loop; a C call may take longer."""
 _BREAK = getattr(signal, "SIGURG", None)
 """Interrupts a sleep or a system call of the main thread; the system ignores it if no handler is set."""
 

@@ -47,7 +47,7 @@ def own_stream(name: str) -> Any:
 
 
 def prepare_output(platform: str = sys.platform) -> None:
-    """Let this process write any text to its standard streams, be they a terminal, a pipe or a file.
+    """Let this process write any text to its standard streams, whether a terminal, a pipe or a file.
 
     A closed stream (`>&-`, `pythonw`) becomes the null device. On Windows, output redirected to a file is UTF-8, as
     editors and programs expect, unless the user has set an encoding.
@@ -158,7 +158,7 @@ def close_output() -> None:
 
 def _has_no_reader(error: OSError) -> bool:
     """Return True for an error of writing to a closed terminal or to a pipe whose reader has ended, as `| head`."""
-    if sys.platform == "win32" and error.errno == errno.EINVAL:  # the C library's code for it
+    if sys.platform == "win32" and error.errno == errno.EINVAL:  # the C library's error code for that
         return error.winerror is None and error.filename is None
     return isinstance(error, BrokenPipeError) or (error.errno == errno.EIO and _is(stat.S_ISCHR, sys.stdout))
 
@@ -167,7 +167,7 @@ def _nothing(number: int) -> TextIO:
     """Open the null device on a standard stream's own descriptor, so that no file or socket can take that number."""
     with suppress(OSError):
         os.fstat(number)
-        number = -1  # another file has it
+        number = -1  # another file already has this descriptor
     descriptor = os.open(os.devnull, os.O_RDWR)
     if number not in (-1, descriptor):
         os.dup2(descriptor, number)

@@ -36,7 +36,7 @@ def describe_limit() -> str:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect no garbage in this context, and exempt the objects that exist at its end from later collections."""
+    """Disable garbage collection in this context; at its end, exempt all live objects from later collections."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -65,7 +65,7 @@ def start_python(
     """Start another process of this Python; its `pid` is the interpreter's.
 
     Args:
-        arguments: those after the interpreter's name.
+        arguments: the arguments after the interpreter's name.
         environment: the child's environment variables.
         make: the class of the process.
         shows: as for `ProcessTree`.
@@ -116,7 +116,7 @@ def default_in_forks(numbers: Sequence[signal.Signals]) -> None:
     """
 
     def restore() -> None:
-        signal.set_wakeup_fd(-1)  # it leads to our own event loop
+        signal.set_wakeup_fd(-1)  # it writes to our own event loop
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
 

@@ -1,6 +1,6 @@
 """The table of parts of a run: features beyond collecting steps and learning from them.
 
-A part is one folder, `pipeline/parts/<name>/`, with one module a side: `main.py` for main's event loop, `host.py` for
+A part is one folder, `pipeline/parts/<name>/`, with one module per side: `main.py` for main's event loop, `host.py` for
 its own host, `actor.py` and `learner.py` for its additions to these hosts, `page.py` for the live page. No run
 without the part needs its folder, so deleting the folder and its entry here leaves other runs intact; only its messages
 (`control/messages.py`), YAML keys and stages then remain, without effect.
@@ -35,7 +35,7 @@ class HostRole:
     limits: Literal["actors", "learners"] = "actors"
     """Section of `pipeline.supervision` with the limits of its silence."""
     patience: float = 1.0
-    """Factor on these limits."""
+    """Factor by which these limits are multiplied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class RunPartKind:
     """One part of a run."""
 
     wanted: Callable[[RunConfig], bool]
-    """Returns True if a run has the part."""
+    """Called with the configuration; returns True if the run has the part."""
     main: str = ""
     """`module:Class`, a `pipeline.main.run_part.RunPart`."""
     actor: str = ""

@@ -1,7 +1,7 @@
 """The control channel: one bounded, ordered channel between each host and main, apart from the data.
 
-Within a process messages are handed over as they are; between processes they are msgpack frames (four bytes of length,
-little-endian, then the body). Nothing is pickled.
+Within a process, messages are passed as objects; between processes they are msgpack frames (a little-endian four-byte
+length, then the body). Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.queues.packing import pack, unpack
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in ControlMessage.__args__}
 
 CONTROL_BOUND = 1024
-"""Bound of messages in transit per direction. Hosts send a few a second; a full channel means that main is stuck."""
+"""Maximum messages in transit per direction. Hosts send a few a second; a full channel means main is stuck."""
 
 MAX_FRAME = 64 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
@@ -69,12 +69,12 @@ class ControlEnd(Protocol):
         """Iterate over the messages until the other end closes or dies."""
 
     def close(self) -> None:
-        """End sending; closing twice is allowed."""
+        """Stop sending; closing twice is allowed."""
 
 
 @dataclass
 class LocalControl:
-    """An end on two queues, one per direction."""
+    """An end backed by two queues, one per direction."""
 
     _outbox: Outlet[ControlMessage]
     _inbox: Inlet[ControlMessage]
@@ -94,7 +94,7 @@ class LocalControl:
             yield message
 
     def close(self) -> None:
-        """End sending."""
+        """Stop sending."""
         self._outbox.close()
 
 
@@ -120,7 +120,7 @@ class SocketControl:
 
     @classmethod
     async def open(cls, inward: socket.socket, outward: socket.socket) -> Self:
-        """Open an end that receives on one socket and sends on the other, and owns both from now on."""
+        """Open an end that receives on one socket and sends on the other, taking ownership of both."""
         return cls(await asyncio.open_connection(sock=inward), await asyncio.open_connection(sock=outward))
 
     def send(self, message: ControlMessage) -> None:
@@ -150,11 +150,11 @@ class SocketControl:
                 break
             yield decode(frame)
         _, writer = self._outward
-        writer.transport.abort()  # the other end is gone
+        writer.transport.abort()  # the other end has closed
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()  # or asyncio would report a failed send a second time
 
     def close(self) -> None:
-        """End sending and receiving; closing twice is allowed."""
+        """Stop sending and receiving; closing twice is allowed."""
         for _, writer in (self._inward, self._outward):
             writer.close()

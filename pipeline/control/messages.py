@@ -48,24 +48,24 @@ class FollowerLost:
     """A learner can't continue without a lost follower, and waits to be ended as if it were lost too."""
 
     how: str
-    """Which follower was lost, and how: `learner-Walker-replica-1 was killed by signal 9`."""
+    """Which follower was lost and how, e.g. `learner-Walker-replica-1 was killed by signal 9`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreditRequest:
-    """An actor's request for credits, with its account of those that it has used."""
+    """An actor's request for credits, including how many it has used so far."""
 
     source: int
     number: int
-    """Number of the actor's request, repeated in the grant that answers it."""
+    """Sequence number of the actor's request, repeated in the grant that answers it."""
     used: Mapping[str, int]
     """By behaviour name: learning steps emitted and held so far, cumulative."""
     wants: tuple[str, ...]
-    """All behaviours for which it needs credits: without those of any one, it can't step."""
+    """All behaviours for which it needs credits; if any of them has none, the actor can't step."""
     gives_back: tuple[str, ...] = ()
-    """Behaviours whose unused credits it gives back: all, while it waits."""
+    """Behaviours whose unused credits it gives back; a waiting actor gives back all."""
     acting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By behaviour name, (steps, version): that version or newer ones make all its later steps."""
+    """By behaviour name, (steps, version): all steps after the first `steps` come from `version` or newer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,12 @@ class PartFailed:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """An actor's score of the episodes that it has played since its last report."""
+    """An actor's score for the episodes played since its last report."""
 
     played: Mapping[str, Any]
     """`headrace.stages.evaluation.scores.Played` by behaviour id."""
     complete: bool
-    """True if its share of the counted episodes has ended."""
+    """True if all episodes of its share have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +145,16 @@ class ExportFailed:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsReport:
-    """Statistics of a host since its last report, and the counts of its queues."""
+    """A host's statistics since its last report, with its queue counters."""
 
     statistics: Mapping[str, Any]
     queues: tuple[Mapping[str, Any], ...] = ()
     silent_s: float = 0.0
     """Seconds since a stage of the host last made progress, although its event loop runs."""
     timings: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    """By kind of work, seconds and count since the last report."""
+    """(seconds, count) since the last report, by kind of work."""
     span_s: float = 0.0
-    """Seconds since the last report, by the clock of the host."""
+    """Seconds since the last report, by the host's clock."""
     cpu_s: float = 0.0
     """Total CPU time of the host's process."""
     memory: int = 0
@@ -170,11 +170,11 @@ class Preparing:
 
 @dataclass(frozen=True, slots=True)
 class EpochEnded:
-    """A trainer has learned from another `evaluation.every` steps."""
+    """A trainer has completed an epoch, the next `evaluation.every` steps."""
 
     behavior: str
     step: int
-    """The epoch's last policy version."""
+    """Last trainer step of the epoch."""
     values: Mapping[str, float]
     """Statistics of the whole epoch."""
 
@@ -237,7 +237,7 @@ class PictureTaken:
 
     values: Mapping[str, Any]
     image: bytes = b""
-    """JPEG; empty where `values` has shapes."""
+    """JPEG image; empty if `values` contains shapes to draw instead."""
 
 
 # Down: from main to a host. ------------------------------------------------------------------------------------------
@@ -248,13 +248,13 @@ class OpenEdge:
     """A queue is ready for this host to open its end."""
 
     name: str
-    """Such as `trajectories/Ball` or `policies/Ball?team=0`."""
+    """Queue name, such as `trajectories/Ball` or `policies/Ball?team=0`."""
     address: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class DecideFor:
-    """Actors have agents of a behaviour id, whose policies will follow; to the inference host."""
+    """To the inference host: actors have agents with this behaviour id, and its policies will follow."""
 
     spec: Mapping[str, Any]
 
@@ -299,7 +299,7 @@ class SaveNow:
 
 @dataclass(frozen=True, slots=True)
 class FolderMoved:
-    """Write into this folder from now on: the run's folder was removed or another run has taken it."""
+    """Write to this folder from now on, as the run's folder was removed or taken by another run."""
 
     run_folder: str
 
@@ -311,14 +311,14 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Pause or resume producing, while following all other commands; to sources."""
+    """To sources: pause or resume producing, but keep following all other commands."""
 
     held: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SetHyperparameter:
-    """Use another value of a hyperparameter from the next update on; to a learner."""
+    """To a learner: use another hyperparameter value, starting with the next update."""
 
     name: str
     value: float
@@ -326,17 +326,17 @@ class SetHyperparameter:
 
 @dataclass(frozen=True, slots=True)
 class BeginAnew:
-    """Restart learning from given or initial weights, with a fresh optimiser and fresh schedules; to a learner."""
+    """To a learner: restart from given or initial weights, with a fresh optimiser and fresh schedules."""
 
     number: int
-    """Counts the learner's restarts from 1; a restart that the learner knows already has no effect."""
+    """Number of the restart, counted from 1; a restart that the learner has already done has no effect."""
     weights: bytes | None = None
-    """Weights to begin with, as float32 in the policy's own order; None: the initial weights."""
+    """Starting weights, as float32 in the policy's parameter order; None for the initial weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnNoMore:
-    """Finish as if `max_steps` were reached; to a learner."""
+    """To a learner: finish as if `max_steps` had been reached."""
 
     why: str
     """The reason, in words."""
@@ -344,23 +344,23 @@ class LearnNoMore:
 
 @dataclass(frozen=True, slots=True)
 class DirectShow:
-    """The complete settings of an exhibition from now on, including unchanged ones."""
+    """New settings for an exhibition; always complete, including unchanged ones."""
 
     parts: Mapping[str, Any]
-    """By behaviour id: the player's name, and whether a person takes over one of its agents."""
+    """By behaviour id: the player's name, and whether a person takes over one of the agents."""
     paused: bool = False
     speed: float = 1.0
     recorded: str = ""
-    """The behaviour id whose person is being recorded; empty: none."""
+    """Behaviour id of the person being recorded; empty if none."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeysHeld:
-    """All keys that the person who plays for a behaviour id holds down."""
+    """All keys held down by the person who plays a behaviour id."""
 
     behavior_id: str
     number: int
-    """Sequence number, rising with each message of a person."""
+    """Sequence number, which increases with each message from a person."""
     keys: tuple[str, ...]
 
 

@@ -1,1 +1,1 @@
-"""Flow control: the ledger of credits, the window that bounds the policy lag, and how wide it is."""
+"""Flow control: the ledger of credits, the window that bounds the policy lag, and the choice of its size."""

@@ -1,6 +1,6 @@
 """Flow control in main: the behaviours' windows, the actors' credits, and a warning if a trainer gets no steps.
 
-`pipeline/flow/credits.py` is the account, `PolicyLags` sizes its windows, and `StarvationWatch` gives the warning.
+`pipeline/flow/credits.py` keeps the ledger, `PolicyLags` sizes its windows, and `StarvationWatch` warns.
 `FlowControl` updates them from messages; each update may free credits, which go to the actors that wait for them.
 """
 
@@ -22,7 +22,7 @@ from headrace.stages.trainer.report import TrainerReport
 
 
 class FlowControl:
-    """Keeps the account of all credits and sends grants.
+    """Keeps the ledger of all credits and sends grants.
 
     Args:
         config: the run's configuration.
@@ -31,7 +31,7 @@ class FlowControl:
         at_rest: called before a deterministic run sends grants, while all hosts are idle.
 
     Attributes:
-        ledger: the account.
+        ledger: accounts for all credits.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class FlowControl:
         self._returned: dict[tuple[str, str, int], int] = {}
 
     def sources_removed(self, sources: Iterable[int]) -> None:
-        """Write off the credits of all sources of an actor that has ended for good."""
+        """Write off the credits held by any source of an actor that has ended for good."""
         for source in sources:
             self._grant(self.ledger.remove_source(source))
 
     def learner_ready(self, message: LearnerReady) -> None:
-        """Open a trainer's window, which is unbounded if its own policy does not make the steps."""
+        """Open a trainer's window; it is unbounded if the steps don't come from the trainer's own policy."""
         behavior, rows = message.behavior, message.rows_per_update
         self._starvation.add_trainer(behavior, rows)
         if self._replayed or teacher_of(self._config, behavior) is not None:
@@ -67,14 +67,14 @@ class FlowControl:
         self._grant(self.ledger.request(request))
 
     def returned(self, message: CreditsReturned) -> None:
-        """Take back the credits of steps that a stage keeps from the trainer."""
+        """Take back the credits for steps that a stage withholds from the trainer."""
         key = (message.by, message.behavior, message.source)
         self._starvation.kept_back(message.by, message.behavior, message.total - self._returned.get(key, 0))
         self._returned[key] = message.total
         self._grant(self.ledger.returned(*key, message.total))
 
     def trainer_reported(self, report: TrainerReport) -> None:
-        """Handle the report of a trainer that has learned or gives credits back."""
+        """Handle a report from a trainer that has learned or returns credits."""
         self._starvation.fed(report.behavior, report.step, report.done)
         grants = self.ledger.learned(report.behavior, report.version, report.held, report.returned, report.arrived)
         lag = self._lags.measured(report.behavior, report.collecting_s, report.learning_s)
@@ -106,7 +106,7 @@ class FlowControl:
 log = logging.getLogger(__name__)
 
 PATIENCE_UPDATES = 8
-"""Number of updates' worth of consecutive steps kept back after which the warning comes."""
+"""Warn after this many updates' worth of steps have been kept back in a row."""
 
 
 @dataclass
@@ -128,7 +128,7 @@ class StarvationWatch:
         self._trainers[behavior] = _Watched(rows_per_update)
 
     def fed(self, behavior: str, step: int, done: bool) -> None:
-        """Note the step that a trainer has reported; one that is done needs no more steps."""
+        """Note the step that a trainer has reported; a trainer that is done needs no more steps."""
         trainer = self._trainers[behavior]
         if step != trainer.step or done:
             trainer.step = step
@@ -163,7 +163,7 @@ class StarvationWatch:
 MEASURED_UPDATES = 5
 """Number of measured updates, beginning with the second: the first one's steps are collected while the run starts."""
 MOST_COLLECTING = 3.0
-"""Largest ratio of collecting time to learning time at which actors run ahead: there it saves a quarter of the time."""
+"""Largest ratio of collecting to learning time at which actors run ahead; at this ratio it saves a quarter."""
 AHEAD = 1
 """Number of updates that actors run ahead if that pays off."""
 
@@ -177,7 +177,7 @@ class _Measured:
 
 # Collecting ahead pays only if updates take long, so `auto` measures the first few (docs/decisions/018).
 class PolicyLags:
-    """Chooses the lag of each behaviour, from its trainer's start on."""
+    """Chooses each behaviour's lag, starting when its trainer starts."""
 
     def __init__(self, settings: PipelineSettings) -> None:
         self._max_policy_lag = settings.max_policy_lag
@@ -190,7 +190,7 @@ class PolicyLags:
 
         Args:
             behavior: the behaviour name.
-            rows_per_update: rows from which its trainer learns at a time.
+            rows_per_update: number of rows per update of its trainer.
             any_age: True if its trainer learns from steps of any age.
             corrects_age: True if its trainer corrects for steps of somewhat older policies.
         """
@@ -206,7 +206,7 @@ class PolicyLags:
         return 0
 
     def measured(self, behavior: str, collecting_s: Sequence[float], learning_s: Sequence[float]) -> int | None:
-        """Add the seconds of collecting and learning of further updates; return the lag once it is decided."""
+        """Add the collecting and learning seconds for further updates; return the lag once it is decided."""
         found = self._measured.get(behavior)
         if found is None:
             return None

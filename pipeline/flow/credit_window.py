@@ -1,4 +1,4 @@
-"""The window of credits of one behaviour: how many are outstanding, and how many more the bound of the lag allows.
+"""One behaviour's credit window: how many credits are outstanding, and how many more the lag bound allows.
 
 `credits` is the ledger of all windows. Pure: numbers in, numbers out.
 """
@@ -22,21 +22,21 @@ class _Account:
     arrived: int = 0
     """Steps that have reached the trainer."""
     returned: dict[str, int] = field(default_factory=dict)
-    """By stage: credits that it has returned."""
+    """Number of credits returned, by stage."""
     marks: list[tuple[int, int]] = field(default_factory=list)
     """(steps, version), both ascending: after this many steps, the source uses this version or newer ones."""
 
     @property
     def out(self) -> int:
-        """Credits that have not returned to the ledger."""
+        """Number of credits that have not returned to the ledger."""
         return max(0, self.cap - sum(self.returned.values()))
 
     def settled(self) -> int:
-        """Number of first steps that are no longer in flight: they have reached the trainer or were rejected."""
+        """Number of leading steps no longer in flight, because they have reached the trainer or were rejected."""
         return self.arrived + sum(self.returned.values()) - self.returned.get(TRAINER, 0)
 
     def mark(self, steps: int, version: int) -> None:
-        """Note that a version or newer ones make all steps after that many."""
+        """Note that all steps after the first `steps` come from `version` or newer."""
         newest, marks = -1, list[tuple[int, int]]()
         for mark in sorted((*self.marks, (steps, version))):
             if mark[1] > newest:
@@ -65,7 +65,7 @@ class _Account:
 
 # With several actors the window's size does not bound the lag, so grants name a policy version (docs/decisions/017).
 class CreditWindow:
-    """The credits of one behaviour name.
+    """The credits for one behaviour name.
 
     An update takes `rows` steps in the order of their arrival (or more, if the trainer takes all that it holds). Of
     the `out` credits that are not back, some steps have arrived at the trainer; the others are in flight or not
@@ -94,7 +94,7 @@ class CreditWindow:
         self.lag, self.rows = lag, rows
         self.version = 0
         self.first = 0
-        """The first source with credits of this window."""
+        """The first source that may hold credits from this window."""
         self.held = self.out = restored
         self.restored = self.restored_left = restored
         self._accounts: dict[int, _Account] = {}
@@ -112,7 +112,7 @@ class CreditWindow:
         """True if no steps are in flight, and the trainer holds too few for an update."""
         if self.rows == FREE:
             return True
-        # Not `out == held`: of a killed actor the trainer may hold steps whose credits were written off.
+        # Not `out == held`: the trainer may hold a killed actor's steps, whose credits were written off.
         in_flight = (account.cap > account.settled() for account in self._accounts.values())
         return self.held < self.rows and not any(in_flight)
 
@@ -125,14 +125,14 @@ class CreditWindow:
         return free
 
     def slowest(self) -> int:
-        """Return the source for which the others have to wait first; -1 if no step is in flight."""
+        """Return the source that holds up the others most; -1 if no step is in flight."""
         return self._least[0][1] if self._least_leeway(-1) is not None else -1
 
     def use(self, source: int, used: int, gives_back: bool, acting: tuple[int, int] | None) -> None:
-        """Record a source's account of itself; see `CreditRequest`."""
+        """Record what a source reports about itself; see `CreditRequest`."""
         account = self._account(source)
         out = account.out
-        # Steps beyond the cap (a tick is never cut) are used up all the same.
+        # Steps beyond the cap (a tick is never cut) are still used up.
         account.cap = max(0 if gives_back else account.cap, used)
         if acting is not None:
             account.mark(*acting)
@@ -148,7 +148,7 @@ class CreditWindow:
         return account.cap
 
     def give_back(self, source: int, by: str, total: int, arrived: int) -> None:
-        """Record the total of a source's credits that a stage has returned, and of its steps that have arrived."""
+        """Record, for one source, the total credits that a stage has returned and the total steps that have arrived."""
         account = self._account(source)
         if account.returned.get(by) == total and arrived <= account.arrived:
             return

@@ -36,7 +36,7 @@ class FlowError(ValueError):
 
 
 class CreditLedger:
-    """Main's account of all credits. Pure: calls in, grants out, without clock or I/O.
+    """Main's ledger of all credits. Pure: calls in, grants out, no clock or I/O.
 
     Args:
         at_rest: grant only when nothing is in transit: all actors are waiting, and what they emitted has reached its
@@ -44,7 +44,7 @@ class CreditLedger:
     """
 
     RESTORED = -1
-    """Source of the rows that a resumed trainer holds from its checkpoint."""
+    """Pseudo-source for the rows that a resumed trainer has restored from its checkpoint."""
 
     def __init__(self, at_rest: bool = False) -> None:
         self._at_rest = at_rest
@@ -57,7 +57,7 @@ class CreditLedger:
         self._early: dict[str, dict[tuple[str, int], int]] = {}
         """By behaviour without a window: credits that stages have returned, by stage and source."""
         self._wanted: Counter[tuple[str, ...]] = Counter()
-        """Number of waiting requests for the same behaviours."""
+        """Number of waiting requests, by the behaviours that they want."""
         self._paused: set[str] = set()
         self._held: frozenset[str] = frozenset()
 
@@ -67,7 +67,7 @@ class CreditLedger:
         Args:
             behavior: the behaviour name.
             rows_per_update: rows at which its trainer learns.
-            max_policy_lag: number of updates that a policy may be old when its steps are learned from.
+            max_policy_lag: how many updates old a policy may be when its steps are learned from.
             restored_rows: rows that the trainer already holds after a resume.
 
         Raises:
@@ -131,7 +131,7 @@ class CreditLedger:
             if window is not None and source >= window.first:
                 window.use(source, used, behavior in request.gives_back, request.acting.get(behavior))
         if retired:
-            pass  # its successor asks
+            pass  # its successor makes a new request
         elif request.wants:
             self._forget(source)
             self._wait(request)
@@ -144,7 +144,7 @@ class CreditLedger:
         return self._serve()
 
     def returned(self, by: str, behavior: str, source: int, total: int) -> list[Grant]:
-        """Record credits of a source that were returned.
+        """Record credits returned for a source.
 
         Args:
             by: the stage and replica that returned them; each has its own count.
@@ -171,8 +171,8 @@ class CreditLedger:
 
         Args:
             behavior: the behaviour name.
-            version: version of the policy that it has published last.
-            held: credits that it holds.
+            version: version of its most recently published policy.
+            held: number of credits that it holds.
             returned: credits that it has returned so far, by source, cumulative.
             arrived: credits that have arrived at it so far, by source, cumulative.
         """
@@ -273,7 +273,7 @@ class CreditLedger:
     def _grant(self, request: CreditRequest) -> Grant | None:
         wanted = {name: self._windows[name] for name in request.wants if name in self._windows}
         if len(wanted) < len(request.wants) or not self._held.isdisjoint(wanted):
-            return None  # its trainer is not ready yet, or has to wait
+            return None  # the behaviour's trainer is not ready yet, or has to wait
         bounded = {name: window for name, window in wanted.items() if window.rows != FREE}
         free = {name: window.free(request.source) for name, window in bounded.items()}
         if any(amount < 1 for amount in free.values()):

@@ -1,1 +1,1 @@
-"""The command `gdrl` of Godot RL Agents' users: its flags, and those of its example scripts, as Headrace's runs."""
+"""The `gdrl` command for Godot RL Agents users: maps its flags, and its example scripts' flags, to Headrace runs."""

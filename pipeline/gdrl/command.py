@@ -172,12 +172,12 @@ def _left(args: Namespace) -> list[str]:
 TIMESTEPS = 1_000_000
 _CHECKPOINTS = 50_000
 _STEPS_OF_A_BUILD = 1_024
-"""Steps of an update: the example's 32 steps of each agent, with 32 agents in a build."""
+"""Steps per update: 32 per agent, as in the example, with 32 agents in a build."""
 _RLLIB_FILE = "ppo_test.yaml"
 
 
 def folder_of(args: Namespace) -> Path:
-    """The folder of the experiment."""
+    """Return the experiment's folder."""
     return absolute(Path(args.experiment_dir, args.experiment_name))
 
 
@@ -258,7 +258,7 @@ def _source(args: Namespace) -> Path | Mapping[str, Any]:
 
 
 def _flags(args: Namespace, passed: Sequence[str]) -> dict[str, Any]:
-    """Return the flags' values by key; over RLlib's file, only flags that were given take precedence."""
+    """Return the flag values by key; with an RLlib file, only flags given explicitly override it."""
     ours = args.trainer != "rllib"
     frequency = args.save_checkpoint_frequency
     rows = (
@@ -276,7 +276,7 @@ def _flags(args: Namespace, passed: Sequence[str]) -> dict[str, Any]:
 
 
 def _steps_done(folder: Path) -> int | None:
-    """Return the steps of the experiment's newest checkpoint; None if it has none."""
+    """Return the step count of the experiment's newest checkpoint; None if it has none."""
     if not (folder / CONFIGURATION).is_file():
         return None
     try:
@@ -313,7 +313,7 @@ _MANIFEST = "checkpoints/manifest.json"
 
 
 def save(folder: Path, target: Path) -> Path:
-    """Save an experiment as one file; returns its path, which ends with .zip.
+    """Save an experiment as a single .zip file and return its path.
 
     Raises:
         CommandError: if it can't be written.

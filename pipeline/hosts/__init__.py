@@ -1,1 +1,1 @@
-"""Hosts by place: in main's event loop, in separate processes, in actors of Ray; how they start, join and end."""
+"""Hosts in main's event loop, in separate processes, or in Ray actors: how they start, connect and end."""

@@ -36,7 +36,7 @@ def start_child(
         words: main's end of its last words.
         arguments: further arguments.
         environment: the child's environment variables.
-        mark: by which the sweeper recognises the child's own children.
+        mark: environment mark by which the sweeper recognises the child's own children.
         options: as for `start_python`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Child processes of main: each imports its modules and waits for a message that says which host it is to be.
+"""Main's child processes: each imports its modules, then waits for a message that assigns its host.
 
 Importing takes most of a start. So main starts children as soon as the configuration says which ones it needs
 (`started_early`), before its own imports, and they import in parallel. An unforeseen host gets its child when it
@@ -38,10 +38,10 @@ either may take the other's, as they are alike."""
 
 
 class ChildProcess:
-    """A child of this process.
+    """A child process of this process.
 
     Args:
-        name: name of the host that it will be.
+        name: name of the host that it will run.
         modules: modules that it imports while it waits.
     """
 
@@ -57,7 +57,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The child's process id."""
         return self._process.pid
 
     @property
@@ -109,7 +109,7 @@ class ChildProcess:
         return b""
 
     def let_end(self) -> None:
-        """Announce that no start messages follow."""
+        """Announce that no further start messages will follow."""
         with suppress(OSError):  # it was quicker
             self._start_socket.shutdown(socket.SHUT_WR)
 
@@ -118,7 +118,7 @@ class ChildProcess:
         self._start_socket.close()
 
     async def wait(self) -> int:
-        """Wait for its end; return the exit status, negative for a signal."""
+        """Wait for the child to end; return its exit status, negative for a signal."""
         status = await asyncio.shield(self.ended)
         words, self._said = self._said, ""
         if RAISED in words:
@@ -138,12 +138,12 @@ class ChildProcess:
             loop.call_soon_threadsafe(self.ended.set_result, status)
 
     def kill(self) -> None:
-        """Kill it; `process_cleanup` then ends the processes that it has started."""
+        """Kill the child; `process_cleanup` then ends the processes that it has started."""
         with suppress(ProcessLookupError):  # it was quicker
             self._process.kill()
 
     def dismiss(self) -> int:
-        """End it, as no host needs it; return its exit status, negative for a signal."""
+        """End the child, as no host needs it; return its exit status, negative for a signal."""
         self._start_socket.close()
         self.lifeline.close()
         self._words.take()
@@ -152,7 +152,7 @@ class ChildProcess:
 
 
 def take_child(name: str) -> ChildProcess:
-    """Return the child started for a host, or else a new one; if it reported why it ended, a new one would end too."""
+    """Return the child started for a host, else a new one; a child that reported why it ended is not replaced."""
     child = _early.pop(name, None)
     if child is not None and not child.alive and not child.spoke:
         how = how_it_ended(child.dismiss())
@@ -163,7 +163,7 @@ def take_child(name: str) -> ChildProcess:
 
 @contextmanager
 def started_early(config: RunConfig) -> Iterator[None]:
-    """Start the children that a run will surely need; end those that it never took."""
+    """Start the children that a run is certain to need; end those that it never took."""
     try:
         with suppress(OSError):  # at a limit of the system, which the host's own start will report
             for name, modules in _expected(config):
@@ -176,7 +176,7 @@ def started_early(config: RunConfig) -> Iterator[None]:
 
 
 def dismiss_early() -> None:
-    """End unused children: a behaviour that the environment lacks needs none."""
+    """End unused children, such as those for listed behaviours that the environment does not have."""
     while _early:
         _early.popitem()[1].dismiss()
 

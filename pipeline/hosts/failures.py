@@ -42,7 +42,7 @@ def describe_failure(host: str, error: BaseException) -> HostFailed:
     """Describe a failure to main."""
     stage = error.stage if isinstance(error, StageFailure) else ""
     cause = error.cause if isinstance(error, StageFailure) else error
-    settings_are_wrong = isinstance(cause, ConfigError | CheckpointError | RunError)  # in any stage
+    settings_are_wrong = isinstance(cause, ConfigError | CheckpointError | RunError)  # raised in any stage
     # An actor's own errors name the environment at fault, which says more than the actor's name.
     named = stage == ACTOR and isinstance(cause, StageError | SpecError)
     blamed = cause if settings_are_wrong or named else error

@@ -31,13 +31,13 @@ DUMP = getattr(signal, "SIGURG", None)
 """Makes a host write its stack even while a C call holds the GIL; ignored if no handler is installed. Windows does
 not have this signal."""
 LENGTH = "<H"
-"""Length of the ticket, on Windows."""
+"""`struct` format of the ticket's length, on Windows."""
 _SET_PARENT_DEATH_SIGNAL = 1
 _CLEANUP = "headrace.pipeline.hosts.process_cleanup"
 
 
 def die_with(parent: int) -> None:
-    """Let the system kill this process with its parent, if it can; exit immediately if the parent is gone already."""
+    """Make the OS kill this process with its parent, where supported; exit now if the parent is already gone."""
     _die_by(signal.SIGKILL if sys.platform != "win32" else 0)
     if sys.platform != "win32" and os.getppid() != parent:
         os._exit(1)
@@ -69,7 +69,7 @@ def hold_lifeline(argument: str) -> HostLifeline:
 
 # A thread reads the lifeline, because the event loop may hang when main dies (docs/decisions/011).
 class HostLifeline:
-    """A host's end: when main is gone, it ends this process and all that the process has started.
+    """The host's end of the lifeline: when main is gone, it ends this process and everything started by it.
 
     Args:
         sock: the host's end.
@@ -86,7 +86,7 @@ class HostLifeline:
         threading.Thread(target=self._hold, name="lifeline", daemon=True).start()
 
     def let_users_code_run(self) -> None:
-        """Take over from the system, which would kill this process before it can end the programs that it started."""
+        """Stop the OS from killing this process with main: first it must end the programs that it started."""
         from headrace.pipeline.common.loop_watch import describe_holder  # while no import holds a lock
         from headrace.pipeline.hosts.process_cleanup import sweeps
 

@@ -37,15 +37,15 @@ from headrace.stages.loading import load_attribute
 from headrace.surroundings import keep_surroundings
 
 NOTICE = struct.Struct("<IB")
-"""The notice that a host has ended: its number and status."""
+"""Format of the notice that a host has ended: its number and exit status."""
 LINK = ("socket", "segment")
-"""Names of the tickets of a socket and of memory within a link's."""
+"""Names, within a link's ticket, of the tickets for its socket and its shared memory."""
 
 
 class StartChannel:
     """The child's end of the socket that brings start messages and takes notices of ends.
 
-    It is the standard input; on Windows, the standard input brings its ticket.
+    The socket is the standard input; on Windows, its ticket arrives on the standard input.
 
     Raises:
         EOFError: if main has died before it wrote the ticket.
@@ -114,7 +114,7 @@ async def _live(start_message: dict[str, Any], channel: StartChannel, lifeline: 
 
 
 async def run_host(start_message: dict[str, Any]) -> int:
-    """Run the host of a start message; return its status."""
+    """Run the host that a start message describes; return its exit status."""
     plan = HostPlan(**start_message["plan"])
     control = await SocketControl.open(open_socket(start_message["orders"]), open_socket(start_message["reports"]))
     log_to_main(plan, control)
@@ -177,7 +177,7 @@ class ControlLogHandler(logging.Handler):
 
 
 def log_to_main(plan: HostPlan, control: ControlEnd) -> None:
-    """Send to main all records of this task, of tasks that it starts, and of threads without a host."""
+    """Send main all log records from this task, from tasks it starts, and from threads without a host."""
     _CHANNEL.set(control)
     root = logging.getLogger()
     if not any(isinstance(handler, ControlLogHandler) for handler in root.handlers):
@@ -195,8 +195,8 @@ _NEVER = 2**31 - 1
 def keep_freed_memory() -> bool:
     """Let the process keep memory that it frees instead of returning it to the system; return True if that worked.
 
-    The system clears each page that it hands out. In an update from images, whose tensors of tens of megabytes live for
-    milliseconds, clearing takes a sixth of the time. Only glibc has a setting for it; elsewhere this does nothing.
+    The system zeroes each page that it hands out. An update from images allocates tensors of tens of megabytes that
+    live for milliseconds; zeroing takes a sixth of its time. Only glibc has a setting for this.
     """
     if not on_linux():
         return False
@@ -211,7 +211,7 @@ def keep_freed_memory() -> bool:
 
 
 def build_host(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> HostWork:
-    """Create the host of a plan's role."""
+    """Create the host for the plan's role."""
     work: HostWork = load_attribute(plan.host_class or host_role(plan.role).implementation, None, "host")(
         plan, control, edges
     )
@@ -227,7 +227,7 @@ async def serve(
     """Run this host until it has nothing left to do; whichever way it ends, a message tells main.
 
     Returns:
-        True if it ended well.
+        True if the host succeeded.
     """
     try:
         host = build(plan, control, edges)

@@ -1,4 +1,4 @@
-"""Inline hosts: tasks in main's event loop, joined by plain queues."""
+"""Inline hosts: tasks in main's event loop, connected by plain queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.queues.ends import Inlet, Outlet
 
 
 class LocalEdges:
-    """Ends of queues within main's event loop: main stores them by name, and the host opens each once."""
+    """Queue ends within main's event loop: main stores them by name, and the host opens each once."""
 
     def __init__(self) -> None:
         self.ends: dict[str, Any] = {}
@@ -60,11 +60,11 @@ class InlineHost:
         self._task = task
 
     async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
-        """Make a queue from this host."""
+        """Create a queue from this host to main."""
         return self._newest(name) if newest else self.hand(name, AgentManagerQueue(name, self._maxlen))
 
     async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
-        """Make a queue to this host."""
+        """Create a queue from main to this host."""
         return self._newest(name) if newest else self.hand(name, AgentManagerQueue(name, self._maxlen))
 
     def hand(self, name: str, end: Any) -> Any:
@@ -77,7 +77,7 @@ class InlineHost:
         """Do nothing: the host is never replaced."""
 
     async def wait(self) -> int:
-        """Wait for its end."""
+        """Wait for the host to end."""
         await asyncio.wait([self._task])
         return 0 if not self._task.cancelled() and self._task.exception() is None and self._task.result() else 1
 
@@ -86,7 +86,7 @@ class InlineHost:
         return describe_holder(None, threading.get_ident())
 
     def kill(self) -> None:
-        """Cancel its task."""
+        """Cancel the host's task."""
         self._task.cancel()
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class InlineHost:
 
 @dataclass(frozen=True)
 class LocalFeed:
-    """A queue of this event loop."""
+    """A queue within this event loop."""
 
     queue: AgentManagerQueue[Any]
 

@@ -17,16 +17,16 @@ from typing import IO, Any
 RAISED = "Traceback (most recent call last)"
 """Occurs in the last words of a child that has raised an exception."""
 _STDERR = 2
-"""Takes the words if the file can't be created."""
+"""Fallback descriptor if the file can't be created."""
 
 
 # Standard error may be closed or belong to a service, so last words go to an unnamed file (docs/decisions/012).
 class LastWords:
-    """Main's end."""
+    """Main's end of a child's last words."""
 
     def __init__(self) -> None:
         self.argument = ""
-        """Argument by which the child finds its end (`open_last_words`), given the options of `subprocess.Popen`."""
+        """Argument by which the child finds its end (`open_last_words`); needs the options for `subprocess.Popen`."""
         self.options: dict[str, Any] = {}
         self._file: IO[bytes] | None = None
         with suppress(OSError):
@@ -76,7 +76,7 @@ def open_last_words(argument: str) -> int:
 
 
 def write_last_words(descriptor: int, words: str) -> None:
-    """In a child, write a text; to standard error if the file can't take it."""
+    """In a child, write a text to the file, or to standard error if that fails."""
     for each in (descriptor, _STDERR):
         with suppress(OSError):
             os.write(each, words.encode(errors="replace"))

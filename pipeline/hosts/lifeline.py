@@ -15,9 +15,9 @@ from headrace.pipeline.common.loop_watch import own_frames
 from headrace.pipeline.hosts.held import ASK, DUMP, END
 
 ANSWER_S = 2.0
-"""Seconds in which a host answers, unless it is stopped or a C call holds the GIL."""
+"""Seconds within which a host answers, unless it is stopped or a C call holds the GIL."""
 DUMP_S = 0.5
-"""The same for the stack that a signal makes it write, which has no end mark."""
+"""Seconds to wait for the stack that it writes on a signal, as this has no end mark."""
 _ENDED = "its process has just ended"
 _SILENT = "its process is not running: it was stopped, or the machine is too busy"
 _SILENT_ON_WINDOWS = (
@@ -27,11 +27,11 @@ _SILENT_ON_WINDOWS = (
 
 
 class MainLifeline:
-    """Main's end.
+    """Main's end of the lifeline.
 
     Args:
-        sock: main's end.
-        pid: the host's process.
+        sock: main's end of the socket pair.
+        pid: the host's process id.
     """
 
     def __init__(self, sock: socket.socket, pid: int) -> None:
@@ -60,12 +60,12 @@ class MainLifeline:
                     os.kill(self._pid, DUMP)
                     dumped = await self._read(DUMP_S)
                     return f"in a call that holds Python's lock\n{_turned(dumped.decode(errors='replace'))}"
-        except (OSError, ValueError):  # its end, or main's, was closed
+        except (OSError, ValueError):  # one of the two ends was closed
             return _ENDED
         return _SILENT if DUMP is not None else _SILENT_ON_WINDOWS
 
     async def _read(self, seconds: float) -> bytes:
-        """Read an answer to its end mark, or as much as arrives in time.
+        """Read an answer up to its end mark, or as much as arrives in time.
 
         Raises:
             TimeoutError: if nothing arrives.
@@ -80,11 +80,11 @@ class MainLifeline:
         return bytes(answer)
 
     def close(self) -> None:
-        """Close the line, which ends the rest of the host."""
+        """Close the line; anything left of the host then ends."""
         self._sock.close()
 
 
 def _turned(dump: str) -> str:
-    """Reverse a faulthandler dump, which begins with the innermost call, into a traceback's order."""
+    """Reverse a faulthandler dump (innermost call first) into traceback order."""
     lines = [line for line in dump.splitlines() if line.startswith("  File ")]
     return "\n".join(own_frames(lines[::-1]))

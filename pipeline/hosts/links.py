@@ -1,4 +1,4 @@
-"""The links of process hosts: the sockets and shared memory with which a host starts, and the opening of their ends.
+"""Links of process hosts: the sockets and shared memory that a host starts with, and how their ends are opened.
 
 A process host starts with a number of links before its behaviours are known; main holds their other ends. A queue to or
 from the host takes one of its links.
@@ -21,7 +21,7 @@ from headrace.queues.shared_sender import SharedSender
 from headrace.queues.slabs import LinkSpec
 
 SPARE_SLABS = 2
-"""Slabs beyond a queue's bound, for batches that the consumer holds while it works."""
+"""Extra slabs beyond the queue's bound, for batches that the consumer holds while it works."""
 
 UNTOUCHED_SLAB = 32 * 2**20
 """Slab size where memory is allocated when touched: generous, because it costs only address space."""
@@ -34,19 +34,19 @@ RESERVED_SLAB = 2 * 2**20
 
 
 def default_slab_bytes(platform: str = sys.platform) -> int:
-    """Size of a slab if the configuration sets none."""
+    """Return the default slab size, for when the configuration sets none."""
     if platform == "win32":
         return COUNTED_SLAB
     return UNTOUCHED_SLAB if on_linux() else RESERVED_SLAB
 
 
 def trajectory_link(maxlen: int, slab_bytes: int | None) -> LinkSpec:
-    """The link of a trajectory queue."""
+    """Create the link for a trajectory queue."""
     return LinkSpec(maxlen, slab_bytes or default_slab_bytes(), SPARE_SLABS)
 
 
 def policy_link(slab_bytes: int | None) -> LinkSpec:
-    """The link of a policy queue, in which the newest policy replaces one that waits."""
+    """Create the link for a policy queue, where a new policy replaces one that is still waiting."""
     return LinkSpec(1, slab_bytes or default_slab_bytes(), SPARE_SLABS, "replace_oldest")
 
 
@@ -59,14 +59,14 @@ class ProcessEdges:
         self._receivers: list[SharedReceiver[Any]] = []
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
-        """The producing end of a queue, over one link."""
+        """Open the producing end of a queue, over one link."""
         (link,) = address["links"]
         sender: SharedSender[Any] = await SharedSender.open(name, self._ends.pop(link))
         self._senders.append(sender)
         return sender
 
     async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
-        """The consuming end of a queue, over one link for each producer."""
+        """Open the consuming end of a queue, over one link per producer."""
         ends = [self._ends.pop(link) for link in address["links"]]
         receiver: SharedReceiver[Any] = await SharedReceiver.open(name, ends, address.get("succeeds", False))
         self._receivers.append(receiver)
@@ -86,7 +86,7 @@ class ProcessEdges:
             await sender.wait_closed()
 
     async def abandon(self) -> None:
-        """Close everything immediately without notice, as the end of the process would."""
+        """Close everything immediately without notice, as if the process had ended."""
         for end in self._ends.values():
             end.close()
         opened: list[SharedSender[Any] | SharedReceiver[Any]] = [*self._senders, *self._receivers]
@@ -103,13 +103,13 @@ class HostLinks:
     given_at_start: dict[str, LinkEnd] = field(default_factory=dict)
     """The host's own ends by ticket name; main keeps them as long as the host may have to be replaced."""
     peers: dict[str, LinkEnd] = field(default_factory=dict)
-    """Main's ends that are not yet in use."""
+    """Main's ends that are not yet in use, by ticket name."""
     taken_over: set[str] = field(default_factory=set)
     """Links that a dead predecessor has used."""
 
     @classmethod
     def make(cls, outgoing: LinkSpec, outgoing_count: int, incoming: LinkSpec, incoming_count: int) -> HostLinks:
-        """Links on which the host will put, and links from which it will get."""
+        """Create the links that the host will put into and those that it will get from."""
         links = cls()
         for i in range(outgoing_count):
             links.given_at_start[f"out-{i}"], links.peers[f"out-{i}"] = make_link(outgoing)
@@ -134,7 +134,7 @@ class HostLinks:
         return name, self.peers.pop(name)
 
     def take_over(self, dead: HostLinks, which: str = "") -> None:
-        """Take over a dead host's links, used or not; with one direction only, the others are left to be closed."""
+        """Take over a dead host's links, used or not; if `which` names one direction, the others are left to close."""
         for taken, left in ((self.given_at_start, dead.given_at_start), (self.peers, dead.peers)):
             for name in [name for name in left if name.startswith(which)]:
                 taken[name] = left.pop(name)

@@ -1,8 +1,8 @@
 """Starts the first learner's process before the configuration is read, as importing torch takes most of a start.
 
-This module guesses the learner from the words of the command and the file with only the standard library, because
+This module guesses the learner from the text of the command and the file with only the standard library, because
 parsing them needs imports that take a quarter of a second. It guesses only if the command clearly requests a run in
-processes. A wrong guess costs one process, which imports for nothing and ends as soon as the configuration is known.
+processes. A wrong guess wastes one process and its imports; it ends as soon as the configuration is known.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _MAX_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class PrestartedProcess:
-    """A started process that waits for the message that says which host it is."""
+    """A started process that waits for the message that assigns its host."""
 
     process: ProcessTree
     mark: str
     lifeline: socket.socket
     """Main's end of the lifeline; the process ends when this closes, whatever it is doing."""
     socket: socket.socket
-    """Brings its start message; the process ends when this closes."""
+    """Carries its start message; the process ends when this closes."""
     words: LastWords
 
     def dismiss(self) -> None:
-        """End it, as no host needs it."""
+        """End the process, as no host needs it."""
         with suppress(ProcessLookupError):  # it was quicker
             self.process.kill()
         self.socket.close()
@@ -65,7 +65,7 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
     """Start a child.
 
     Args:
-        name: name of the host that it will be.
+        name: name of the host that it will run.
         modules: modules that it imports while it waits.
         mark: by which the sweeper recognises the child's own children.
     """
@@ -82,7 +82,7 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
 
 @contextmanager
 def prestarted_learner(arguments: Sequence[str]) -> Iterator[None]:
-    """Start the learner's process that a command line will surely need; end it if it was never taken."""
+    """Start the learner process that a command line is certain to need; end it if it was never taken."""
     guess = guess_learner(arguments)
     try:
         if guess is not None:
@@ -107,7 +107,7 @@ def end_prestarted() -> None:
 
 # Imports take most of a start, so the first learner imports while main reads the configuration (docs/decisions/009).
 def guess_learner(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Return the first learner's name of a command's run, and the modules that it imports; None if unclear."""
+    """Return the name of the first learner that a command will run, and its modules; None if unclear."""
     words = "\n".join(arguments)
     files = [argument for argument in arguments if argument.endswith((".yaml", ".yml"))]
     if usable_cores() == 1 or len(files) != 1 or any(map(_NO_RUN.match, arguments)) or _ELSEWHERE.search(words):

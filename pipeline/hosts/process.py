@@ -1,7 +1,7 @@
 """Process hosts: each host in its own process, or learners in shared ones, without fork.
 
 The child is `python -m headrace.pipeline.hosts.child` (`child_process`); one msgpack message on its standard input
-brings its plan, its control sockets and its links. It ends when it has no work left, when main's end of the control
+carries its plan, control sockets and links. It ends when it has no work left, when main's end of the control
 channel closes, or immediately when main is gone (`lifeline`), so nothing is left behind when main is killed.
 """
 
@@ -37,11 +37,11 @@ from headrace.queues.shared_sender import SharedSender
 SPARE_BEHAVIORS = 4
 """Number of unlisted behaviours that an environment may turn out to have."""
 TEAMS = 4
-"""Number of behaviour ids allowed for per behaviour name."""
+"""Number of behaviour ids (teams) to allow for per behaviour name."""
 
 
 class ProcessControl(SocketControl):
-    """Main's end of the channel; an error that a host's process could not send comes last."""
+    """Main's end of the channel; its last message is an error that the host's process could not send, if any."""
 
     def follow(self, process: ChildProcess | SharedProcessHost) -> None:
         """Close the channel when a process ends, even if a fork of it or the system still holds the other end."""
@@ -86,14 +86,14 @@ class ProcessHost:
         self.links = links
         self._lifeline = lifeline
         self.edges: dict[str, dict[str, Any]] = {}
-        """By queue name: the link that the queue uses."""
+        """Address of the link that each queue uses, by queue name."""
         self.outlets: dict[str, SharedSender[Any]] = {}
         """Main's ends of the queues to the host, by name."""
         self._process = process
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         return self._process.pid
 
     async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
@@ -106,7 +106,7 @@ class ProcessHost:
         return self.outlets[name]
 
     def take(self, direction: str, name: str) -> LinkEnd:
-        """Use an unused link; return main's end."""
+        """Assign an unused link to a queue; return main's end."""
         ticket, end = self.links.take(direction)
         self.open_edge(name, {"links": [ticket]})
         return end
@@ -174,7 +174,7 @@ class ProcessHosts:
         replay = config.pipeline.hosts.replay
         self._shards = 0 if replay.kind is None else replay.replicas
         self._asking = len(actor_names(config)) if decides_centrally(config) else 0
-        """Actors whose policies live in the inference host."""
+        """Number of actors whose policies live in the inference host."""
         slab_bytes = config.pipeline.queues.slab_bytes
         self._trajectories = trajectory_link(config.pipeline.queues.trajectories.maxlen, slab_bytes)
         self._policies = policy_link(slab_bytes)
@@ -228,14 +228,14 @@ class ProcessHosts:
         return self._process_of[behavior]
 
     def gather(self, name: str, hosts: Sequence[ProcessHost]) -> LinkFeed:
-        """Take a link of each host."""
+        """Take one link from each host."""
         return LinkFeed(name, [host.take("out", name) for host in hosts])
 
     def close(self) -> None:
         """Do nothing: nothing is left."""
 
     def _make_links(self, role: str, replaces: ProcessHost | None) -> HostLinks:
-        """Create as many links as a host of this role may need, less those that it takes over from a dead one."""
+        """Create as many links as a host of this role may need, minus those taken over from a dead host."""
         match role:
             case "learner" if replaces is not None:  # also those from which it gets, as their producers live on
                 links = HostLinks()

@@ -22,14 +22,14 @@ _numbers = itertools.count()
 
 
 class _Sweeper(ProcessTree):
-    """The sweeper's process. By design it outlives this one, of which Python would warn at exit."""
+    """The sweeper's process. By design it outlives this process; Python would warn about that at exit."""
 
     def __del__(self) -> None:
         pass
 
 
 _OWN = os.environ.get(sweeper.VARIABLE, "")
-"""A child's mark."""
+"""This process's own mark, if it is a child."""
 _KILLED_S = 0.3
 """Seconds within which a live sweeper kills a child whose main is gone."""
 _running: ProcessTree | None = None
@@ -74,7 +74,7 @@ def host_mark(host: str) -> str:
 
 
 def watch_host(pid: int, mark: str) -> None:
-    """Tell the sweeper to end whatever a host leaves behind."""
+    """Tell the sweeper to end whatever a host leaves running."""
     if sweeps():
         for ended in [each for each in _hosts if not Path(f"/proc/{each}").exists()]:
             del _hosts[ended]
@@ -83,7 +83,7 @@ def watch_host(pid: int, mark: str) -> None:
 
 
 def watch_this_process() -> None:
-    """Tell the sweeper to end whatever this process starts from now on and leaves behind."""
+    """Tell the sweeper to end whatever this process starts from now on and leaves running."""
     end_children_with_this_process()
     if sweeps():
         keep_variable(sweeper.VARIABLE, mark_of(os.getpid()))

@@ -1,4 +1,4 @@
-"""The seam between main and its hosts: the interface of every kind of host, local or remote.
+"""The boundary between main and its hosts: the interface of every kind of host, local or remote.
 
 Main asks for its ends of queues by name. Only the kind knows what an end is (an object in the same event loop, a link
 with which a process was started, a network address), and the host, which reads it from the message `OpenEdge`.
@@ -61,23 +61,23 @@ class HostHandle(Protocol):
         """Stop keeping queues for a replacement, so that peers see this host's end."""
 
     async def wait(self) -> int:
-        """Wait for its end; return 0 for success, a negative status for a signal."""
+        """Wait for the host to end; return 0 for success, a negative status for a signal."""
 
     async def describe(self) -> str:
-        """Describe what it is doing, with its stack, even if it hangs."""
+        """Describe what the host is doing, with its stack, even if it hangs."""
 
     def kill(self) -> None:
-        """End it immediately."""
+        """End the host immediately."""
 
     def close(self) -> None:
-        """Close the control channel and release all that main holds of this host."""
+        """Close the control channel and release everything main holds for this host."""
 
 
 class Feed(Protocol):
     """The consuming end of a queue with several producing hosts of one kind; main or another host opens it once."""
 
     async def open(self) -> Inlet[Any]:
-        """Open it in main."""
+        """Open the consuming end in main."""
 
 
 class HostFactory(Protocol):
@@ -90,7 +90,7 @@ class HostFactory(Protocol):
 
         Args:
             plan: the host's plan.
-            feed: queue from other hosts straight into this one; a kind outside main gets feeds only from its own kind.
+            feed: queue from other hosts directly into this one; outside main, only from hosts of the same kind.
             replaces: a dead host of this kind and role, whose outgoing queues the new one takes over; a learner also
                 takes over the incoming ones.
         """
@@ -99,18 +99,18 @@ class HostFactory(Protocol):
         """Create one queue into which several hosts of this kind put, and tell them to open their ends."""
 
     def close(self) -> None:
-        """Release the kind's own resources; the last call."""
+        """Release the factory's own resources; nothing is called after this."""
 
 
 class HostWork(Protocol):
     """The work of a host, as its role defines it."""
 
     async def run(self) -> bool:
-        """Run to the end and report the outcome to main; return True for success."""
+        """Run to completion and report the outcome to main; return True for success."""
 
 
 class HostEdges(Protocol):
-    """The host's side: opens queue ends that main names, by addresses of the kind of host."""
+    """The host's side: opens the queue ends that main names; the address format depends on the kind of host."""
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
         """Open the producing end of a queue."""
@@ -119,7 +119,7 @@ class HostEdges(Protocol):
         """Open the consuming end of a queue."""
 
     def renew(self, name: str) -> None:
-        """Restart a queue whose producing end is here with the consumer that replaces a dead one."""
+        """Restart a queue produced here, with the consumer that replaces a dead one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class HostPlan:
     """One host of a run."""
 
     role: str
-    """A role of `pipeline/common/run_parts.py`."""
+    """A role from `pipeline/common/run_parts.py`."""
     name: str
     """Unique among the run's hosts: `actor-0`, `learner-Ball`, …"""
     config: Mapping[str, Any]
@@ -145,7 +145,7 @@ class HostPlan:
     rendezvous: tuple[str, int] = ("", 0)
     """For a follower, the learner's address and port; the follower's rank is `replica`."""
     resume: bool = False
-    """True to restore this host's parts of the run's newest checkpoint."""
+    """True to restore this host's parts from the run's newest checkpoint."""
     resumed_at: int = -1
     explicit: Sequence[str] = ()
     """For a learner, hyperparameters set by the command, which override the checkpoint at `resumed_at`."""
@@ -157,12 +157,12 @@ class HostPlan:
     best: Mapping[str, float] = field(default_factory=dict)
     """For the evaluation host, the best mean return of each behaviour name so far."""
     host_class: str = ""
-    """`module:Class` of a `Host` that replaces the role's own; the tests of all kinds of hosts use one."""
+    """`module:Class` of a `Host` that replaces the role's own; used in tests of every kind of host."""
 
     plugins: Sequence[str] = field(default_factory=plugin_modules)
     """Modules that have added kinds to the configuration's tables."""
     given: Mapping[str, bytes] = field(default_factory=dict)
-    """For another process, the function that makes an environment that the caller gave as an object."""
+    """For hosts in other processes, the serialised function that makes the caller's environment object."""
 
     def to_plain(self) -> dict[str, Any]:
         """Return the plan as plain data for msgpack."""

@@ -20,7 +20,7 @@ LAST_WORDS_S = 1.0
 
 # A learner process costs 200 MB and a second of imports; more processes than cores gain nothing (docs/decisions/010).
 class SharedProcess:
-    """A process that accepts hosts as long as one lives in it.
+    """A process that accepts hosts as long as at least one runs in it.
 
     Args:
         child: the unassigned process.
@@ -32,14 +32,14 @@ class SharedProcess:
         self._tasks = tasks
         self._numbers = itertools.count()
         self._ends: dict[int, asyncio.Future[int]] = {}
-        """Status, by host number."""
+        """Future exit status of each host, by host number."""
         self._taking_in = asyncio.Lock()
         self._begun = False
         self._over = False
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id."""
         return self._child.pid
 
     @property
@@ -109,7 +109,7 @@ class SharedProcess:
 
 
 class SharedProcessHost:
-    """One host's share of the process, which serves as the host's process and lifeline."""
+    """One host's share of the process; stands in for the host's process and lifeline."""
 
     def __init__(self, process: SharedProcess, lifeline: MainLifeline, end: asyncio.Future[int]) -> None:
         self._process = process
@@ -119,7 +119,7 @@ class SharedProcessHost:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         return self._process.pid
 
     @property
@@ -132,7 +132,7 @@ class SharedProcessHost:
         return await asyncio.shield(self.ended)
 
     def kill(self) -> None:
-        """Kill the process, if the host has not ended."""
+        """Kill the process if the host has not ended yet."""
         if not self.ended.done():
             self._process.kill()
 

@@ -24,7 +24,7 @@ from contextlib import suppress
 VARIABLE = "HEADRACE_HOST"
 """The environment variable with the mark of the nearest watched ancestor; a host's begins with main's."""
 FOLDER = "folder"
-"""Begins a folder's line, in place of a process id."""
+"""First word of a line that names a folder, in place of a process id."""
 GRACE_S = 2.0
 """Seconds from SIGTERM to SIGKILL."""
 _GIVE_UP_S = 10.0
@@ -96,10 +96,10 @@ class Sweep:
 
 
 class Watch:
-    """Watches processes, and sweeps after those that have ended.
+    """Watches processes, and cleans up after those that have ended.
 
     Args:
-        lines: descriptor of main's lines.
+        lines: file descriptor from which main's lines are read.
         main: main's process id.
     """
 
@@ -111,7 +111,7 @@ class Watch:
         self._poll.register(lines, select.POLLIN)
         self._listening = True
         self._watched: dict[int, tuple[int, str, int]] = {}
-        """Process id, mark and process group, by descriptor of the process."""
+        """(process id, mark, process group), by pidfd."""
         self._sweeps: list[Sweep] = []
         self._folders: list[str] = []
 

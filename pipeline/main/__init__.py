@@ -1,1 +1,1 @@
-"""The main process of a run: starts hosts, joins them, minds them, ends them."""
+"""The main process of a run: starts, connects, supervises and ends hosts."""

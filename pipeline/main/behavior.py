@@ -57,14 +57,14 @@ class TrajectoryPath:
         if shared is not None:
             shared.add(route.behavior)
         self.students: dict[str, Outlet[Any]] = {}
-        """Inlets of trainers that imitate this behaviour, by their own behaviour; they get all items of its trainer."""
+        """Queues to the trainers that imitate this behaviour, by their behaviour; they get all items of its trainer."""
         self._stages = self._build()
         self._failed_saving: set[str] = set()
-        """Stages that failed to give their state; not queried again, as a stage that hung would hang again."""
+        """Stages whose state could not be read; not queried again, as a stage that hung would hang again."""
 
     @property
     def elo(self) -> float | None:
-        """Rating of the newest policy in self-play."""
+        """Self-play rating of the newest policy."""
         return self._shared.elo(self._route.behavior) if self._shared is not None else None
 
     def add_behavior(self, behavior_id: str) -> None:
@@ -73,7 +73,7 @@ class TrajectoryPath:
             self._shared.add_behavior(behavior_id)
 
     def on_report(self, report: TrainerReport) -> None:
-        """Handle a report of the trainer."""
+        """Handle a report from the trainer."""
         if self._shared is not None:
             self._shared.on_report(report)
 
@@ -96,8 +96,8 @@ class TrajectoryPath:
     def save_now(self, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
         """Hand each stage's state to `save`, without waiting for a barrier.
 
-        This happens after a failure, maybe of one of these stages. A stage whose state can't be had is left out: the
-        trainers' progress is worth more.
+        This happens after a failure, possibly in one of these stages. A stage whose state can't be read is skipped: the
+        trainers' progress matters more.
         """
         for placed in self._stages:
             name = placed.name
@@ -153,13 +153,13 @@ class BehaviorState:
     path: TrajectoryPath
     learner: HostHandle | None = None
     ready: bool = False
-    """True while it has a trainer with its state restored: from the start, and again once a lost one is replaced."""
+    """True while it has a trainer with restored state; False while a lost trainer is being replaced."""
     was_ready: bool = False
     """True once it was ready for the first time."""
     step: int = 0
     version: int = 0
     sent: int = 0
-    """Version of the newest policy from its trainer."""
+    """Version of the newest policy sent by its trainer."""
     recent_return: float | None = None
     done: bool = False
     ended_by: str = ""
@@ -197,7 +197,7 @@ class BehaviorState:
         self._schedule(self.step)
 
     def receive_report(self, report: TrainerReport) -> bool:
-        """Store a trainer's report; return True from when a checkpoint is due until it begins."""
+        """Store a trainer's report; return True if a checkpoint is due and has not begun."""
         self.step, self.version, self.done = report.step, report.version, report.done
         self.recent_return, self.ended_by = report.recent_return, report.ended_by
         return self.step >= self.next_checkpoint
@@ -210,7 +210,7 @@ class BehaviorState:
 class _Copies:
     """Several sinks as one: each gets every item, and the slowest sets the pace.
 
-    Imitators get items under their own name, so that a recording of their inlet can be routed to them again. The team
+    Imitators get items under their own name, so that a recording of their input can be routed to them again. The team
     stays, as each team numbers its own trajectories.
     """
 
@@ -234,7 +234,7 @@ def _under(name: str, item: TrajectoryBatch) -> TrajectoryBatch:
 
 
 class _Seen:
-    """An inlet of policies that also shows them to an observer."""
+    """A policy queue whose items are also shown to an observer."""
 
     def __init__(self, inlet: ItemSource[PolicyUpdate], show: Callable[[PolicyUpdate | None], None]) -> None:
         self._inlet = inlet
@@ -269,7 +269,7 @@ class _Into:
             raise StageFailure("publisher", f"on {describe_item(item)}", error) from error
 
     def close(self) -> None:
-        """Do nothing: other behaviours' policies still come."""
+        """Do nothing, as policies of other behaviours will follow."""
 
 
 async def drain(inlet: Any) -> None:
@@ -288,7 +288,7 @@ async def carry(inlet: Any, outlet: Any) -> None:
             await outlet.put(item)
             del item
     except QueueClosed:
-        pass  # the consumer is gone, which main learns elsewhere
+        pass  # the consumer is gone; main detects that elsewhere
     finally:
         inlet.close()
         outlet.close()

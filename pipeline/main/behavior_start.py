@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class BehaviorStarter:
-    """Starts behaviours, be they trained, imitators of another one, or only played.
+    """Starts behaviours, whether trained, imitating another one, or only played.
 
     Args:
         run: the run.
@@ -50,7 +50,7 @@ class BehaviorStarter:
         behaviors: the open behaviours, by name.
         self_play: the run's self-play; None until a behaviour with self-play appears.
         brain_league: rates brains in a run without learners.
-        newest: copies of the newest policies by behaviour name, for viewers of the run's page.
+        newest: copies of the newest policies by behaviour name, for viewers of the live page.
     """
 
     def __init__(self, run: Run, report: Callable[[TrainerReport], None]) -> None:
@@ -216,7 +216,7 @@ class BehaviorStarter:
         self._run.parts.tell(lambda part: part.policy_came(behavior, policy))
 
     async def _drain_student(self, state: BehaviorState, spec: BehaviorSpec) -> None:
-        """Start an imitator's own agents, if it has any; no trainer learns from their steps."""
+        """Start serving an imitator's own agents, if it has any; no trainer learns from their steps."""
         name = state.behavior
         teacher = self._plan.teacher(name)
         if teacher is None or self._plan.playing or f"trajectories/{name}" in self._launcher.ends:

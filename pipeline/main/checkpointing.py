@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class SavedRun(Run, Protocol):
-    """The members of a run that this module uses beyond those for parts."""
+    """The interface of a run for this module, in addition to that for parts."""
 
     starter: BehaviorStarter
     checkpointing: Checkpointing
@@ -103,7 +103,7 @@ class Checkpointing:
         return self._assembler.busy
 
     def look(self) -> bool:
-        """Check that the run's folder is still its own; if not, end the run and write its state next to the folder.
+        """Check that the folder still belongs to this run; if not, end the run and write its state next to the folder.
 
         Returns:
             True if the run has lost its folder.
@@ -132,7 +132,7 @@ class Checkpointing:
         return True
 
     def begin(self, then_stop: bool = False) -> None:
-        """Let the sources put a barrier into their streams, and stop after it if requested."""
+        """Make the sources put a barrier into their streams and, if requested, stop after it."""
         if self.look():
             return
         put_back()
@@ -187,7 +187,7 @@ class Checkpointing:
         self._commit_if_whole()
 
     def host_ended(self, name: str) -> None:
-        """Handle a host's final end: the checkpoint in progress can lack a stage's part, but not a trainer's."""
+        """Handle a host's final end: the checkpoint in progress can do without a stage's part, but not a trainer's."""
         number, missing = self._assembler.pending, self._missing_of(name)
         if number is None or not missing:
             return
@@ -198,12 +198,12 @@ class Checkpointing:
             self._failed(number, f"{name} ended before it delivered {', '.join(missing)}")
 
     def signs(self) -> object:
-        """Return the progress of the checkpoint in progress: trainers, parts, bytes on the disk."""
+        """Return how far the current checkpoint is: trainers, parts, bytes on disk."""
         trainers = [(state.step, state.version) for state in self._behaviors.values()]
         return trainers, len(self._assembler.missing), _bytes_in(self.folder)
 
     def receive(self, part: PartSaved | PartFailed) -> None:
-        """Handle a part that was written, or could not be."""
+        """Handle a part that was written or could not be written."""
         if isinstance(part, PartFailed):
             if self._assembler.give_up(part.number):
                 self._failed(part.number, f"{part.name}: {part.reason}")
@@ -236,7 +236,7 @@ class Checkpointing:
             self._failed(number, f"its hosts have ended, and {lacking}")
 
     def exported(self, message: Exported | ExportFailed) -> None:
-        """Handle a policy that a trainer has exported, or could not."""
+        """Handle a policy that a trainer has exported or failed to export."""
         if isinstance(message, ExportFailed):
             self._behaviors[message.behavior].not_exported = message.reason
             return
@@ -274,7 +274,7 @@ class Checkpointing:
             return last
 
     def check_exports(self) -> None:
-        """Let the run fail if a behaviour's last policy could not be written, whatever older ones there are."""
+        """Fail the run if a behaviour's last policy could not be written, even if older ones exist."""
         lost = [f"{name} ({state.not_exported})" for name, state in self._behaviors.items() if state.not_exported]
         if lost:
             text = f"the final policy could not be written for {', '.join(lost)}. Free disk space, and resume the run"
@@ -324,7 +324,7 @@ class Checkpointing:
         if self._unseen():  # they start from this checkpoint, as the one that the run resumed from may be gone
             self._run.stages.checkpoint = newest_checkpoint(self.folder)
         log.debug("checkpoint %d is complete", number)
-        write_leagues(self._run.starter.league_reports(), self._folder.path, pictures=False)  # one of a killed run
+        write_leagues(self._run.starter.league_reports(), self._folder.path, pictures=False)  # left by a killed run
         for name in self._behaviors:
             self._run.reporter.mark(name, steps[name], "checkpoint", f"checkpoint {number}")
         self._ended(None)

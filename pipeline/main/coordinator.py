@@ -49,7 +49,7 @@ EVERY_S = 1.0
 
 
 class Coordinator:
-    """One run's main host: its wired helpers and the dispatch; an async context manager that leaves no host behind.
+    """The main host of a run: wires its helpers and dispatches messages. Async context manager; ends all hosts on exit.
 
     Args:
         plan: the run.
@@ -61,7 +61,7 @@ class Coordinator:
         shutdown: ends the run, and knows its failure.
         checkpointing: the run's checkpoints.
         controls: the run's controls for users.
-        early_end: ends it before it is done.
+        early_end: ends the run before it is done.
         plan, tasks, stages and so on: see `headrace.pipeline.main.run_part.Run`.
     """
 
@@ -144,7 +144,7 @@ class Coordinator:
     # Messages of hosts. ----------------------------------------------------------------------------------------------
 
     async def on_message(self, host: HostHandle, message: control.ControlMessage) -> None:
-        """Handle a host's message."""
+        """Handle a message from a host."""
         match message:
             case TrainerReport():
                 self._on_trainer_report(message)
@@ -229,7 +229,7 @@ class Coordinator:
             now, before_s, cpu_s = time.monotonic(), cpu_s, time.thread_time()
             self.stages.timings.add(COMPUTING, cpu_s - before_s)
             self.checkpointing.look()
-            if not self.shutdown.begun:  # then its limits hold
+            if not self.shutdown.begun:  # its limits apply from then on
                 self.checkpointing.check_time(now)
                 self.early_end.check_time(now)
             queues = [plain_statistics(end.statistics()) for end in self.launcher.ends.values()]

@@ -1,4 +1,4 @@
-"""The one way to run tasks in main: an exception in any of them ends the run as a named failure."""
+"""The only way to run tasks in main: an exception in any of them ends the run with a named failure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GuardedTasks:
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task; if it raises, the run fails."""
         task = self.group.create_task(self._guarded(work))
-        task.add_done_callback(lambda _: work.close())  # else Python warns of a coroutine cancelled before it began
+        task.add_done_callback(lambda _: work.close())  # else Python warns about a coroutine cancelled before it began
         return task
 
     def run(self, runner: Coroutine[Any, Any, None]) -> None:
@@ -54,7 +54,7 @@ class GuardedTasks:
         self._runners.append(task)
 
     async def end_runners(self, patience_s: float) -> None:
-        """Wait for the runners to end after their queues; cancel one that awaits something else forever."""
+        """Wait for the runners to end once their queues have; cancel any that await something else forever."""
         _, left = await asyncio.wait(self._runners, timeout=patience_s) if self._runners else ((), ())
         for task in left:
             log.warning("%s did not end within %.0f s and is cancelled.", task.get_name(), patience_s)

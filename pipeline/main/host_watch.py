@@ -37,18 +37,18 @@ from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 log = logging.getLogger(__name__)
 
 CAUSE_S = 5.0
-"""Seconds to wait for the cause of a host's normal end before the run's: usually another host's end."""
+"""Seconds to wait for the reason why a host ended normally before the run did; usually another host ended."""
 
 
 class WatchedRun(SavedRun, Protocol):
-    """The members of a run that this module uses beyond those for parts."""
+    """The interface of a run for this module, in addition to that for parts."""
 
     shutdown: Shutdown
     early_end: EarlyEnd
     controls: RunControls
 
     async def on_message(self, host: HostHandle, message: ControlMessage) -> None:
-        """Handle a host's message."""
+        """Handle a message from a host."""
 
 
 class HostWatch:
@@ -136,7 +136,7 @@ class HostWatch:
             self._run.shutdown.fail(message)
 
     def end(self, host: HostHandle, why: str) -> None:
-        """End a host that is not to blame itself, so that another one may take its place."""
+        """End a host that is not itself at fault, so that another can take its place."""
         self._reasons[host.plan.name] = why
         host.kill()
 
@@ -262,14 +262,14 @@ class Actors:
 class Learners:
     """Replaces lost learners from the newest checkpoint, and rolls main's state back to it; actors continue.
 
-    A learner is lost when its process ends without a message or is killed because it was silent. One that fails by an
-    exception reports it and ends the run, because it would fail again.
+    A learner is lost if its process ends without a message or is killed for being silent. A learner that raises an
+    exception reports it and ends the run, because its replacement would fail too.
     """
 
     def __init__(self, run: WatchedRun) -> None:
         self._run = run
         self._lost: dict[str, int] = {}
-        """By behaviour whose learner is being replaced, the step at which it was lost."""
+        """Step at which each learner that is being replaced was lost, by behaviour."""
 
     async def replace(self, lost: HostHandle) -> None:
         """Start a learner to replace a lost one; the actors continue, with credits counted from 0."""

@@ -1,4 +1,4 @@
-"""Starts hosts and joins them: actors first, a learner as soon as its behaviour appears, evaluation next to them.
+"""Starts and connects hosts: actors first, each learner as soon as its behaviour appears, evaluation alongside.
 
 `Broadcaster` sends to the actors.
 """
@@ -34,9 +34,9 @@ class ActorSlot:
     handle: HostHandle
     source: int
     former: list[int] = field(default_factory=list)
-    """Its earlier sources, from before a learner was replaced."""
+    """Ids of its earlier sources, from before a learner was replaced."""
     policies: dict[str, Outlet[Any]] = field(default_factory=dict)
-    """By behaviour id, main's end of the actor's policy queue."""
+    """Main's ends of the actor's policy queues, by behaviour id."""
 
 
 async def _nothing(state: BehaviorState, learner: HostHandle) -> list[Runner]:
@@ -44,11 +44,11 @@ async def _nothing(state: BehaviorState, learner: HostHandle) -> list[Runner]:
 
 
 class Launcher:
-    """Starts hosts by their plans, and opens main's ends of the queues that join them.
+    """Starts hosts from their plans, and opens main's ends of the queues that connect them.
 
     Args:
         plan: the run.
-        running: starts hosts and keeps them.
+        running: starts hosts and keeps track of them.
         beside_learner: starts a learner's companions, and returns the runners that main needs for them.
     """
 
@@ -139,7 +139,7 @@ class Launcher:
         slot.policies[behavior_id] = self.ends[f"policies/{behavior_id} {slot.handle.plan.name}"] = outlet
 
     async def start(self, role: str, name: str, replaces: HostHandle | None = None, **fields: Any) -> HostHandle:
-        """Start a host of a part of the run.
+        """Start a host that belongs to a part of the run.
 
         Args:
             role: its role.
@@ -179,7 +179,7 @@ class PolicyRelay(Protocol):
     """A host that receives the policies in place of the actors."""
 
     async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
-        """Note that an actor has agents of a behaviour id, whose policies `newest_for` returns."""
+        """Note that an actor has agents with a behaviour id; `newest_for` returns the policies for it."""
 
     def send(self, update: PolicyUpdate) -> None:
         """Send a policy to the host."""
@@ -189,7 +189,7 @@ class PolicyRelay(Protocol):
 
 
 class Broadcaster:
-    """Sends without waiting; an actor that has ended gets nothing.
+    """Sends messages to the actors without waiting; actors that have ended are skipped.
 
     Args:
         launcher: holds the actors.
@@ -218,7 +218,7 @@ class Broadcaster:
                     slot.handle.control.send(grant)
 
     def catch_up(self, slot: ActorSlot, behavior_id: str) -> None:
-        """Send a later actor the messages that the others had before."""
+        """Send an actor that starts later the messages that the others already have."""
         known = self.publisher if self.relay is None else self.relay
         for update in known.newest_for(behavior_id):
             slot.policies[behavior_id].put_nowait(update)

@@ -1,7 +1,7 @@
-"""Checks of a run before it starts anything or creates its folder.
+"""Checks before a run starts anything or creates its folder.
 
-Loading has already checked the configuration itself. This module checks the things that it names: recordings, policies,
-demonstrations, executables, modules.
+The configuration itself was already checked when it was loaded. This module checks what it names: recordings,
+policies, demonstrations, executables, modules.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _check_starts(config: RunConfig) -> None:
 
 
 def _check_names(config: RunConfig) -> None:
-    """Check that a fresh run can save its behaviours' progress."""
+    """Check that a fresh run can save progress under its behaviours' names."""
     if config.checkpoint_settings.resume or config.checkpoint_settings.inference:
         return
     for name in config.behaviors:
@@ -202,4 +202,4 @@ _PARTS = (
     *(_check_names, _check_streams, _check_demonstrations, _check_starts),
     *(_check_host_kinds, _check_persons),
 )
-"""Checks of all that a run needs beyond its environment and the run that it resumes."""
+"""Checks for everything a run needs apart from its environment and the run that it resumes."""

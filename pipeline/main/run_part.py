@@ -1,4 +1,4 @@
-"""The seam between main and the parts of a run (`pipeline/common/run_parts.py` lists them)."""
+"""The interface between main and the parts of a run (listed in `pipeline/common/run_parts.py`)."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class RunPart:
     """
 
     receives: ClassVar[tuple[type[ControlMessage], ...]] = ()
-    """Types of the hosts' messages that it receives."""
+    """Types of host messages that the part receives."""
     host_name: ClassVar[str] = ""
-    """Role of the host that it starts before the actors."""
+    """Role of the host that the part starts before the actors."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -108,7 +108,7 @@ class RunPart:
         """Handle a learner that can receive messages, which may replace a lost one."""
 
     async def learns(self, behavior: str, slot: ActorSlot) -> None:
-        """Handle an actor's agents of a learning behaviour; called for each actor and team, even if already known."""
+        """Handle an actor's agents with a learning behaviour; called for each actor and team, even if already known."""
 
     def policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
         """Handle a trainer's policy; None after its last one."""
@@ -126,13 +126,13 @@ class RunPart:
         """Act while all actors of a deterministic run are idle."""
 
     def checkpoint_begins(self) -> None:
-        """Handle a checkpoint's begin, just before barriers go into the streams."""
+        """Handle the start of a checkpoint, just before barriers are put into the streams."""
 
     def host_failed(self, why: str) -> None:
-        """Handle the coming end of a host of the part's role."""
+        """Handle the failure of a host with the part's role, which is about to end."""
 
     async def host_ended(self, host: HostHandle, status: int, how: str) -> bool:
-        """Handle the end of a host of the part's role; return True if another replaces it.
+        """Handle the end of a host with the part's role; return True if another replaces it.
 
         Args:
             host: the host.
@@ -161,17 +161,17 @@ class RunPart:
         return {}
 
     async def settle(self) -> None:
-        """Wait for what is being written, after all hosts have ended."""
+        """Wait for pending writes, after all hosts have ended."""
 
     def close(self) -> None:
-        """Finish after that."""
+        """Clean up, after `settle`."""
 
     def results(self, behavior: str) -> Mapping[str, Any]:
-        """Return fields of a behaviour's `BehaviorResult`."""
+        """Return the part's fields for a behaviour's `BehaviorResult`."""
         return {}
 
     def report(self) -> Mapping[str, Any]:
-        """Write the part's final files, in a thread; return fields of the run's `RunResult`."""
+        """Write the part's final files, in a thread; return its fields for the `RunResult`."""
         return {}
 
 
@@ -191,7 +191,7 @@ class RunParts:
         return iter(self._parts.values())
 
     def get(self, name: str) -> Any:
-        """Return a part by its name; None if the run does not have it."""
+        """Return the part with this name; None if the run does not have it."""
         return self._parts.get(name)
 
     def of_role(self, role: str) -> RunPart | None:

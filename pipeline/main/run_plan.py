@@ -43,7 +43,7 @@ class RunPlan:
 
     @property
     def replaces_learners(self) -> bool:
-        """True if a lost learner is restarted: not if it is in main, nor if its stream can't resume anywhere.
+        """True if a lost learner is restarted; False if it is in main, or if its stream can't resume at any point.
 
         A recording would continue after the steps that the lost learner had taken, and a deterministic run is
         reproducible only if it is resumed as a whole.
@@ -69,7 +69,7 @@ class RunPlan:
 
     @property
     def elapsed_before_s(self) -> float:
-        """Seconds of training before this run continued from there."""
+        """Seconds of training before this run, up to the checkpoint from which it continues."""
         return (
             float(self.resumed.progress.get("elapsed_s", 0.0)) if self.resumed is not None and not self.playing else 0.0
         )
@@ -93,7 +93,7 @@ class RunPlan:
         return left_checkpoint(self.folder.path, behavior) if self._left_of(behavior) else None
 
     def ratings_left(self) -> dict[str, float]:
-        """Return the ML-Agents ratings of behaviours that resume from its checkpoints."""
+        """Return the ratings from ML-Agents for behaviours that resume from its checkpoints."""
         if not self.left:
             return {}
         behaviors = self.folder.read_training_status().behaviors.items()
@@ -104,14 +104,14 @@ class RunPlan:
         return next((name for name in folder_names(behavior) if name in self.left), None)
 
     def route(self, behavior: str) -> Route:
-        """Return the route of a behaviour's trajectories; a recording of a trainer's inlet goes straight there."""
+        """Return the route of a behaviour's trajectories; a recording of a trainer's input goes straight there."""
         way = route(self.config, behavior)
         return way.straight(bool(self.students(behavior))) if self.replay_edge == TRAINER_EDGE else way
 
     def teacher(self, behavior: str) -> str | None:
         """Return the behaviour whose trajectories main has to copy to this one's trainer, if any.
 
-        A recording of an imitator's inlet already has them in its own stream.
+        A recording of an imitator's input already contains them.
         """
         return None if behavior in self._recorded_at_trainers else teacher_of(self.config, behavior)
 

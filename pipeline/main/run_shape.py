@@ -31,16 +31,16 @@ from headrace.surroundings import absolute
 log = logging.getLogger(__name__)
 
 TICK_S = 2e-4
-"""Seconds of a tick for decisions, rows and messages, in addition to the steps of any number of environments."""
+"""Seconds per tick for decisions, rows and messages, in addition to stepping the environments."""
 WORTH = 1.25
-"""Minimum speed-up in steps per second that further actors must promise."""
+"""Minimum expected speed-up in steps per second from further actors."""
 GROWTH = 1.1
-"""Minimum speed-up in steps per second that twice the instances must give."""
+"""Minimum speed-up in steps per second from doubling the instances."""
 MOST_INSTANCES = 64
 ROWS_OF_EACH = 32
 """Minimum rows of an update from each instance: shorter rollouts estimate returns worse."""
 MOST_OFF_POLICY = 8
-"""The same for a trainer that learns many times from each step, which dominates its time."""
+"""Maximum instances for a trainer that learns from each step many times, as learning dominates its time."""
 MOST_PROGRAMS = 16
 _BUDGET_S = 5.0
 
@@ -170,7 +170,7 @@ def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks
 
 
 def _may_share(config: RunConfig) -> bool:
-    """Return True if several actors may take the place of one."""
+    """Return True if several actors may be used in place of one."""
     learns = acts(config) and not config.checkpoint_settings.inference
     plain = not decides_centrally(config) and not placements_after(config, "agent_processor", in_main=False)
     processes = config.pipeline.hosts.actors.kind == "process"
@@ -178,7 +178,7 @@ def _may_share(config: RunConfig) -> bool:
 
 
 def _has_player(config: RunConfig) -> bool:
-    """Return True if a person plays, in a single instance."""
+    """Return True if a person plays, which allows only a single instance."""
     return any(brain.name == "player" for settings in config.behaviors.values() for brain in settings.brain)
 
 

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class RunningHosts:
-    """The started and the ended hosts of a run; a replacement takes the dead one's name.
+    """All hosts that a run has started, including ended ones; a replacement takes the dead host's name.
 
     Args:
         config: the run's configuration.
@@ -40,7 +40,7 @@ class RunningHosts:
         self._all_ended = asyncio.Event()
 
     def factory(self, kind: str) -> HostFactory:
-        """Return the factory of a kind of host."""
+        """Return the factory for a kind of host."""
         if kind not in self._factories:
             factory = load_attribute(HOST_KINDS[kind].implementation, None, "host kind")
             self._factories[kind] = factory(self._config, self._tasks)
@@ -62,11 +62,11 @@ class RunningHosts:
         return host
 
     def note_usage(self, name: str, usage: ProcessUsage) -> None:
-        """Note a host's report of its process's usage."""
+        """Store the process usage that a host reports."""
         self._usage[name] = usage
 
     def usage(self, name: str) -> ProcessUsage | None:
-        """Return a host's last report of its process's usage; None before the first."""
+        """Return the process usage that a host last reported; None before its first report."""
         return self._usage.get(name)
 
     def sharers(self, host: HostHandle) -> list[str]:
@@ -79,7 +79,7 @@ class RunningHosts:
         return self._hosts.get(host.plan.name) is host
 
     def get(self, name: str) -> HostHandle | None:
-        """Return the host of this name."""
+        """Return the host with this name."""
         return self._hosts.get(name)
 
     def all(self) -> list[HostHandle]:
@@ -95,7 +95,7 @@ class RunningHosts:
             self._all_ended.set()
 
     def has_ended(self, name: str) -> bool:
-        """Return True if the host of this name has ended."""
+        """Return True if the host with this name has ended."""
         return name in self._ended
 
     async def wait_all(self) -> None:
@@ -118,7 +118,7 @@ class RunningHosts:
         return name in self._dismissed
 
     def kill(self, names: Iterable[str], waited_s: float) -> None:
-        """Kill those of these hosts that have not ended."""
+        """Kill these hosts, except any that have ended."""
         left = sorted(self.unended.intersection(names) - self._killed)
         self._killed.update(left)
         if left:

@@ -31,7 +31,7 @@ class SelfPlay:
 
     Args:
         config: the run's configuration.
-        stages: hooks and saved states of stages in main.
+        stages: hooks and saved states for stages in main.
         publisher: sends matchups to the actors.
         seed: seed of the choice of opponents.
         bystanders: behaviour ids that take no part; the collection may grow.
@@ -79,7 +79,7 @@ class SelfPlay:
         self.publish(self.controller.all_announced())
 
     def on_report(self, report: TrainerReport) -> None:
-        """Handle a report of the trainer of a behaviour with self-play."""
+        """Handle a trainer's report for a behaviour with self-play."""
         self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
 
     def rewind(self, behavior: str, step: int) -> None:
@@ -92,11 +92,11 @@ class SelfPlay:
         return self.controller.elo(behavior)
 
     def trajectory_stage(self, behavior: str) -> GhostStage:
-        """Make the stage between actors and trainer."""
+        """Create the stage between actors and trainer."""
         return GhostStage(self.controller, self.publish)
 
     def policy_stage(self, behavior: str) -> GhostPolicies:
-        """Make the stage between trainer and publisher."""
+        """Create the stage between trainer and publisher."""
         return GhostPolicies(self.controller, self.publish)
 
     def publish(self, matchup: Matchup | None) -> None:

@@ -20,7 +20,7 @@ class SharedState:
         name: name of the part.
         stages: hooks and saved states of stages in main.
         state: returns the state.
-        when_settled: calls what it is given, immediately or when the effects of all items are part of the state.
+        when_settled: calls its argument as soon as the state includes the effects of all items.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SharedPlay(Protocol):
 
     @property
     def shared(self) -> SharedState:
-        """The state, and its name."""
+        """The shared state."""
 
     def add(self, behavior: str) -> None:
         """Add a behaviour, which trains from now on."""
@@ -78,13 +78,13 @@ class SharedPlay(Protocol):
         """Note a new team."""
 
     def on_report(self, report: TrainerReport) -> None:
-        """Handle a report of the trainer of a behaviour that shares this stage."""
+        """Handle a trainer's report for a behaviour that shares this stage."""
 
     def elo(self, behavior: str) -> float | None:
         """Return the rating of a behaviour's newest policy; None if it has none."""
 
     def trajectory_stage(self, behavior: str) -> Stage[Any, Any]:
-        """Make the stage between actors and trainer."""
+        """Create the stage between actors and trainer."""
 
     def policy_stage(self, behavior: str) -> Stage[Any, Any]:
-        """Make the stage between trainer and publisher."""
+        """Create the stage between trainer and publisher."""

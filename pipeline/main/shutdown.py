@@ -55,7 +55,7 @@ class Shutdown:
         # In a deterministic run, sources follow commands only while idle.
         self._sources_s = grace_s if run.plan.deterministic else grace_s * SOURCES_SHARE
         self._owing: set[str] = set()
-        """Sources that were sent a stop and have not confirmed it."""
+        """Sources that were sent a stop but have not confirmed it."""
         self._exhausted: set[str] = set()
         """Sources that have nothing left to produce, while others may."""
         self._any_stopped = False
@@ -105,13 +105,13 @@ class Shutdown:
             self._without_barriers = True
             self._checkpointing.save_now()
         elif len(self._behaviors) > 1 and not self._folder.waits:
-            self._checkpointing.save_now()  # it gives no checkpoint, but sound learners export their policies
+            self._checkpointing.save_now()  # there is no checkpoint, but sound learners export their policies
         self._broadcaster.send_to_sources(Stop())
         self._release_learners()
         return True
 
     def source_ended(self, name: str) -> None:
-        """Handle a source that has nothing left to produce; the last ends the run. A stopped one sent its barrier."""
+        """Handle a source with nothing left to produce; the last ends the run. A stopped one has sent its barrier."""
         self._exhausted.add(name)
         if name in self._owing:
             self._owing.remove(name)
@@ -196,7 +196,7 @@ class Shutdown:
         self._checkpointing.save_now()
 
     def _release_learners(self) -> None:
-        """Let learners end with their inlets once no checkpoint needs them."""
+        """Let learners end with their input queues once no checkpoint needs them."""
         if not self._checkpointing.busy:
             for state in self._behaviors.values():
                 if state.learner is not None:

@@ -25,9 +25,9 @@ from headrace.queues.packing import pack, unpack
 from headrace.stages.environments.given import carried
 
 _GRACE_S = 60.0
-"""Extra seconds: for the child's start and imports, and to write its stack and end after the time limit."""
+"""Extra seconds for the child to start and import, and to write its stack and exit after the time limit."""
 _TOO_LONG = "Timeout ("
-"""The beginning of the stack that faulthandler then writes."""
+"""How the stack that faulthandler writes at the time limit begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class NoAnswer:
     status: int | None
     """Exit status of its process, negative for a signal; None if it took too long."""
     stacks: str = ""
-    """Its stack then, as `faulthandler` writes it; may be empty."""
+    """Its stack at the time limit, as written by `faulthandler`; may be empty."""
     error: str = ""
-    """Its exception, if that is the reason."""
+    """Its exception, if it raised one."""
 
 
 def call_in_subprocess(

@@ -40,7 +40,7 @@ class _Heard:
 
 # Reports prove that the event loop runs; counters prove that a stage does, however slow it is (docs/decisions/013).
 class Supervisor:
-    """Hosts' restart limits and signs of life. Pure: times are arguments.
+    """Tracks restart limits and signs of life for all hosts. Pure: times are passed in.
 
     Args:
         settings: ML-Agents' restart limits and `timeout_wait`.
@@ -59,7 +59,7 @@ class Supervisor:
         self._heard[host] = _Heard(role, now_s, role != "main", share)
 
     def alive(self, host: str, now_s: float, silent_s: float = 0.0) -> None:
-        """Note a host's sign of life, although one of its stages may have been silent for that many seconds."""
+        """Note a host's sign of life; one of its stages may still have been silent for `silent_s` seconds."""
         heard = self._heard.get(host)
         if heard is None:
             return

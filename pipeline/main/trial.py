@@ -96,7 +96,7 @@ def _left_out(config: RunConfig) -> Iterator[str]:
 
 
 def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Mapping[str, Any]:
-    """Return the finding on a trial that gave no answer."""
+    """Return what is reported about a trial that gave no answer."""
     if answer.error:
         return {"text": answer.error, "serious": True, "key": ()}
     innermost, where = _ROOM.search(answer.stacks), _where(answer.stacks, config)

@@ -1,1 +1,1 @@
-"""The live page of a run, its HTTP API, and the same page over finished runs."""
+"""The live page of a run, its HTTP API, and the same page for finished runs."""

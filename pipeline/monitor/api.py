@@ -39,14 +39,14 @@ class StateFeed:
         self._over = False
 
     def publish(self, state: dict[str, Any]) -> None:
-        """Replace the previous state."""
+        """Publish a state, replacing the previous one."""
         self.sequence += 1
         self._state, self._event = {**state, "sequence": self.sequence}, None
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     def close(self) -> None:
-        """End the streams after the newest state."""
+        """End the streams once the newest state is sent."""
         self._over = True
         self._changed.set()
 
@@ -124,7 +124,7 @@ PAGE = {
         )
     },
 }
-"""The page's files by their paths."""
+"""File name by URL path, for the page's files."""
 STATISTICS = "statistics.md"
 """Explanations of the statistics: in the documentation, or next to the page's files if Headrace is installed."""
 OPEN = frozenset({*PAGE, f"/{STATISTICS}", "/healthz"})
@@ -134,7 +134,7 @@ OPEN = frozenset({*PAGE, f"/{STATISTICS}", "/healthz"})
 def page_routes() -> list[web.RouteDef]:
     """Return the routes of the page's files."""
     page = files("headrace.pipeline.monitor").joinpath("page")
-    docs = page if page.joinpath(STATISTICS).is_file() else Path(ROOT, "docs")  # in a checkout it is only there
+    docs = page if page.joinpath(STATISTICS).is_file() else Path(ROOT, "docs")  # in a checkout: only there
     return [*file_routes(page, PAGE), *file_routes(docs, {f"/{STATISTICS}": STATISTICS})]
 
 

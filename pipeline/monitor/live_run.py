@@ -30,7 +30,7 @@ class LiveRun:
         name: its run id.
         config: its configuration.
         history: its curves.
-        tail: its log.
+        tail: the newest lines of its log.
     """
 
     live = True
@@ -54,7 +54,7 @@ class LiveRun:
             self._leagues = [league_for_page(report) for report in leagues]
 
     def event(self) -> dict[str, Any]:
-        """Return the newest state with additions since the last call: points of curves, lines of the log."""
+        """Return the newest state with everything added since the last call: curve points and log lines."""
         lines = self.tail.since(self._last_line)
         self._last_line = lines[-1]["number"] if lines else self._last_line
         points: dict[str, dict[str, list[list[float]]]] = {}
@@ -104,7 +104,7 @@ _SHORT_S = 0.5
 
 
 class Usage(TypedDict):
-    """A process's usage."""
+    """CPU time and memory that a process uses."""
 
     cpu: float
     """Cores used since the last reading."""
@@ -115,7 +115,7 @@ class Usage(TypedDict):
 
 
 class Processes:
-    """Reads the usage of the hosts' processes from time to time."""
+    """Reads the CPU and memory usage of the hosts' processes from time to time."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[ProcessUsage, float]] = {}
@@ -160,7 +160,7 @@ class Processes:
 
 MOST_LINES = 400
 _LONGEST = 4000
-"""Characters of a line."""
+"""Maximum characters per line."""
 
 
 class LogTail(logging.Handler):
@@ -184,7 +184,7 @@ class LogTail(logging.Handler):
         )
 
     def since(self, number: int) -> list[dict[str, Any]]:
-        """Return the lines after a number."""
+        """Return the lines with a number greater than this."""
         return [line for line in list(self._lines) if line["number"] > number]
 
     @contextmanager

@@ -43,7 +43,7 @@ STOP_S = 5.0
 
 
 class PageServer:
-    """A site in a thread.
+    """A site served from its own thread.
 
     Args:
         routes: the site's routes.
@@ -60,11 +60,11 @@ class PageServer:
         self._goodbye = goodbye
 
     def addresses(self, token: str = "") -> str:
-        """See `Site`."""
+        """See `Site.addresses`."""
         return self._site.addresses(token)
 
     def start(self) -> None:
-        """Listen.
+        """Start listening.
 
         Raises:
             RunError: if it can't listen.
@@ -78,11 +78,11 @@ class PageServer:
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Schedule a function in the server's loop."""
-        with suppress(RuntimeError):  # it has ended
+        with suppress(RuntimeError):  # the server has ended
             self._loop.call_soon_threadsafe(self._guarded, function, *arguments)
 
     def stop(self) -> None:
-        """Notify the viewers, and end."""
+        """Notify the viewers and stop the server."""
         try:
             self._do(self._say_goodbye())
         except Exception as error:
@@ -114,7 +114,7 @@ class PageServer:
 
 
 LEAGUE_EVERY_S = 5.0
-"""Seconds between two reports of leagues, whose size grows."""
+"""Seconds between two league reports; these grow with the league."""
 RUN = "live"
 """The run's id in the paths."""
 
@@ -177,7 +177,7 @@ class LivePage:
         self.server = PageServer(self._routes(settings, control), site, self._say_goodbye)
 
     def announce(self) -> None:
-        """Log the page's address; its token, if any, continuesly to the terminal, and to no log."""
+        """Log the page's address; a token, if any, is shown only in the terminal and never logged."""
         words, kept = "The live page of this run: %s", {}
         if self._token:
             tell_user(f"[INFO] {words}" % self.server.addresses(self._token))
@@ -212,7 +212,7 @@ class LivePage:
 
 
 class _Watch:
-    """Takes the state of a run in main's loop, and passes it to the page."""
+    """Collects the run's state in main's loop and passes it to the page."""
 
     def __init__(self, plan: RunPlan, coordinator: Coordinator, page: LivePage) -> None:
         self._plan = plan

@@ -1,4 +1,4 @@
-"""A game on the page, seen from the page's server: its settings, its newest frame and its status."""
+"""A game on the page, as the page's server sees it: settings, newest frame and status."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ShownGame(ABC):
         """The newest frame: length of the JSON (4 bytes, little-endian), JSON, image."""
         self.pictures = 0
         self.revision = 0
-        """Counter of changes other than of the frame."""
+        """Counter of all changes except new frames."""
         self.changed = asyncio.Event()
         self._keys = 0
         self._viewers = 0
@@ -95,7 +95,7 @@ class ShownGame(ABC):
             self._alone_since = asyncio.get_running_loop().time()
 
     def direct(self) -> None:
-        """Send the changed mapping."""
+        """Send the changed settings to the game's host."""
         self._send(self.order.message())
         self.tell()
 
@@ -120,7 +120,7 @@ class ShownGame(ABC):
         return self._closed
 
     def _see(self, message: PictureTaken | ShowAnnounced) -> None:
-        """Handle a message of the game's host."""
+        """Handle a message from the game's host."""
         if isinstance(message, ShowAnnounced):
             self.announced, self.status = message.values, "on"
             self.tell()

@@ -48,7 +48,7 @@ _NEVER_FULL = frozenset({"policies", "updates", "asked", "answers"})
 
 
 class StagePlace(NamedTuple):
-    """A stage in a host."""
+    """The place of a stage: its host and name."""
 
     host: str
     stage: str
@@ -114,7 +114,7 @@ def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[
 
 
 def _held(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
-    """Return the share of time that an edge waits for the bottleneck; 0 off its path."""
+    """Return the share of time that an edge waits for the bottleneck; 0 if it is not on its path."""
     if cause is None or not cause.host or cause.behavior not in ("", edge["behavior"]):
         return 0.0
     kinds = ("trajectories", "learn") if cause.host == ACTORS else _WAITS_AT.get(cause.stage, ("trajectories", CREDITS))

@@ -1,4 +1,4 @@
-"""The page over runs in their folders, be they finished or running in other processes: `--view RUN…`."""
+"""The page for runs in their folders, whether finished or running in other processes: `--view RUN…`."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class Viewer:
         if not side["seat"]:
             raise Refused(f"a person can play for {wish.side} in the run's own game only with 'brain: player'")
         for taken in [taken for taken, viewer in persons.items() if viewer is self]:
-            self._let_go(taken)  # a viewer has one pair of hands
+            self._let_go(taken)  # a viewer can play only one side at a time
         persons[wish.side] = self
 
     def _pace(self, wish: Pace) -> None:

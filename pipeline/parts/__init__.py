@@ -1,1 +1,1 @@
-"""Parts of a run: one folder a feature, with its side in main, in hosts and on the page."""
+"""Parts of a run: one folder per feature, with its code for main, for hosts and for the page."""

@@ -30,8 +30,8 @@ def brain_maker(
     """Return the factory of the brains that decide for a behaviour id, with their shares of the games.
 
     Args:
-        config: names them.
-        seed: for brains that draw their own random numbers.
+        config: names the brains.
+        seed: seed for brains that draw their own random numbers.
         person: makes the brain that decides by a person's keys; None if no person can play.
     """
     return partial(_make_brains, config, seed, person)
@@ -61,7 +61,7 @@ def lone_brain(config: RunConfig, seed: int, spec: BehaviorSpec) -> ActingPolicy
 
 
 def named_brains(config: RunConfig, seed: int, spec: BehaviorSpec) -> dict[str, BrainRequest]:
-    """Return the factories of a behaviour's brains, by their names there."""
+    """Return the factories for a behaviour's brains, by the brains' names in the configuration."""
     settings = config.behavior_settings(spec.name)
     listed = _requests(config, ("behaviors", spec.name), settings, spec, seed)
     return {brain.name: request for brain, request in listed}

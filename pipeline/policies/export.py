@@ -32,7 +32,7 @@ _UNREADABLE = (OSError, zipfile.BadZipFile, ValueError, EOFError, NotImplemented
 """Errors of `zipfile` for damaged archives; `ValueError` is also ours."""
 
 NEWEST = "checkpoint.pt"
-"""Name of a copy of the newest export, which ML-Agents' users give in `init_path`."""
+"""Name of a copy of the newest export; ML-Agents users set it as `init_path`."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Export:
     trainer_type: str = ""
     """The trainer's type; empty in files of older versions, which did not record it."""
     learner: Mapping[str, Any] | None = None
-    """Further state from which a trainer of that type can start (`Trainer.warm_state`); None without any."""
+    """Further state that a trainer of that type can start from (`Trainer.warm_state`); None if there is none."""
 
 
 def export_policy(
@@ -119,7 +119,7 @@ def _serialize(
 
 
 def exports_by_step(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
-    """Return the exports of a behaviour with a step in their names, oldest first."""
+    """Return a behaviour's exports that have a step in their names, oldest first."""
     found = [
         path
         for name in folder_names(behavior)
@@ -193,7 +193,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
 
 
 def read_tensors(path: Path) -> Any:
-    """Return the content of a `.pt` file without running code; hide torch's advice to allow that.
+    """Return the content of a `.pt` file without running code from it; torch's advice to allow code is hidden.
 
     Raises:
         OSError: if the file can't be read.

@@ -1,4 +1,4 @@
-"""Behaviours that only play, with trained policies or brains: a counting stage replaces the trainer."""
+"""Behaviours that play without learning, with trained policies or brains: a counting stage replaces the trainer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):
     Args:
         behavior: the behaviour name.
         report: called after each batch.
-        begin: number of earlier steps.
+        begin: number of steps already counted.
         max_steps: steps after which it reports that it is done.
         rate: called with results of games, if any; returns (behaviour name, statistic, value) for each.
     """

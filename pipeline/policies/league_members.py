@@ -55,7 +55,7 @@ def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: st
 
 
 def league_of(run_folder: Path, name: str) -> str | None:
-    """Return the behaviour of a learner's league; None for other behaviours. Names may be folder names."""
+    """Return the behaviour of the league that a learner belongs to; None if there is none. Folder names work too."""
     leagues = learners_in(run_folder).items()
     return next((of for of, learners in leagues if name in {of, *learners, *map(file_name, (of, *learners))}), None)
 
@@ -84,7 +84,7 @@ def members_in(folder: Path) -> list[Member]:
 
 
 def member_file(run_folder: Path, behavior: str, number: int) -> Path:
-    """Return the file of a member of the pool of a league.
+    """Return the file of a league's pool member.
 
     Args:
         run_folder: the run's folder.
@@ -113,7 +113,7 @@ def member_file(run_folder: Path, behavior: str, number: int) -> Path:
 
 
 def is_member(path: Path) -> bool:
-    """Return True for the file of a pool's member."""
+    """Return True if a file belongs to a pool member."""
     return path.suffix == SUFFIX
 
 

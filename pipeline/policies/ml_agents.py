@@ -1,4 +1,4 @@
-"""Checkpoints of ML-Agents (`<Behavior>/checkpoint.pt`): its PPO and SAC perceptrons, converted for our trainers.
+"""ML-Agents checkpoints (`<Behavior>/checkpoint.pt`): its PPO and SAC MLPs, converted for our trainers.
 
 A checkpoint holds a torch `state_dict` for each module: `Policy` is the actor, `global_step` the count of steps,
 `Optimizer:<name>` a critic or an Adam. An Adam identifies parameters only by number.
@@ -44,13 +44,13 @@ _LEARNED: dict[str, dict[str, tuple[str, ...]]] = {
         "Optimizer:entropy_optimizer": (COEFFICIENTS,),
     },
 }
-"""The modules whose parameters each Adam numbers, in order."""
+"""The modules whose parameters each Adam optimizer numbers, in order."""
 
 
 def left_checkpoint(run_folder: Path, behavior: str) -> Path | None:
     """Return the checkpoint from which ML-Agents would resume a behaviour; None if there is none.
 
-    If a run of Headrace has overwritten `checkpoint.pt`, it is the newest checkpoint with a step in its name.
+    If a Headrace run has overwritten `checkpoint.pt`, this is the newest checkpoint with a step in its name.
     """
     folder = behavior_folder(run_folder, behavior)
     found = [folder / NEWEST, *reversed(exports_by_step(folder, behavior))]
@@ -58,7 +58,7 @@ def left_checkpoint(run_folder: Path, behavior: str) -> Path | None:
 
 
 def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
-    """Return the steps of ML-Agents' checkpoints in a run's folder, by behaviour folder.
+    """Return the step of each ML-Agents checkpoint in a run's folder, by behaviour folder.
 
     Args:
         run_folder: `results/<run-id>`.
@@ -89,7 +89,7 @@ class MLAgentsCheckpoint:
     """A checkpoint of one behaviour.
 
     Attributes:
-        step: agent steps that it has been trained for.
+        step: number of agent steps it was trained for.
         trainer_type: `ppo`, `sac` or `poca`.
         squashed: True if continuous actions are drawn as in sac.
         unused: networks that no trainer here uses: those of reward signals.

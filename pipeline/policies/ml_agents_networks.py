@@ -34,7 +34,7 @@ _BEYOND_PERCEPTRONS = {
     "self_ent": "buffer sensors",
     "processors": "images",
 }
-"""Features beyond a perceptron, by a part of a parameter's name; the first that is found counts."""
+"""Unsupported features, by a part of a parameter's name that reveals them; the first match counts."""
 
 
 class MLAgentsNetwork:
@@ -47,19 +47,19 @@ class MLAgentsNetwork:
 
     @property
     def actions(self) -> tuple[int, tuple[int, ...]]:
-        """Number of continuous actions, and the choices of each branch."""
+        """Number of continuous actions, and number of choices in each branch."""
         means = self._named.get(f"{_ACTIONS}mu.bias", np.empty(0))
         return len(means), tuple(len(self._named[name]) for name in self._branches)
 
     @property
     def action_heads(self) -> tuple[Array, Array]:
-        """Heads of the means, of log σ if it depends on the state, then of each branch's logits."""
+        """Heads for the means, for log σ if it depends on the state, then for each branch's logits."""
         heads = [f"{_ACTIONS}{name}" for name in ("mu", "log_sigma") if f"{_ACTIONS}{name}.weight" in self._named]
         return self._side_by_side([*heads, *(name.removesuffix(".weight") for name in self._branches)])
 
     @property
     def log_sigma(self) -> Array | None:
-        """Log σ [C] if it does not depend on the state."""
+        """Log σ [C], if it does not depend on the state."""
         found = self._named.get(f"{_ACTIONS}log_sigma")
         return None if found is None else found.reshape(-1)
 
@@ -70,11 +70,11 @@ class MLAgentsNetwork:
 
     @property
     def signals(self) -> list[str]:
-        """The reward signals that it values; none for an actor without a shared critic."""
+        """Reward signals for which it predicts values; empty for an actor without a shared critic."""
         return [name.split(".")[2] for name in self._named if name.startswith(_VALUE) and name.endswith(".weight")]
 
     def value_heads(self, signals: Sequence[str]) -> tuple[Array, Array]:
-        """The value head of each signal."""
+        """Return the value head for each signal."""
         return self._side_by_side([f"{_VALUE}{signal}" for signal in signals])
 
     @property
@@ -124,7 +124,7 @@ def as_sac(modules: Modules, signals: Sequence[str], own: Mapping[str, Named]) -
     if any(name.startswith("value.") for name in own["critics"]):
         value = modules["Optimizer:value_network"]
         critics |= _as_value(value, signals, "value.")
-        taken["target"] = _as_value(modules.get("Optimizer:target_network", value), signals)  # no Adam trains it
+        taken["target"] = _as_value(modules.get("Optimizer:target_network", value), signals)  # no optimizer trains it
     if COEFFICIENTS in modules:
         both = [modules[COEFFICIENTS][name] for name in ("continuous", "discrete")]
         taken[COEFFICIENTS] = {"logs": np.concatenate(both)[-len(own[COEFFICIENTS]["logs"]) :]}
@@ -139,7 +139,7 @@ def _as_value(named: Named, signals: Sequence[str], prefix: str = "") -> dict[st
 def _as_module(
     layers: Iterable[tuple[Array, Array]], head: str, outputs: tuple[Array, Array], prefix: str = ""
 ) -> dict[str, Array]:
-    """Return the parameters of one of our modules with a `body` and one head."""
+    """Return the parameters for one of our modules that has a `body` and one head."""
     tensors: dict[str, Array] = {}
     for number, (weight, bias) in enumerate(layers):
         at = f"{prefix}body.layers.{2 * number}"  # an activation follows each layer
@@ -149,7 +149,7 @@ def _as_module(
 
 
 def normalizer_of(policy: Named) -> dict[str, Any] | None:
-    """Return the actor's normalisers as one over all vectors, of which critics have copies; None without any."""
+    """Return the actor's normalisers merged into one over all vectors (critics have copies); None if there are none."""
     found: dict[int, dict[str, Array]] = {}
     for name, value in policy.items():
         if match := _NORMALIZER.fullmatch(name):

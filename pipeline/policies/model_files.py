@@ -57,7 +57,7 @@ class ModelFile:
 
     path: Path
     behavior: str
-    """Name of the behaviour by the file's place; the name in the file takes precedence."""
+    """Behaviour name according to the file's location; a name in the file takes precedence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Model:
 
 
 def find_models(reference: str, folder: Path | None = None) -> list[ModelFile]:
-    """Return the files of a model reference: one, or for a run's folder one per behaviour.
+    """Return the files that a model reference names: one, or for a run's folder one per behaviour.
 
     Args:
         reference: see the top of this module.
@@ -103,7 +103,7 @@ def find_models(reference: str, folder: Path | None = None) -> list[ModelFile]:
 
 
 def find_model(reference: str, behavior: str | None = None, folder: Path | None = None) -> ModelFile:
-    """Return the single file of a model reference for a behaviour.
+    """Return the single file that a model reference names for a behaviour.
 
     Args:
         reference: see the top of this module.
@@ -172,7 +172,7 @@ def read_model(
 
 
 def check_decides(path: Path, policy: ActingPolicy, spec: BehaviorSpec) -> None:
-    """Let a policy decide once, on zeros: one that fails is unusable.
+    """Run a policy once, on zeros; a policy that fails is unusable.
 
     Raises:
         RunError: if it can't; the message names the file.
@@ -185,7 +185,7 @@ def check_decides(path: Path, policy: ActingPolicy, spec: BehaviorSpec) -> None:
 
 
 def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
-    """Return the policy to send to actors; without weights for an `.onnx` model, which they read themselves.
+    """Return the policy to send to actors; for an `.onnx` model, without weights, as actors read it themselves.
 
     Raises:
         RunError: if it can't be read.
@@ -218,7 +218,7 @@ def acting_policy(path: Path, design: PolicyDesign, device: str = "cpu") -> Acti
 
 
 def newest_policy(run_folder: Path, behavior: str) -> Path:
-    """Return a run's newest policy of a behaviour: a `.pt` or `.onnx` file.
+    """Return a run's newest policy for a behaviour: a `.pt` or `.onnx` file.
 
     A `.pt` file wins over an `.onnx` file of the same step. ML-Agents' `.pt` is played only if there is no `.onnx`,
     because we read only its perceptrons.
@@ -269,7 +269,7 @@ def check_spec(theirs: BehaviorSpec, ours: BehaviorSpec, whose: str = "the envir
     Args:
         theirs: the policy's spec.
         ours: the required spec.
-        whose: words before `ours` in the message.
+        whose: text before `ours` in the message.
 
     Raises:
         StageError: if the specs differ.
@@ -281,7 +281,7 @@ def check_spec(theirs: BehaviorSpec, ours: BehaviorSpec, whose: str = "the envir
 
 
 def is_onnx(path: str | Path) -> bool:
-    """Return True for the file of an `.onnx` model."""
+    """Return True if a file is an `.onnx` model."""
     return Path(path).suffix == SUFFIX
 
 
@@ -304,7 +304,7 @@ def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | N
 
 
 def _candidates(reference: str, folder: Path | None, wanted: str | None = None) -> list[tuple[str, Callable[[], Path]]]:
-    """Return the behaviours of a reference, each with its file's finder; of a league, only the requested learner."""
+    """Return a reference's behaviours, each with its file finder; for a league, only the requested learner."""
     path, choice = _split(reference, folder)
     if path.is_file():
         if path.suffix not in _NAMED:

@@ -30,15 +30,15 @@ SUFFIX = ".onnx"
 class OnnxExporter:
     """Writes the `.onnx` files of one behaviour.
 
-    The first one is compared with the live policy if onnxruntime is installed; later ones differ in weights only.
+    If onnxruntime is installed, the first file is checked against the live policy; later files differ only in weights.
 
     Args:
         log: receives warnings.
-        check: compare all of them with their policies.
+        check: check every file against its policy.
         files: file operations.
 
     Attributes:
-        refused: reason why the disk refused the last one; empty if it didn't.
+        refused: reason why the last file could not be written to disk; empty if it was written.
     """
 
     def __init__(self, log: logging.Logger = log, check: bool = False, files: FileOperations = REAL) -> None:
@@ -78,7 +78,7 @@ class OnnxExporter:
         self._checked = True
         try:
             problem = difference(design, policy, model)
-        except Exception as error:  # the model may be valid, as it is onnxruntime that fails here
+        except Exception as error:  # the model may be valid: onnxruntime itself fails here
             self._log.warning("%s could not be compared with the policy: %s: %s", path, type(error).__name__, error)
             return
         if problem is not None:
@@ -96,7 +96,7 @@ def copy_final_model(run_folder: Path, behavior: str, last: ExportEntry, files: 
     """Copy a behaviour's last `.onnx` file to `results/<run-id>/<Behavior>.onnx`.
 
     Returns:
-        The entry for `final_checkpoint`: that of the copy; without an `.onnx` file `last`.
+        The entry for `final_checkpoint`: the copy's, or `last` if there is no `.onnx` file.
 
     Raises:
         OSError: if the disk refuses.

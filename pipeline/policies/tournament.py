@@ -1,4 +1,4 @@
-"""`--tournament`: policies of runs, models and scripts play each other; writes a rated table, a matrix and JSON."""
+"""`--tournament`: run policies, models and scripts play each other; writes a rating table, a matrix and JSON."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Standing:
     rating: float
     """Elo rating, fitted to all games; the ratings' mean is 1200."""
     margin: float
-    """Half the width of its 95 % interval."""
+    """Half the width of the rating's 95 % confidence interval."""
     skill: float | None
-    """openskill's rating, if it is installed."""
+    """Rating by openskill; None if openskill is not installed."""
     won: int
     drawn: int
     lost: int
@@ -98,7 +98,7 @@ def _configuration_of(players: Sequence[str], overrides: Sequence[Override | str
 
 
 def run_folder_of(player: str) -> Path | None:
-    """Return the folder of a model reference's run; None if there is none."""
+    """Return the folder of the run that a model reference names; None if it names none."""
     path = Path(player if Path(player).exists() else player.rpartition("@")[0] or player)
     return next((each for each in (path, *path.parents[:2]) if (each / CONFIGURATION).is_file()), None)
 
@@ -276,7 +276,7 @@ class TournamentTable:
 
     def _check(self, group: EnvironmentGroup) -> None:
         """Create each player once for each side, so that all that can't play are named before the first game."""
-        wrong: dict[tuple[str, str], None] = {}  # a reason that holds for both sides is reported once
+        wrong: dict[tuple[str, str], None] = {}  # a reason that applies to both sides is reported once
         for number in range(len(self._players)):
             for spec in group.behavior_specs.values():
                 try:
@@ -303,7 +303,7 @@ class TournamentTable:
         log.info("%s against %s: %d won, %d drawn, %d lost.", *names, won, drawn, lost)
 
     def _skills(self) -> list[float | None]:
-        """Return openskill's ratings from the games in a random order of the seed; None without openskill."""
+        """Return openskill ratings from the games in seeded random order; None if openskill is not installed."""
         if find_spec("openskill") is None:
             return [None] * len(self._players)
         records, rating = [Record(0.0) for _ in self._players], SkillRating()

@@ -74,9 +74,9 @@ def _trained_as(behavior: str, run_folder: Path) -> str:
 def warm_start(
     trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None = None
 ) -> None:
-    """Initialize a trainer from an export or a checkpoint of ML-Agents.
+    """Initialize a trainer from an export or an ML-Agents checkpoint.
 
-    If the file is of the trainer's type, all networks are used, else only the policy.
+    If the file was written by a trainer of the same type, all networks are used, else only the policy.
 
     Args:
         trainer: the trainer.
@@ -106,7 +106,7 @@ def warm_start(
 
 
 def _check_activation(theirs: str, ours: str) -> None:
-    """Refuse a policy whose weights fit but have another meaning."""
+    """Refuse a policy whose weights fit but whose activation function differs."""
     if theirs != ours:
         text = f"network_settings.activation is {ours}, but its policy was made with {theirs}; set it to {theirs}"
         raise StageError(text)
@@ -131,7 +131,7 @@ def _warm_start_from_ml_agents(
 def resume_from_ml_agents(
     trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None
 ) -> None:
-    """Continue from a checkpoint of ML-Agents: actor, critics, optimizers, normaliser and count of steps.
+    """Continue from an ML-Agents checkpoint: actor, critics, optimizers, normaliser and step count.
 
     Args:
         trainer: a new trainer.

@@ -1,1 +1,1 @@
-"""Asking a trained policy from Python: `load_policy`, and what it reads and returns in the environment's own terms."""
+"""Using a trained policy from Python: `load_policy`, with inputs and outputs in the environment's own spaces."""

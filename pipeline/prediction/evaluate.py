@@ -50,7 +50,7 @@ class EvaluatedPolicy:
 
 @dataclass(frozen=True)
 class _Asked:
-    """The policy and how it acts."""
+    """The policy to evaluate, and how it should act."""
 
     policy: LoadedPolicy | LoadedMixture
     deterministic: bool
@@ -78,7 +78,7 @@ def evaluate(
         print(evaluate("results/cartpole", "CartPole-v1", episodes=100))
 
     Args:
-        policy: a policy of `load_policy`, its argument (a run's folder or a file), or the result of `run`.
+        policy: a policy from `load_policy`, an argument for it (a run's folder or a file), or the result of `run`.
         env: an environment, which stays open: `gymnasium.Env`, `gymnasium.vector.VectorEnv` with any autoreset mode,
             a Stable-Baselines3 VecEnv, or PettingZoo's `ParallelEnv` or `AECEnv`, all of whose agents the policy
             plays; or a Gymnasium id or a function that makes one, which is closed afterwards. Wrap it as in training.
@@ -157,7 +157,7 @@ class _Agent:
         self._steps += 1
 
     def end(self, info: Any) -> tuple[float, int]:
-        """Return the episode's return and length; a monitor among the wrappers, if any, has the original rewards."""
+        """Return the episode's return and length, in original rewards if one of the wrappers is a monitor."""
         told = info.get("episode") if isinstance(info, dict) else None
         if isinstance(told, dict) and {"r", "l"} <= told.keys():
             return float(np.asarray(told["r"]).item()), int(np.asarray(told["l"]).item())
@@ -205,14 +205,14 @@ def _in_turn(env: Any, asked: _Asked) -> _Episodes:
             agent.take(reward)
             if terminated or truncated:
                 returned, steps = agent.end(info)
-                yield returned, max(steps - 1, 0)  # the first reward came before the first action
+                yield returned, max(steps - 1, 0)  # the first reward precedes the first action
                 env.step(None)
             else:
                 env.step(agent.act(observation, info.get(MASK)))
 
 
 def _agents_of(env: Any, asked: _Asked) -> dict[str, _Agent]:
-    """Return the agents of a new episode; without any, neither it nor the next would ever end."""
+    """Return the agents of a new episode; there must be some, or no episode would ever end."""
     if not env.agents:
         raise RunError("env: its reset() left no agents (env.agents is empty); expected at least one to play")
     return {name: _Agent(asked) for name in env.agents}

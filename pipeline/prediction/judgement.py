@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.stages.policy.network.layers import Inputs
 
 Columns = tuple[Array, ...]
-"""[n, *shape] of each observation."""
+"""One array [n, *shape] per observation."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ActionDistribution:
     """The action distributions for an observation, or for a batch of n, whose arrays begin with axis n.
 
     Attributes:
-        probabilities: [choices] of each branch of discrete actions; 0 for masked choices.
+        probabilities: [choices] for each branch of discrete actions; 0 for masked choices.
         means: [C] means of the Gaussians of continuous actions, in the policy's own units.
         deviations: [C] their standard deviations.
         squashed: True if the action is the tanh of the draw (SAC), as a share of the Box; else it is a third of the
@@ -61,7 +61,7 @@ def distribution_of(
 
 
 def critic_of(file: Path) -> Callable[[Columns], Floats]:
-    """Return a function from n observations to the values [n, S] of S reward signals, by the critic in a file.
+    """Return a function from n observations to values [n, S] for S reward signals, using the critic in a file.
 
     Raises:
         PredictError: if the file has no critic that values a single state.
@@ -98,7 +98,7 @@ def critic_of(file: Path) -> Callable[[Columns], Floats]:
 
 
 def _state_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Inputs], Any]:
-    """Return V(s) of an actor-critic."""
+    """Return the function V(s) of an actor-critic."""
     from headrace.stages.policy.network.actor_critic import make_actor_critic
 
     weights, design = learner["weights"], export.design
@@ -110,7 +110,7 @@ def _state_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Input
 
 
 def _soft_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Inputs], Any]:
-    """Return V(s) if it is learned, else the smaller Q of the most likely action."""
+    """Return the function V(s) if it is learned, else the smaller of the two Q values for the most likely action."""
     import torch
 
     from headrace.stages.policy.network.actor import ActorNetwork

@@ -1,4 +1,4 @@
-"""The distance of policies from an equilibrium of an OpenSpiel game, by OpenSpiel's own evaluator.
+"""How far policies are from an equilibrium of an OpenSpiel game, measured with OpenSpiel's own evaluator.
 
 Each information state of the game is visited once, to get the policies' action probabilities. OpenSpiel's
 `PolicyAggregator` turns a mixture into one equivalent policy.
@@ -27,7 +27,7 @@ Policy = LoadedPolicy | LoadedMixture | str | os.PathLike[str] | Any
 _Probabilities = Mapping[str, Mapping[int, float]]
 """Probability of each action, by information state."""
 _States = Mapping[str, Any]
-"""For a player, one state of each information state."""
+"""One state per information state of a player."""
 
 
 def nash_conv(
@@ -40,15 +40,15 @@ def nash_conv(
     checkpoint: str | int | None = None,
     max_states: int = 1_000_000,
 ) -> float:
-    """Return the NashConv of policies: the sum of the players' gains by best responses.
+    """Return the NashConv of policies: the sum of what each player could gain by a best response.
 
         nash_conv("results/kuhn", "kuhn_poker")
         nash_conv([early, late], "kuhn_poker", weights=[1, 3])  # a mixture
 
-    It is 0 in an equilibrium. In a two-player game, the exploitability is half of it.
+    It is 0 at an equilibrium. In a two-player game, exploitability is half of it.
 
     Args:
-        policy: a policy of `load_policy`, its argument (a run's folder or a file), the result of `run`, or an OpenSpiel
+        policy: a policy from `load_policy`, its argument (a run's folder or file), the result of `run`, or an OpenSpiel
             policy; it plays for all players. A list is a mixture, like a league's: each player independently draws one
             before each game. A map gives a policy or a list for each player 0, 1, ….
         game: the game's name, as in `environment.game`, or an OpenSpiel game.

@@ -140,12 +140,12 @@ def read_starts(episode_start: Any, n: int, single: bool) -> NDArray[np.bool_]:
 
 
 def _batch_of(leaf: Leaf, value: Any, where: str, single: bool | None = None) -> tuple[Any, bool]:
-    """Return a leaf's value as a batch, and True if it was a single value."""
+    """Return a leaf's value as a batch, with True if it was a single value."""
     if isinstance(leaf, SequenceSpace):
         return _sequences(leaf, value, where, single)
     try:
         array = np.asarray(value)
-    except (ValueError, TypeError, OverflowError, RuntimeError):  # ragged; a tensor that needs its gradient
+    except (ValueError, TypeError, OverflowError, RuntimeError):  # ragged, or a tensor that requires grad
         raise _unfit(leaf, value, where) from None
     shape = leaf.shape
     if (
@@ -256,7 +256,7 @@ _STACKED = (
 
 
 def _is_one_frame(space: OwnSpace, shape: tuple[int, ...]) -> bool:
-    """Return True if a policy for stacked frames of bytes gets Atari's screen or a single frame."""
+    """Return True if a policy for stacked byte frames is given an Atari screen or a single frame."""
     if not isinstance(space, BoxSpace) or len(space.shape) != 3 or space.dtype != np.uint8 or space.shape[2] <= 4:
         return False
     return shape[-2:] in (_ATARI, space.shape[1:])

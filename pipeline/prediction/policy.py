@@ -47,15 +47,15 @@ class Prediction(NamedTuple):
 
 
 class LoadedPolicy:
-    """A policy of `load_policy`. It is stateless: its memory is passed in and out.
+    """A policy returned by `load_policy`. It is stateless: its memory is passed in and out.
 
     Attributes:
         behavior: the name of its behaviour.
-        step: number of steps from which it had learned; 0 if its file does not say.
-        file: the file.
+        step: number of steps that it had learned from; 0 if its file does not say.
+        file: the file it was loaded from.
         observation_space: description of the space of `predict`'s input (`stages/environments/spaces/own_space.py`).
         action_space: description of the space of its actions.
-        state_size: size of a state; 0 without memory.
+        state_size: size of its memory; 0 if it has none.
         action_repeat: environment steps for which each action is held; the maximum if the policy chooses; None if an
             older file does not say.
     """
@@ -157,7 +157,7 @@ class LoadedPolicy:
         return found.first() if single else found
 
     def value(self, obs: Any) -> Any:
-        """Return the critic's value of an observation, or the values [n] of a batch.
+        """Return the critic's value for an observation, or values [n] for a batch.
 
         The value is the expected return from there on, discounted as in training, of the trained policy; with SAC it
         includes the entropy. With S reward signals, in the YAML's order, the last axis is [S].
@@ -216,7 +216,7 @@ class LoadedMixture:
     Attributes:
         behavior: the name of the league's behaviour.
         members: its policies.
-        probabilities: the probability of each.
+        probabilities: the probability of each member.
         playing: the policy that plays now.
     """
 
@@ -234,7 +234,7 @@ class LoadedMixture:
         return f"LoadedMixture({self.behavior!r}, {len(self.members)} members)"
 
     def reset(self) -> LoadedPolicy:
-        """Draw the member that plays from now on, and return it; call it at the start of an episode."""
+        """Draw the member that plays next, and return it; call this at the start of each episode."""
         self.playing = self.members[self._random.choice(len(self.members), p=self.probabilities)]
         return self.playing
 
@@ -256,7 +256,7 @@ class LoadedMixture:
 
 
 def _first_of(action: Any) -> Any:
-    """Return the action of a batch of one."""
+    """Return the only action in a batch of one."""
     if isinstance(action, dict):
         return {key: _first_of(part) for key, part in action.items()}
     if isinstance(action, tuple):

@@ -26,7 +26,7 @@ from headrace.stages.environments.spaces.own_space import (
 from headrace.stages.errors import StageError
 
 CONTINUOUS, DISCRETE = "continuous", "discrete"
-"""Keys of an action in named columns."""
+"""Keys of the action dict when columns are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class OwnTerms:
     held: int | None = 1
     """Environment steps for which each action is held; the maximum if the policy chooses; None: unknown."""
     chooses_held: bool = False
-    """True if the policy chooses, with each action."""
+    """True if the policy chooses this with each action."""
 
 
 def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:

@@ -1,1 +1,1 @@
-"""Reports to people: statistics, their writers, the console, the live table, timers."""
+"""Reporting to users: statistics, their writers, the console, the live table, timers."""

@@ -62,7 +62,7 @@ def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | No
 def held_up_by(
     *runs: Mapping[str, Mapping[str, Sequence[float]]], blocks: Mapping[str, Any] | None = None
 ) -> Bottleneck | None:
-    """Return the bottleneck of some runs, from the means of their curves.
+    """Return the bottleneck that several runs share, from the means of their curves.
 
     Args:
         runs: for each, the curves of the category `Pipeline` by name, each with its `values`.
@@ -95,7 +95,7 @@ class _Reading:
         self.places = {_place(name): share for name, share in numbers.items() if name.startswith(f"{BUSY}/")}
         learners = [place for place in self.places if place[0].startswith(OF_LEARNERS) and place[1] == TRAINER]
         self.learning = max((self.places[place] for place in learners), default=0.0)
-        """The busiest learner's share."""
+        """Share of time in which the busiest learner works."""
         self.several = len(learners) > 1
         who = "no learner is more than" if self.several else "the learner is"
         self.learners = f"{who} {_percent(self.learning)} busy"
@@ -186,7 +186,7 @@ _HELP = {
     "ghost": "Fewer actors",
     "": "Fewer `pipeline.hosts.actors.replicas`, with more `num_envs` each,",
 }
-"""By stage."""
+"""Suggestions for a busy stage, by the stage's name."""
 _LESS = {"num_epoch": "Fewer epochs (`num_epoch`)", "steps_per_update": "A higher `steps_per_update`"}
 """Suggestions for cheaper updates, by the hyperparameter that a trainer has for it."""
 

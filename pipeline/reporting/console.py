@@ -1,4 +1,4 @@
-"""The log, on the console and in the run's folder: ML-Agents' line per summary, hyperparameters, the lines' format.
+"""The log, on the console and in the run's folder: ML-Agents' summary lines, hyperparameters, the line format.
 
 The live table for terminals is `progress`; these lines appear above it. Without a terminal there is no table.
 """
@@ -92,7 +92,7 @@ def configure_logging(debug: bool = False, stream: TextIO | None = None, details
     if not (details or debug):
         handler.addFilter(lambda record: not hasattr(record, DETAIL))
     handler.setFormatter(LevelledLines(DEBUG_FORMAT if debug else PLAIN_FORMAT, "%Y-%m-%d %H:%M:%S"))
-    if logging.lastResort is not None:  # it writes the warnings of other libraries
+    if logging.lastResort is not None:  # this handler writes other libraries' warnings
         logging.lastResort.setFormatter(LevelledLines(PLAIN_FORMAT))
     logger = logging.getLogger(OURS)
     for earlier in [old for old in logger.handlers if isinstance(old, ConsoleHandler)]:
@@ -192,7 +192,7 @@ def logged_to(folder: Path, append: bool) -> Iterator[None]:
     try:
         with _heard_by(handler, logger):
             yield
-    except (RunError, RunFailed) as error:  # which the command prints after the run
+    except (RunError, RunFailed) as error:  # the command prints this after the run
         handler.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, str(error), (), None))
         raise
     finally:
@@ -200,7 +200,7 @@ def logged_to(folder: Path, append: bool) -> Iterator[None]:
 
 
 _files: list[logging.Handler] = []
-"""Open log files of runs; there may be several, in threads."""
+"""Handlers for open log files; several runs may be active in different threads."""
 _files_lock = threading.Lock()
 _undoing = ExitStack()
 """Restores the loggers' levels when the last of them closes."""

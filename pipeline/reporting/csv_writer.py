@@ -21,7 +21,7 @@ _FIRST = ("step", "time")
 
 
 class CsvWriter(StatisticsWriter):
-    """A writer of tables: a file `statistics.csv` in the folder of each category, a row for each summary.
+    """Writes tables: a file `statistics.csv` in each category's folder, with one row per summary.
 
     The columns are `step`, `time` (seconds since 1970) and the statistics, each as the one number that TensorBoard
     shows; a cell is empty if a statistic had no value. A row is passed to the operating system when `write` returns.
@@ -94,7 +94,7 @@ def _table(columns: Sequence[str], rows: Iterable[Mapping[str, str]], header: bo
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
-    while data:  # a disk that fills up accepts a part first
+    while data:  # a disk that is filling up may accept part of the data
         data = data[file.write(data) :]
 
 

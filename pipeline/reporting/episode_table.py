@@ -1,4 +1,4 @@
-"""A table of single training episodes, like that of Stable-Baselines3's `Monitor`: `<Behavior>/monitor.csv`."""
+"""A table with one row per training episode, like Stable-Baselines3's `Monitor`: `<Behavior>/monitor.csv`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Sum
 from headrace.pipeline.run_folder.names import behavior_folder
 
 MOST_POINTS = 1024
-"""Maximum points of a curve, which is then halved."""
+"""Maximum points of a curve; a longer one is thinned to half."""
 MOST_CURVES = 2000
 """Maximum curves of a run, as names may contain numbers."""
 MOST_MARKS = 1000
@@ -63,7 +63,7 @@ class Curve:
         self._open = [point for point in self._open if point[0] <= step]
 
     def plain(self) -> dict[str, list[float]]:
-        """Return the curve as columns; the newest point may be of fewer summaries."""
+        """Return the curve as columns; the newest point may cover fewer summaries."""
         points = [*self.points, *([_mean(self._open)] if self._open else [])]
         return {
             "steps": [step for step, _, _ in points],
@@ -84,7 +84,7 @@ class History:
         self._fresh_marks: list[tuple[str, Mark]] = []
         self._lessons: dict[tuple[str, str], float] = {}
         self.revision = 0
-        """Version, which grows with every change but additions: a reader with an older one has to reread everything."""
+        """Version; increases with every change except additions. A reader with an older one must reread everything."""
 
     def add(self, category: str, name: str, point: Point) -> None:
         """Add a point; names beyond the limit are ignored."""
@@ -149,7 +149,7 @@ class History:
             }
 
     def newest(self) -> dict[str, dict[str, float]]:
-        """The newest value of each."""
+        """The newest value of each curve."""
         with self._lock:
             return {
                 category: {
@@ -209,7 +209,7 @@ _RESTART = 1
 
 
 def read_events(run_folder: Path, behaviors: Iterable[str], history: History) -> None:
-    """Add a run's event files to a history; damaged files up to the damage.
+    """Add a run's event files to a history; a damaged file is read up to the damage.
 
     Args:
         run_folder: `results/<run-id>`.
@@ -247,5 +247,5 @@ def _events(path: Path) -> Iterator[Any]:
                 if len(file.read(_TAIL)) < _TAIL:
                     return
                 yield event_pb2.Event.FromString(content)
-    except (OSError, DecodeError):  # it ends here
+    except (OSError, DecodeError):  # the readable part ends here
         return

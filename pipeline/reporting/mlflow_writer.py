@@ -24,7 +24,7 @@ MOST_WAITING = 1000
 
 
 class BackgroundJobs:
-    """Jobs that a thread runs one after the other. It stops at the first that raises, whose error `put` raises.
+    """Jobs that a thread runs in order. It stops at the first job that raises; `put` then raises that error.
 
     Args:
         name: the writer's name in messages.
@@ -59,7 +59,7 @@ class BackgroundJobs:
         self._dropped += 1
 
     def close(self) -> None:
-        """Wait some time for remaining jobs, and report those that were not done.
+        """Wait up to `patience_s` for remaining jobs, and report those that were not done.
 
         Raises:
             BaseException: the error of a job.
@@ -90,7 +90,7 @@ class BackgroundJobs:
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 _MOST_CHARACTERS = 500
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""Limits of retries: by MLflow's defaults, a run would wait minutes for a missing server."""
+"""Retry limits: with MLflow's defaults, a run would wait minutes for a missing server."""
 
 
 class MlflowWriter:

@@ -106,7 +106,7 @@ def draw_runs(runs: Sequence[PlottedRun]) -> bytes | None:
         axis.grid(alpha=0.3)
         axis.ticklabel_format(axis="x", style="sci", scilimits=(-3, 5))
         axis.tick_params(labelsize=8)
-    for axis in list(axes):  # cells without a panel
+    for axis in list(axes):  # grid cells without a panel
         axis.remove()
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(4, len(labels)), frameon=False, fontsize=9)
@@ -146,7 +146,7 @@ def _behaviors(run: PlottedRun) -> Iterable[tuple[str, Mapping[str, Mapping[str,
 
 
 def _panels(runs: Iterable[PlottedRun]) -> dict[str, list[str]]:
-    """Return the statistics with a panel, by behaviour, in their order."""
+    """Return the statistics that get a panel, by behaviour, in plotting order."""
     there: dict[str, set[str]] = {}
     for run in runs:
         for behavior, curves in _behaviors(run):
@@ -180,7 +180,7 @@ def _draw_group(axis: Any, curves: Sequence[Mapping[str, list[float]] | None], l
 
 
 def _over_common_steps(curves: Sequence[Mapping[str, list[float]]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return several curves at common steps: all steps of any, within the range of all; [S] and [curves, S]."""
+    """Resample curves at common steps (any curve's steps, within the range of all); return [S] and [curves, S]."""
     first, last = max(curve["steps"][0] for curve in curves), min(curve["steps"][-1] for curve in curves)
     steps = np.unique(np.concatenate([np.asarray(curve["steps"], float) for curve in curves]))
     steps = steps[(steps >= first) & (steps <= last)]

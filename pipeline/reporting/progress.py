@@ -27,7 +27,7 @@ from headrace.pipeline.reporting.bottleneck import Bottleneck
 SHORTEST_INTERVAL_S = 0.25
 LONGEST_INTERVAL_S = 2.0
 COST_SHARE = 0.01
-"""Maximum share of time for rendering: a table with many rows is shown less often."""
+"""Maximum share of time spent rendering; a table with many rows is updated less often."""
 HOLDS_UP = 0.1
 """Minimum share of time that producers wait at a queue for its row to appear."""
 LARGE = 1e9
@@ -48,7 +48,7 @@ class BehaviorProgress:
     mean_reward: float | None = None
     elo: float | None = None
     policy_lag: float | None = None
-    """Updates by which the policies of the last trajectories were behind the newest."""
+    """How many updates the policies of the last trajectories were behind the newest."""
     updates: int = 0
     reward_std: float | None = None
     """Spread of the returns in the last summary."""
@@ -66,7 +66,7 @@ class BehaviorProgress:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """Depth of one queue, and the waiting times of its ends."""
+    """Depth of one queue, and how long its two ends waited."""
 
     name: str
     depth: int
@@ -78,12 +78,12 @@ class QueueProgress:
     consumers_wait: float
     """Share of the last second (0 to 1) in which consumers waited for items: the producers are too slow."""
     items_per_s: float = 0.0
-    """Items that have passed in the last second."""
+    """Items that passed through in the last second."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressSnapshot:
-    """A run at one moment."""
+    """The progress of a run at one moment."""
 
     elapsed: float
     """Seconds since the run started."""
@@ -162,7 +162,7 @@ class Progress:
 
     @contextmanager
     def _while_there(self) -> Iterator[None]:
-        """Stop showing once the terminal is gone: closed, or cut off by a lost connection."""
+        """Stop rendering if the terminal goes away: closed, or the connection lost."""
         try:
             yield
         except OSError:
@@ -188,7 +188,7 @@ class Progress:
         self._live.update(text, refresh=refresh)
 
     def _erase_what_was_wrapped(self) -> None:
-        """After the terminal became narrower, erase the lines that wrapping has added to the table.
+        """Erase the lines that wrapping added to the table when the terminal became narrower.
 
         Rich moves up by the number of lines that it has written, and would leave the first ones as a ghost.
         """
@@ -199,7 +199,7 @@ class Progress:
             self._console.control(*[Control((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))] * added)
 
     def _queues_of(self, snapshot: ProgressSnapshot) -> Sequence[QueueProgress]:
-        """Return the queues with a row: all, or those whose producers wait, or did a moment ago."""
+        """Return the queues to show: all, or only those whose producers wait or waited a moment ago."""
         if self._detailed:
             return snapshot.queues
         now = self._clock()

@@ -31,10 +31,10 @@ class Reporter:
         collector: main's statistics.
         writers: receive the summaries.
         progress: the live table.
-        elapsed_before_s: seconds that the run took before it was resumed.
+        elapsed_before_s: seconds that the run had taken before it was resumed.
         training: False if policies are only played.
         console: also log a line per summary, as ML-Agents does.
-        clock: seconds.
+        clock: returns seconds from any origin.
         waits: leave the writers' files unchanged until `go_on`.
 
     Attributes:
@@ -91,7 +91,7 @@ class Reporter:
             writer.add_property(name, "hyperparameters", hyperparameters)
 
         def begin() -> None:
-            if step and self._training:  # the stopped run may have written a last summary of lost steps
+            if step and self._training:  # the stopped run may have written a last summary for lost steps
                 self._tell_writers("rewind", name, step)
             for writer in self._writers:
                 writer.add_property(name, "hyperparameters", hyperparameters)
@@ -108,9 +108,9 @@ class Reporter:
             begin()
 
     def rewind(self, name: str, step: int) -> None:
-        """Take a behaviour back to an earlier step, from which its trainer continues."""
+        """Take a behaviour back to the earlier step from which its trainer continues."""
         self._behaviors[name].rewind(step)
-        self._collector.summaries(name)  # dropped, as they are of lost steps
+        self._collector.summaries(name)  # dropped, as they belong to lost steps
         for category in (name, PIPELINE):
             self._tell_writers("rewind", category, step)
 
@@ -201,7 +201,7 @@ class Reporter:
         self._rates.ended(name)
 
     def finish(self) -> None:
-        """Write a last summary of each behaviour with steps since its last one.
+        """Write a final summary for each behaviour that has made steps since its last one.
 
         A behaviour whose summary has reached `max_steps` gets none: the few steps beyond would only add a noisy point
         to every curve.
@@ -223,7 +223,7 @@ class Reporter:
 
     def _tell_writers(self, method: str, category: str, *arguments: object) -> None:
         for writer in self._writers:
-            call = getattr(writer, method, None)  # users' writers need no folder
+            call = getattr(writer, method, None)  # custom writers need no folder
             if call is not None:
                 call(category, *arguments)
 
@@ -265,7 +265,7 @@ class _StageRates:
         self._steps: dict[str, Counter[str]] = {}
         self._spans: dict[str, float] = {}
         self._rates: dict[str, dict[str, float]] = {}
-        """By host."""
+        """Rates by stage, for each host."""
 
     def without_counts(self, statistics: Mapping[str, Any], host: str, span_s: float) -> Mapping[str, Any]:
         """Extract the counts from a host's statistics."""
@@ -276,7 +276,7 @@ class _StageRates:
         return {**statistics, PIPELINE: others} if counts else statistics
 
     def replace_counts(self, summaries: Mapping[str, Summary], span_s: float) -> dict[str, Summary]:
-        """Return main's summaries of a period in seconds, with a rate for each count of all hosts over at least 1 s."""
+        """Return main's summaries for a period, with counts replaced by rates over at least 1 s, from all hosts."""
         counts = {name: s.sum for name, s in summaries.items() if name.startswith(self.COUNTS)}
         self._add("", counts, span_s)
         for host, span in self._spans.items():

@@ -24,14 +24,14 @@ PIPELINE = "Pipeline"
 """The category of statistics that belong to no behaviour: queues, stages, hosts."""
 
 HIDDEN = ("Is Training", "Step")
-"""Statistics without curves: for the console and the live page only, as in ML-Agents."""
+"""Statistics without curves, which only the console and the live page show, as in ML-Agents."""
 
 HOWS = ("mean", "sum", "last", "histogram")
 RESERVOIR_SIZE = 1024
 """Number of values kept of a histogram: enough for its shape; mean, sum, spread and count are exact."""
 
 FEW_VALUES = 8
-"""Number of values up to which adding them one by one is faster than as an array."""
+"""Up to this many values, adding them one by one is faster than as an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Summary:
     mean: float
     sum: float
     std: float
-    """Spread of the values as a population (not of their mean)."""
+    """Population standard deviation of the values (not of their mean)."""
     count: int
     """Number of values, at least 1."""
     last: float
-    """The last value; with several hosts, that of the host whose report arrived last."""
+    """The last value; with several hosts, the value from the last report to arrive."""
     values: tuple[float, ...] = ()
     """For a histogram: all values, or a fair sample of `RESERVOIR_SIZE` of them."""
 
@@ -173,8 +173,8 @@ def _merged_sample(
 class StatisticsCollector:
     """Collects values per category and name until they are summarised or sent. Not thread-safe.
 
-    It skips values other than finite numbers, and warns of the first of each statistic. Memory is bounded by the number
-    of different names, whatever the number of values.
+    Values that are not finite numbers are skipped, with a warning at the first one of each statistic. Memory depends on
+    the number of different names, not on the number of values.
 
     Args:
         seed: seed of the draws that decide which values of a long histogram are kept.
@@ -255,7 +255,7 @@ class StatisticsCollector:
         return accumulator
 
     def _warn_mixed(self, category: str, name: str, how: str, first: str) -> None:
-        """Warn and keep the first way, because an odd curve does not justify ending the training."""
+        """Warn and keep the first `how`, as an odd curve does not justify ending the training."""
         if (category, name) not in self._mixed:
             self._mixed.add((category, name))
             text = (

@@ -51,7 +51,7 @@ class TensorboardWriter:
         self._files: dict[str, _EventFile] = {}
         if not resume:
             for old in run_folder.glob("*/events.out.tfevents.*"):
-                with contextlib.suppress(OSError):  # curves of two runs mix then
+                with contextlib.suppress(OSError):  # curves of two runs would mix
                     once_released(old.unlink)
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
@@ -162,13 +162,13 @@ class _EventFile:
         self.resumed = True
 
     def flush(self) -> None:
-        """Write the waiting records; if the disk refuses, drop them, so that the file ends with a complete record."""
+        """Write the buffered records; if that fails, drop them, so that the file ends with a complete record."""
         data = memoryview(self._waiting.getvalue())
         self._waiting.seek(0)
         self._waiting.truncate()
         try:
             rest = data
-            while rest:  # a disk that fills up accepts a part first
+            while rest:  # a disk that is filling up may accept part of the data
                 rest = rest[self._file.write(rest) :]
         except OSError:
             self._file.seek(self._end)

@@ -29,13 +29,13 @@ from headrace.stages.activity import (
 WINDOW_S = 10.0
 """Minimum seconds that shares cover, once that many have passed."""
 MOST_MARKS = 1200
-"""Number of a host's reports that are kept: twenty minutes, as an update may take ten."""
+"""Number of reports kept per host: twenty minutes' worth, as an update may take ten."""
 LATE_S = 2.0
 """Seconds without a report after which a host's event loop counts as blocked, as hosts report once a second."""
 _EXACT_S = 1e-6
-"""Tolerance of sums of seconds."""
+"""Tolerance for sums of seconds."""
 ONE_OF_THEM = 0.8
-"""Minimum share of the work of learners in one event loop for which one of them counts as what keeps it busy."""
+"""Minimum share of an event loop's work, with several learners, at which one learner counts as keeping it busy."""
 MAIN, ACTORS, LEARNERS, INFERENCE = "main", "actors", "learners", "inference"
 TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
     "trainer",
@@ -45,7 +45,7 @@ TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
     "policy_publisher",
 )
 BUSY, WAIT, DURATION = "Busy", "Wait", "Duration"
-"""Kinds of these statistics. After the slash comes a host and stage, the thing waited for, or the thing that lasts."""
+"""Kinds of these statistics. The slash is followed by the host and stage, what is awaited, or what is timed."""
 
 Work = Mapping[str, tuple[float, int]]
 """Seconds and count by kind of work."""
@@ -53,7 +53,7 @@ Work = Mapping[str, tuple[float, int]]
 
 @dataclass
 class _Host:
-    """One host's reports, summed up; index 0 is its start."""
+    """One host's reports as cumulative sums; index 0 is the host's start."""
 
     role: str
     behavior: str
@@ -78,7 +78,7 @@ class _Host:
     def cycles(self) -> tuple[float, float]:
         """Return the seconds of its last whole updates, at least ten, and the seconds since; 0 before the first.
 
-        Whole updates lie between two reports that follow an update.
+        Whole updates are measured from one report after an update to another.
         """
         if not self.updates[-1]:
             return 0.0, 0.0
@@ -108,7 +108,7 @@ class _Host:
 
 @dataclass(frozen=True)
 class _Window:
-    """A host's work in a window."""
+    """A host's work within a time window."""
 
     span_s: float
     seconds: Mapping[str, float]
@@ -192,7 +192,7 @@ class TimeShares:
         return {f"{BUSY}/{LEARNERS}/{TRAINER}": min(1.0, sum(busiest))} if shared else {}
 
     def _window(self, learners: Sequence[_Host]) -> tuple[bool, float, float]:
-        """Return if any learner has learned, the seconds of the busiest one's last updates, and the seconds since."""
+        """Return whether any learner has learned, the seconds of the busiest's last updates, and the seconds since."""
         cycles = [(host, *host.cycles()) for host in learners if host.updates[-1]]
         if not cycles:
             return False, WINDOW_S, 0.0
@@ -210,7 +210,7 @@ class TimeShares:
         return found
 
     def _held_s(self, host: _Host) -> float:
-        """Return the seconds for which a host's event loop has been blocked: otherwise it would have reported."""
+        """Return for how many seconds a host's event loop has been blocked, judging by its missing reports."""
         late = self._clock() - host.heard_s
         main = self._hosts.get(MAIN)
         alone = sum(other.loop == host.loop for other in self._hosts.values()) == 1
@@ -260,7 +260,7 @@ def _of_learner(name: str, window: _Window) -> dict[str, float]:
 
 
 def _durations(behavior: str, whole: _Window, wait: float) -> dict[str, float]:
-    """Return the seconds of an update, and those in which actors do not wait for it, from whole updates."""
+    """Return, from whole updates, how many seconds an update takes and for how many of them actors do not wait."""
     updates = whole.counts.get(LEARNING, 0)
     if not updates:
         return {}

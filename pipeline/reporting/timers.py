@@ -32,7 +32,7 @@ _PLACES = {
     STEPPING: (*_MAIN_LOOP, "env_step", "workers", "worker_root", "UnityEnvironment.step"),
     LEARNING: (*_MAIN_LOOP, "trainer_advance", "_update_policy"),
 }
-"""Places in ML-Agents' tree for the work that hosts report."""
+"""Where in ML-Agents' timer tree the work that hosts report belongs."""
 
 
 class _TimerNode:
@@ -118,7 +118,7 @@ class Timers:
             _current.reset(token)
 
     def add_work(self, work: Mapping[str, tuple[float, int]]) -> None:
-        """Add work of another host: seconds and count, by the names of `headrace.stages.activity`."""
+        """Add another host's work: seconds and count, by the names in `headrace.stages.activity`."""
         for kind, (seconds, count) in work.items():
             if kind not in _PLACES:  # ML-Agents' tree has no place for it
                 continue
@@ -139,7 +139,7 @@ class Timers:
             node.count = 1 if name == _MAIN_LOOP[0] else node.count + count
 
     def set_gauge(self, name: str, value: float) -> None:
-        """Record a value; the file has the last, minimum, maximum and count."""
+        """Record a value; the file contains the last, minimum, maximum and count."""
         if not math.isfinite(value):  # a sum may overflow, which JSON can't represent
             return
         gauge = self._gauges.setdefault(name, {"value": value, "min": value, "max": value, "count": 0})
@@ -164,7 +164,7 @@ class Timers:
 
 
 def gauge_name(category: str, name: str, what: str) -> str:
-    """Return ML-Agents' name of a gauge: dots for slashes, and no spaces."""
+    """Return the name of a gauge in ML-Agents: with dots instead of slashes, and without spaces."""
     return f"{category}.{name}.{what}".replace("/", ".").replace(" ", "")
 
 

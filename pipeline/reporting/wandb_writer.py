@@ -15,7 +15,7 @@ _INIT_S, _FINISH_S = 30.0, 60.0
 
 
 class WandbWriter:
-    """A `StatisticsWriter`: one run of W&B, named after the run; a section of charts for each behaviour.
+    """A `StatisticsWriter`: one W&B run, named after this run, with a section of charts for each behaviour.
 
     Statistics are named `<behaviour>/<statistic>`, over `<behaviour>/step`. wandb writes and uploads in its own
     process, so only the first and the last call wait for the network. A resumed run continues the same W&B run; if it

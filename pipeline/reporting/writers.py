@@ -1,4 +1,4 @@
-"""The statistics writers of a run: the built-in ones, and those listed in the YAML, whose errors can't end the run."""
+"""A run's statistics writers: the built-in ones, and those listed in the YAML, whose errors can't end the run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_writers(config: RunConfig, run_folder: Path, timers: Timers, resume: bo
     Args:
         config: the run's configuration.
         run_folder: `results/<run-id>`.
-        timers: hold the gauges.
+        timers: stores the gauges.
         resume: keep existing event files.
 
     Raises:
@@ -108,7 +108,7 @@ class GuardedWriter:
         self._call_if_there("mark", category, step, kind, text)
 
     def close(self) -> None:
-        """Close the writer, even after it raised."""
+        """Close the writer, even if it raised earlier."""
         try:
             with self._guard("what it had not written yet is lost"):
                 self._writer.close()
@@ -178,7 +178,7 @@ def _find_named(where: str, name: str) -> type[Any] | None:
 
 
 def tracked_id(run_folder: Path, service: str, resume: bool, make: Callable[[], str]) -> tuple[str, bool]:
-    """Return a run's id at a service, and whether the run had it before.
+    """Return a run's id at a tracking service, and whether it already had that id.
 
     Args:
         run_folder: `results/<run-id>`; the id is in its `<service>_run_id.txt`.

@@ -60,9 +60,9 @@ from headrace.stages.trainer.pacing import longest_piece
 from headrace.surroundings import absolute
 
 BRAINS = "brains"
-"""Seed path of the environments' random numbers."""
+"""Seed path for the brains' random numbers."""
 AGENT_ID_RANGE = 2**40
-"""Number of agent ids per actor; replica r has those from r × this on."""
+"""Number of agent ids per actor; replica r uses ids starting at r × this."""
 
 
 class ActorPart:
@@ -73,12 +73,12 @@ class ActorPart:
         request: the request for its environments.
 
     Attributes:
-        oracle: decides in place of policies in the actor.
+        oracle: makes decisions in place of the actor's own policies.
         audience: sees every step that is played.
         make_group: makes the environments.
         make_policy: makes the acting policies.
         make_mappings: makes the object that assigns players to games, with the arguments of `PolicyMappings`.
-        person: makes the brain of a person who plays.
+        person: makes the brain for a person who plays.
     """
 
     outlets: ClassVar[tuple[str, ...]] = ()
@@ -97,7 +97,7 @@ class ActorPart:
         self.request = request
 
     def receive(self, message: ControlMessage) -> None:
-        """Receive a message of main after the actor has."""
+        """Handle a message from main, after the actor has handled it."""
 
     def open_outlet(self, outlet: Outlet[Any]) -> None:
         """Use the producing end of one of `outlets`."""

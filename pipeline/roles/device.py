@@ -1,4 +1,4 @@
-"""The torch device of trainers, if available, and how they compute the products of wide layers on it."""
+"""The torch device for trainers, and how they compute matmuls of wide layers on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.stages.policy.design import BF16, TORCHS_OWN, ProductSettings
 
 SHOWN = ("ppo", "sac")
-"""Trainers that were shown to learn equally well with rounded products, in layers of `SHOWN_FROM` units or more."""
+"""Trainers shown to learn equally well with bfloat16 matmuls, in layers of `SHOWN_FROM` units or more."""
 SHOWN_FROM = 256
 
 
@@ -31,8 +31,8 @@ def choose_device(configured: str | None, key: str = KEY) -> tuple[str, str]:
     """Return the torch device, with the reason: the configured one, else `cuda` if there is one, else `cpu`.
 
     Args:
-        configured: the device; None: the first one of CUDA, or the CPU.
-        key: of the YAML, which has it.
+        configured: the device; None for the first CUDA device, else the CPU.
+        key: the YAML key that sets it.
 
     Raises:
         RunError: if torch can't compute on the configured one; the message lists the available ones.
@@ -55,17 +55,17 @@ def choose_device(configured: str | None, key: str = KEY) -> tuple[str, str]:
 
 
 class Rounding(NamedTuple):
-    """The products that a trainer rounds to bfloat16."""
+    """Which matmuls a trainer computes in bfloat16."""
 
     settings: ProductSettings
     words: str
     """The choice and its reason, in words."""
     slow: bool = False
-    """True if the device computes it more slowly than float32."""
+    """True if bfloat16 is slower than float32 on the device."""
 
 
 def products_of(config: RunConfig, settings: BehaviorSettings, device: str) -> ProductSettings:
-    """Return how a trainer with these settings computes its products on a device."""
+    """Return how a trainer with these settings computes its matmuls on a device."""
     rounding = choose_rounding(config.torch_settings.precision, device, settings.trainer_type).settings
     given = settings.hyperparameters  # IMPALA counts batches in unrolls
     rows = getattr(given, "batch_rows", getattr(given, "batch_size", rounding.rows))
@@ -73,7 +73,7 @@ def products_of(config: RunConfig, settings: BehaviorSettings, device: str) -> P
 
 
 def choose_rounding(configured: str, device: str, trainer: str) -> Rounding:
-    """Choose the products that a trainer computes in bfloat16 on a device.
+    """Choose the matmuls that a trainer computes in bfloat16 on a device.
 
     Args:
         configured: `torch_settings.precision`.
@@ -98,7 +98,7 @@ def choose_rounding(configured: str, device: str, trainer: str) -> Rounding:
 
 
 def choose_provider(config: RunConfig, device: str) -> str:
-    """Choose the library that multiplies float32 matrices of wide layers: see `ProductSettings.provider`."""
+    """Choose the library for float32 matmuls in wide layers: see `ProductSettings.provider`."""
     # Providers' sums differ in their last digits, and a replay has to reproduce the recording.
     exact = config.pipeline.deterministic or config.record is not None or config.replay is not None
     configured = config.torch_settings.products

@@ -1,4 +1,4 @@
-"""The learner host: one trainer, its inlet (from actors or a recording), its checkpoints and exports."""
+"""The learner host: one trainer, its input (from actors or a recording), its checkpoints and exports."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class LearnerHost(TrainerHost):
         lost = await learner_side("followers")(self.plan, self.config, device).beside(self._train)
         if lost:
             self.control.send(FollowerLost(lost))
-            await asyncio.Event().wait()  # main ends it, and its queues stay for its successor
+            await asyncio.Event().wait()  # main ends this host, and its queues stay open for the successor
 
     async def _train(self, replicas: Replicas, device: str, followers: Any = None) -> None:
         loop = asyncio.get_running_loop()
@@ -108,7 +108,7 @@ class LearnerHost(TrainerHost):
                 self._stage = None  # a state in the middle of an update must not be saved
 
     def _episode_table(self) -> EpisodeSink | None:
-        """Return the receiver of each episode; None if the configuration has none."""
+        """Return the table that receives each episode; None if the configuration asks for none."""
         wanted = self.config.pipeline.monitor_csv
         return EpisodeTable(self.plan.behavior, lambda: self.stages.folder.path).add if wanted else None
 
@@ -277,7 +277,7 @@ _MEASURES = {
     "Policy/Value": "V",
     "Policy/Log Probability": "LogPi",
 }
-"""Statistics that get the suffixes `Min`, `Mean` and `Max`, with their names per epoch."""
+"""Statistics reported with `Min`, `Mean` and `Max`, and their names in epoch statistics."""
 _RETURNS = "Environment/Cumulative Reward"
 
 
@@ -294,7 +294,7 @@ class EpochStatistics:
 
     Args:
         statistics: receives all of them.
-        every: trainer steps of an epoch.
+        every: trainer steps per epoch.
         ended: called with an epoch's last step and its statistics, if there are any.
     """
 

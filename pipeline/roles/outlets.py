@@ -1,4 +1,4 @@
-"""The outlets of an actor and the inlet of a trainer: routing, recording, and filtering of steps."""
+"""An actor's outlets and a trainer's inlet: routing, recording and filtering steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OutletTap:
         self._sink: ItemSink[Any]
 
     def expect(self, spec: BehaviorSpec) -> None:
-        """Note a spec for the header, or pass it to a file whose header is already written."""
+        """Note a spec for the header, or add it to a file whose header is already written."""
         self._specs.append(spec)
         if self._recorder is not None:
             later = _header(self._plan, AGENT_PROCESSOR, [spec], self._config, self._squashed([spec]), {})
@@ -160,7 +160,7 @@ class Router:
         self._opened = asyncio.Event()
 
     def expect(self, behavior: str) -> None:
-        """Announce an outlet for this behaviour name."""
+        """Announce that an outlet for this behaviour name will open."""
         self._expected.add(behavior)
 
     def open(self, behavior: str, outlet: Outlet[Any]) -> None:
@@ -170,7 +170,7 @@ class Router:
         self._opened.set()
 
     async def put(self, item: TrajectoryBatch | Barrier) -> None:
-        """Wait until the item has a place in its outlet.
+        """Put an item into its outlet, waiting until there is room.
 
         Raises:
             StageError: if its behaviour was not announced, so that no outlet would ever open.

@@ -1,7 +1,7 @@
-"""The replay host: a recording or demonstrations in an actor's place.
+"""The replay host: plays a recording or demonstrations in place of an actor.
 
 A recording of the agent processor's output takes the whole route again: custom stages of the actor host, main's stages,
-trainer. A recording of a trainer's inlet has passed them already and goes straight to the trainer.
+trainer. A recording of a trainer's input has already passed them and goes straight to the trainer.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ async def _unrecorded_specs(host: Host) -> dict[str, BehaviorSpec]:
 def _steps_before(host: Host, behaviors: Iterable[str]) -> dict[str, int]:
     """Return the steps that the trainers of a resumed run have received, from their own parts of the checkpoint.
 
-    The manifest's steps won't do: of several trainers, those that save first report further steps before it is written.
+    The manifest's steps can't be used: a trainer that saves early reports further steps before the manifest is written.
     """
     if host.checkpoint is None:
         return {}

@@ -1,6 +1,6 @@
-"""The common part of all hosts: plan, control channel, queue ends and statistics; how a host runs and ends.
+"""Code shared by all hosts: plan, control channel, queue ends and statistics; how a host runs and ends.
 
-The module of a host's role has its work (`common/run_parts.py`); `pipeline/hosts/` has the places where hosts run.
+Each role's module defines the host's work (`common/run_parts.py`); `pipeline/hosts/` defines where hosts run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Host(ABC):
 
     Attributes:
         config: the run's configuration.
-        statistics: collected here, and sent to main regularly.
+        statistics: statistics collected here and sent to main regularly.
         checkpoint: the checkpoint from which it resumes; None in a fresh run.
         stages: contexts, hooks and parts of checkpoints of its stages.
     """
@@ -81,7 +81,7 @@ class Host(ABC):
         """Handle control messages until main closes the channel, which ends the host whatever it is doing."""
 
     async def run(self) -> bool:
-        """Run to the end and report the outcome to main; return True for success."""
+        """Run to completion and report the outcome to main; return True for success."""
         keep_state()
         PREPARES.set(self._tell_of_preparing)
         try:
@@ -106,7 +106,7 @@ class Host(ABC):
         self.control.send(Preparing(begins))
 
     def report(self) -> None:
-        """Send the statistics gathered since the last report, and the counts of queues."""
+        """Send the statistics gathered since the last report, with the queue counters."""
         put_back()
         queues = tuple(plain_statistics(end.statistics()) for end in self._ends.values())
         used = read_usage(os.getpid())

@@ -1,4 +1,4 @@
-"""Numbers that actors and learners both derive from the configuration: agents, and rows per message."""
+"""Sizes that actors and learners both derive from the configuration: agents, and rows per message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def squashes_actions(config: RunConfig, behavior: str) -> bool:
 
 
 def agents_of(config: RunConfig) -> int:
-    """Count the agents that act at a time, as far as the configuration tells: environments × actors."""
+    """Return the number of agents acting at once, as far as the configuration says: environments × actors."""
     environments = config.environment.num_envs if config.environment is not None else config.env_settings.num_envs
     return environments * config.pipeline.hosts.actors.replicas
 

@@ -27,7 +27,7 @@ from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.stage import Stage, StageContext
 
 LOCAL_BOUND = 2
-"""Bound of batches between two stages of one host: one is produced while another is processed."""
+"""Maximum batches between two stages in a host, so that one is produced while another is processed."""
 
 Runner = Coroutine[Any, Any, None]
 
@@ -149,7 +149,7 @@ class PlacedStage:
 
 @dataclass(frozen=True)
 class _Messages:
-    """A sink that refuses anything but messages, so that the error names the stage that yielded it, not the next."""
+    """A sink that accepts only messages, so that an error names the stage that yielded the item, not the next one."""
 
     sink: ItemSink[Any]
 
@@ -224,7 +224,7 @@ def _where(placement: StagePlacement) -> str:
 
 
 def _key(placement: StagePlacement, config: RunConfig) -> KeyPath:
-    """Return its place in the YAML; names are unique."""
+    """Return the stage's key in the YAML; stage names are unique."""
     return ("pipeline", "stages", [each.name for each in config.pipeline.stages].index(placement.name))
 
 

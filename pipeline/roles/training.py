@@ -1,4 +1,4 @@
-"""The common part of hosts that train: a trainer, built by the YAML and restored to the run's state."""
+"""Code shared by hosts that train: a trainer, built from the YAML and restored to the run's state."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class TrainerHost(Host):
             behavior=plan.behavior,
             settings=self._settings,
             spec=self._spec,
-            # From only the behaviour, not the host, so that a replay of its inlet reproduces the weights.
+            # Derived only from the behaviour, not the host, so that replaying its input reproduces the weights.
             seed=derive_seed(plan.seed, TRAINER, plan.behavior),
             device=device,
             autograd=self.config.torch_settings.gradients == "autograd",
@@ -178,7 +178,7 @@ def _goal_rewards(config: RunConfig, settings: BehaviorSettings) -> GoalRewards 
     asked = h.get("hindsight") if isinstance(h, Mapping) else getattr(h, "hindsight", None)
     if asked is None or make is None or config.environment is None:
         return None
-    from headrace.stages.environments.factory import EnvironmentRequest  # other learners need not import it
+    from headrace.stages.environments.factory import EnvironmentRequest  # other learners don't have to import it
 
     rewards: GoalRewards = load_entry(make)(EnvironmentRequest(config))
     return rewards
@@ -205,7 +205,7 @@ def _stage_class(sharded: bool) -> type[TrainerStage]:
 def thread_choice(
     config: RunConfig, behavior: str, device: str, log: logging.Logger, trainer: Trainer
 ) -> ThreadChoice | None:
-    """Return the tuner of a learner's threads; None if it uses its process's number.
+    """Return the tuner for a learner's thread count; None if it keeps its process's setting.
 
     Args:
         config: the run's configuration.
@@ -235,7 +235,7 @@ def thread_choice(
 def cores_left_for(config: RunConfig, shared: bool = False) -> int:
     """Return the number of cores for a learner that neither actors nor other learners need.
 
-    With `shared` it may try a second core that an actor has, as the actor mostly waits for an off-policy trainer.
+    With `shared`, it may try a second core that an actor uses, as actors mostly wait for an off-policy trainer.
     """
     hosts = config.pipeline.hosts
     actors = 0 if HOST_KINDS[hosts.actors.kind].on_ray else len(actor_names(config))

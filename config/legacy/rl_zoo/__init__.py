@@ -1,4 +1,4 @@
-"""Conversion of an entry of rl-baselines3-zoo's files, the hyperparameters of Stable-Baselines3's users, to a run.
+"""Converts an entry from rl-baselines3-zoo's files, which hold Stable-Baselines3 hyperparameters, to a run.
 
 This module has the checks for every file; `conversion` is imported if there is an entry to convert.
 """

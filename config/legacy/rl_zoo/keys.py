@@ -24,17 +24,17 @@ class Key:
     to: str | None
     """Our key, below the behaviour; None: there is none; `IDLE`: none is needed."""
     default: Any = None
-    """Stable-Baselines3's default. Without a place, Headrace does the same, unless `here` says otherwise."""
+    """Stable-Baselines3's default. If `to` is None, Headrace does the same, unless `here` says otherwise."""
     write: Callable[[Any], Any] = integral
     """Converts their value to ours; a ValueError says why it can't."""
     falls: bool = False
     """True if `lin_…`, which falls to 0, sets `<to>_schedule`."""
     why: str = ""
-    """Without a place: Headrace's behaviour instead."""
+    """If `to` is None: what Headrace does instead."""
     needs: str = ""
-    """Another key, without which it has no effect."""
+    """Another key, without which this key has no effect."""
     here: Any = None
-    """Without a place: the value that Headrace always uses, if it is not the default."""
+    """If `to` is None: the value that Headrace always uses, if it is not the default."""
     top: bool = False
     """True if `to` starts at the top instead of at the behaviour."""
     note: str = ""
@@ -44,7 +44,7 @@ class Key:
 
 
 _ACTIVATIONS = {"SiLU": "swish", "LeakyReLU": "leaky_relu"}
-"""Our names by torch's, unless they differ only in case."""
+"""Our names by torch's names, unless they differ only in case."""
 
 
 def _activation(value: Any) -> Any:

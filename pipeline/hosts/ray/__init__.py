@@ -1,1 +1,1 @@
-"""Hosts in actors of Ray: on this machine or on the nodes of a cluster."""
+"""Hosts in Ray actors, on this machine or on a cluster's nodes."""

@@ -15,7 +15,7 @@ from headrace.queues.errors import PeerLost
 from headrace.queues.messages import PolicyUpdate
 
 STORED_BYTES = 100_000
-"""From this size on, Ray puts an argument into its object store anyway: then we put it there once for all receivers."""
+"""At this size or more, Ray stores an argument in its object store anyway, so we store it once for all receivers."""
 
 
 TURNS = 4
@@ -24,10 +24,10 @@ turns, which take less time than a second call."""
 
 
 class RaySource:
-    """A host on Ray, seen from its readers; queues of one host share calls.
+    """A host on Ray, as seen by its readers; a host's queues share calls.
 
     Args:
-        actor: handle of its `RayWorker`.
+        actor: handle to its `RayWorker`.
     """
 
     def __init__(self, actor: Any) -> None:
@@ -96,7 +96,7 @@ class RayDeliveries:
         self._call: asyncio.Task[list[bool]] | None = None
 
     async def deliver(self, name: str, number: int, item: Any) -> bool:
-        """Like `Deliver`; items that come together go in one call, which is answered when all are taken.
+        """Like `Deliver`, but items put at the same time share one call, answered when all of them are taken.
 
         This suits items that are taken immediately: control messages and the newest policies.
         """
@@ -129,7 +129,7 @@ class Stored:
         self._last: tuple[Any, Any] = (None, None)
 
     def shared(self, item: Any) -> Any:
-        """Return an item, or its reference in the object store."""
+        """Return the item, or a reference to it in the object store."""
         if not isinstance(item, PolicyUpdate) or item.weights.nbytes < STORED_BYTES:
             return item
         if item is not self._last[0]:
@@ -144,7 +144,7 @@ async def _others() -> None:
 
 @contextmanager
 def _lost() -> Iterator[None]:
-    """Report the other host as lost when a call fails or comes after Ray's end."""
+    """Report the other host as lost if a call fails or Ray has already ended."""
     if not ray.is_initialized():
         raise PeerLost("Ray has ended")
     try:

@@ -34,7 +34,7 @@ from headrace.queues.push import PushOutlet
 log = logging.getLogger(__name__)
 
 CALLS = 10_000
-"""Maximum number of concurrent calls of a host: one per item in transit and one per queue with a reader."""
+"""Maximum concurrent calls to a host: one per item in transit and one per queue with a reader."""
 
 _HEADLESS = (
     "the head of the Ray cluster is gone, and Ray ends everything that belongs to the cluster (see "
@@ -45,10 +45,10 @@ VERDICT_S = 60.0
 
 
 class Consumer(Protocol):
-    """A reader of a host's queue, which has to know the host's replacement."""
+    """A reader of a host's queue, to be notified when the host is replaced."""
 
     def replace(self, key: str, actor: Any) -> None:
-        """Note that the host of this name is another actor now; None: it has no successor."""
+        """Note that another actor now runs the host with this name; None if it has no successor."""
 
 
 class RayHost:
@@ -57,7 +57,7 @@ class RayHost:
     Args:
         plan: the host's plan.
         actor: handle of its `RayWorker`.
-        session: the Ray instance in which it lives.
+        session: the Ray instance that it runs in.
         stored: the object store's items for several hosts.
         maxlen: bound of the FIFO queues.
         resources: description of the resources that it requests.
@@ -85,7 +85,7 @@ class RayHost:
         self.served: dict[str, dict[str, Any]] = {}
         """Queues from this host, by name."""
         self.outlets: dict[str, PushOutlet[Any]] = {}
-        """Main's ends of the queues to a host that may get a successor, by name."""
+        """Main's ends of the queues to this host, if it may get a successor, by name."""
         self._session = session
         self._deliveries = RayDeliveries(actor, stored)
         self._maxlen = maxlen
@@ -158,12 +158,12 @@ class RayHost:
 
     @property
     def began(self) -> bool:
-        """True if it has shown a sign of life."""
+        """True if the host has shown any sign of life."""
         said = self._up.statistics()
         return said.items_out > 0 or said.size > 0
 
     def lose(self) -> None:
-        """Count the host as ended, because Ray has lost its head."""
+        """Count the host as ended, because the Ray head node is lost."""
         self.control.close()
         self._up.close()
         self._end.cancel()
@@ -187,7 +187,7 @@ class RayHost:
                 ray.kill(self.actor)
 
     def close(self) -> None:
-        """Close the control channel, end the process and release all that main holds of it."""
+        """Close the control channel, end the process and release everything main holds for it."""
         if self._closed:
             return
         self._closed = True
@@ -208,7 +208,7 @@ class RayHost:
             return -9
 
     async def _verdict(self, error: RayError) -> RayError:
-        """Wait until Ray knows why a host is out of reach: before, it would start others on the same dead node."""
+        """Wait until Ray knows why a host is unreachable; until then it would start others on the same dead node."""
         with suppress(TimeoutError):
             async with asyncio.timeout(VERDICT_S):
                 while isinstance(error, ActorUnavailableError):
@@ -273,7 +273,7 @@ class RayFeed:
 
 
 class RayHosts:
-    """Hosts in actors of Ray."""
+    """Hosts in Ray actors."""
 
     def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None:
         self._config = config
@@ -352,7 +352,7 @@ class RayHosts:
 
 
 def _options(resources: HostResources, own: bool) -> dict[str, Any]:
-    """Return Ray's options for an actor that requests these resources."""
+    """Return the Ray options for an actor that requests these resources."""
     options: dict[str, Any] = {
         "num_cpus": resources.cpus if resources.cpus is not None else float(not own),
         "num_gpus": resources.gpus,

@@ -121,7 +121,7 @@ class RaySession:
             )
 
     async def wait_until_lost(self) -> None:
-        """Return when the cluster's head is gone; Ray is not called after that, as calls may never return."""
+        """Return when the cluster's head is gone; Ray must not be called after that, as calls may never return."""
         await wait_until_gone(ray.get_runtime_context().gcs_address)
         self.lost = True
 
@@ -139,7 +139,7 @@ class RaySession:
 
 
 def _end_processes() -> None:
-    """End what is left of this process's Ray without its head, for which an orderly shutdown would wait."""
+    """End what is left of this process's Ray without waiting for its head, as an orderly shutdown would."""
     from ray._private import worker
 
     if worker._global_node is not None:
@@ -189,7 +189,7 @@ def _amounts(config: RunConfig) -> dict[str, float]:
 
 
 def _requests(config: RunConfig) -> Iterator[HostResources]:
-    """Yield what each host of a run requests, if it is on Ray."""
+    """Yield the resources that each host on Ray requests."""
     hosts, behaviors = config.pipeline.hosts, [*config.behaviors] or [""]
     seats = league_seats(config) or [""] * hosts.actors.replicas
     parts = (
@@ -242,8 +242,8 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 def _loopback_allowed() -> Iterator[None]:
     """Let a Ray started in this context keep the loopback address instead of replacing it by the machine's own.
 
-    Ray keeps it on systems where it can't form clusters. It reads the variable for that at import, which may be over
-    already.
+    Ray does so by itself on systems where it can't form clusters. It reads the variable for that at import, which may
+    already have happened.
     """
     from ray._private import ray_constants
 
@@ -257,7 +257,7 @@ def _loopback_allowed() -> Iterator[None]:
 
 @contextmanager
 def _as_it_listens(address: str | None) -> Iterator[None]:
-    """Let this context join a cluster at the address where it answers, which may only be the loopback address.
+    """Let this context join a cluster at the address where it answers, possibly only the loopback address.
 
     Raises:
         ConnectionError: if no answer comes from there, as Ray would retry for many minutes.
@@ -297,7 +297,7 @@ PATIENCE_S = 10.0
 
 
 def first_to_answer(hosts: list[str], port: int) -> str:
-    """Return the first of these hosts with an answer at the port.
+    """Return the first of these hosts that answers on the port.
 
     Raises:
         ConnectionError: if none answers.

@@ -40,7 +40,7 @@ UP, DOWN = "control up", "control down"
 
 
 class RayEdges:
-    """The host's ends of queues by name; a caller waits for an end that is not yet open.
+    """The host's queue ends by name; a caller waits for an end that is not open yet.
 
     The host opens and closes ends in its own event loop; calls come in Ray's.
 
@@ -55,14 +55,14 @@ class RayEdges:
         self._readers: dict[str, Reader] = {}
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
-        """Create the producing end of a queue, whose items others fetch."""
+        """Create the producing end of a queue; others fetch its items."""
         outlet: PullOutlet[Any] = PullOutlet(name, address["maxlen"], address["overflow"])
         self._served.append(outlet)
         post(self._loop, self._open, name, outlet)
         return outlet
 
     async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
-        """Create the consuming end of a queue, whose items main delivers or this host fetches from others."""
+        """Create the consuming end of a queue; main delivers its items, or this host fetches them from others."""
         bounds = address["maxlen"], address["overflow"]
         sources = {key: RaySource(actor) for key, actor in address["sources"].items()}
         inlet: Any = PullInlet(name, bounds[0], sources, bounds[1]) if sources else PushInlet(name, *bounds)
@@ -80,7 +80,7 @@ class RayEdges:
         return await asyncio.shield(self._end(name))
 
     async def fetch(self, reader: str, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
-        """Return items of a reader's queues, by name; the numbers are those that it has taken of each so far."""
+        """Return items for a reader's queues, by name; `counts` says how many it has taken from each so far."""
         if reader not in self._readers:
             self._readers[reader] = Reader(self)
         return await self._readers[reader].fetch(counts)
@@ -90,7 +90,7 @@ class RayEdges:
         return await asyncio.gather(*(self._deliver(*key, item) for key, item in zip(keys, items, strict=True)))
 
     async def close(self) -> None:
-        """Wait until readers have fetched all items, or are gone."""
+        """Wait until the readers have fetched all items or are gone."""
         for outlet in self._served:
             outlet.close()
         for outlet in self._served:

@@ -61,7 +61,7 @@ class CentralDecisions:
         self._outlet = outlet
 
     async def follow(self, inlet: ItemSource[DecisionAnswer]) -> None:
-        """Receive answers until their queue ends, after which no more will come."""
+        """Receive answers until their queue ends; no more will come after that."""
         async for answer in inlet:
             if answer.number == self._number and self._waiting is not None and not self._waiting.done():
                 self._waiting.set_result(answer.answers)

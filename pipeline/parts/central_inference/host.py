@@ -32,7 +32,7 @@ a decision later, and one decision serves all requests."""
 _SHORTEST_WAIT_S = 1e-3
 """Shortest wait of an event loop, in seconds; below it, only requests that have arrived are taken."""
 _TURNS = 4
-"""Turns of the event loop in which data at a socket reaches this host."""
+"""Event-loop turns within which data at a socket reaches this host."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class _Deciding:
 
 
 class InferenceHost(Host):
-    """Runs the one decider of a run."""
+    """Runs the run's single decider."""
 
     named_in_failures = True  # a failing policy's error names its behaviour, and not its place
 
@@ -119,7 +119,7 @@ class InferenceHost(Host):
                 self._batches += 1
                 context.activity.operation = None
                 for actor, answer in answers:
-                    with suppress(QueueClosed):  # main is gone, or ends this host
+                    with suppress(QueueClosed):  # main is gone or is ending this host
                         await self._answers[actor].put(answer)
 
     async def _wait_for_others(self, patience_s: float) -> None:

@@ -1,8 +1,8 @@
-"""Main's part in central inference: joins the inference host to all actors and sends it the policies.
+"""Central inference in main: connects the inference host to all actors and sends it the policies.
 
-Requests and answers pass through main, so that hosts of any kind can be joined and an actor can be replaced without the
-inference host's knowledge. Once the host has a policy, actors get an update without weights; they then handle policies,
-assignments and versions as if they held the weights.
+Requests and answers pass through main, so that hosts of any kind can be connected and an actor can be replaced without
+the inference host's knowledge. Once the host has a policy, actors get an update without weights; they then handle
+policies, assignments and versions as if they held the weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.queues.specs import BehaviorSpec
 
 
 class CentralInference(RunPart):
-    """The inference host, and the queues that join it to the actors."""
+    """The inference host, and the queues that connect it to the actors."""
 
     receives = (PolicyKept,)
     host_name = INFERENCE
@@ -37,7 +37,7 @@ class CentralInference(RunPart):
         self._policies: dict[str, Outlet[Any]] = {}
         self._requests: dict[int, Outlet[Any]] = {}
         self._answers: dict[int, Outlet[Any]] = {}
-        """Main's end of the queue to the current actor, by replica."""
+        """Main's end of the answer queue to each current actor, by replica."""
         self._kept: dict[str, PolicyUpdate] = {}
         """Announcement of the newest policy that the host holds, by behaviour id."""
 
@@ -47,7 +47,7 @@ class CentralInference(RunPart):
         self.run.broadcaster.relay = self
 
     async def actor_started(self, slot: ActorSlot) -> None:
-        """Join an actor; if it replaces a dead one, the answer to that one's request is dropped."""
+        """Connect an actor; if it replaces a dead one, the answer to the dead actor's request is dropped."""
         assert self._host is not None, "it is there before the actors"
         actor, ends = slot.handle.plan.name, self.run.launcher.ends
         requests, answers, asked, answered = (
@@ -117,12 +117,12 @@ class CentralInference(RunPart):
 
 
 async def _carry_requests(requests: Inlet[Any], outlet: Outlet[Any]) -> None:
-    """Carry the requests of one actor while it lives; another may follow it, so the outlet stays open."""
+    """Forward one actor's requests while it lives; the outlet stays open, as another actor may follow."""
     try:
         async for request in requests:
             await outlet.put(request)
             del request
     except QueueClosed:
-        pass  # the inference host is gone, which main learns elsewhere
+        pass  # the inference host is gone; main detects that elsewhere
     finally:
         requests.close()

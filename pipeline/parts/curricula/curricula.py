@@ -35,7 +35,7 @@ SMOOTHING = 0.25
 
 @dataclass(frozen=True, slots=True)
 class MeasuredProgress:
-    """Measures of a behaviour, other than its returns, to which criteria may refer."""
+    """Measures of a behaviour's progress, other than returns, that criteria may refer to."""
 
     step: int
     max_steps: int
@@ -95,7 +95,7 @@ class Curricula:
             self._steps[report.behavior] = report.step
 
     def advance(self, measures: Callable[[str], MeasuredProgress | None]) -> EnvironmentParameters | None:
-        """Begin the next lesson of each curriculum whose criteria are met, judging behaviours with new reports only.
+        """Begin the next lesson of each curriculum whose criteria are met; only behaviours with new reports are judged.
 
         Args:
             measures: returns a behaviour's measures; None for a behaviour without a trainer.
@@ -176,13 +176,13 @@ class Curricula:
                 value, what = self._mean_return(name, criteria), "mean reward"
         text = f"{what} {value:.6g}"
         over = f"over {len(returns)} episode{'' if len(returns) == 1 else 's'}"
-        if not value > threshold:  # true of NaN too
+        if not value > threshold:  # also true for NaN
             log.debug("%s continues: %s is not above %.6g %s", self._named(name), text, threshold, over)
             return None
         return f"{text} > {threshold:.6g} {over}"
 
     def _mean_return(self, name: str, criteria: CompletionCriteria) -> float:
-        """Return the mean return of the lesson's newest episodes, smoothed if configured; NaN without any."""
+        """Return the mean return over the lesson's newest episodes, smoothed if configured; NaN if there are none."""
         returns = self._returns[criteria.behavior]
         mean = math.fsum(returns) / len(returns) if returns else math.nan
         if not criteria.signal_smoothing or not math.isfinite(mean):

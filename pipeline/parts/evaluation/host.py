@@ -120,7 +120,7 @@ class EvaluationHost(Host):
         )
         return kept
 
-    @preparing()  # the first import of the packages that write and run `.onnx` files is slow
+    @preparing()  # importing the packages that write and run `.onnx` files is slow
     def _export(self, policy: PolicyUpdate, spec: BehaviorSpec, label: str) -> bool:
         """Write a policy; if the disk refuses, only the file is lost."""
         settings, source_folder = self.config.behavior_settings(spec.name), self.config.source_folder
@@ -137,7 +137,7 @@ class EvaluationHost(Host):
     # The store of snapshots. ---------------------------------------------------------------------------------------
 
     def read(self, behavior: str) -> PolicyUpdate | None:
-        """Return the policy of this behaviour's opponents since its first evaluation."""
+        """Return the fixed policy that plays this behaviour's opponents since its first evaluation."""
         folder = behavior_folder(self.plan.folder, behavior)
         path = folder / f"{folder.name}-opponent.pt"
         if not path.is_file():
@@ -149,7 +149,7 @@ class EvaluationHost(Host):
             return None
 
     def keep(self, policy: PolicyUpdate, spec: BehaviorSpec) -> None:
-        """Keep a policy as an opponent's."""
+        """Store a policy for opponents to play with."""
         self._export(policy, spec, "opponent")
 
 
@@ -178,12 +178,12 @@ class WaitingPolicies:
         self._ended = False
 
     async def follow(self, inlet: Inlet[PolicyUpdate]) -> None:
-        """Take the policies of one queue until it ends."""
+        """Take policies from one queue until it ends."""
         self._open += 1
         try:
             async for policy in inlet:
                 self._waiting[policy.behavior_id] = policy.copy()  # replaces a waiting one
-                del policy  # its slab goes back when its last reference does
+                del policy  # its slab is released with the last reference
                 self._changed.set()
         finally:
             inlet.close()

@@ -50,7 +50,7 @@ class Evaluation(RunPart):
         return self._best
 
     def progress(self) -> dict[str, Any]:
-        """Return the best scores, and the opponents against whom they were reached."""
+        """Return the best scores, with the opponents against which they were achieved."""
         settings = self.run.plan.config.evaluation
         assert settings is not None, "the part is there for its sake"
         return {"best": self._best, "best_against": settings.opponents}
@@ -60,7 +60,7 @@ class Evaluation(RunPart):
         return {"best_evaluation": self._best.get(behavior)}
 
     async def learns(self, behavior: str, slot: ActorSlot | None) -> None:
-        """Evaluate a behaviour from now on; repeated calls are allowed."""
+        """Start evaluating a behaviour; repeated calls are allowed."""
         async with self._joining:
             if self._ended or self._lost or behavior in self._outlets:
                 return
@@ -128,7 +128,7 @@ class Evaluation(RunPart):
             self._host.control.send(Stop())
 
     def close(self) -> None:
-        """Warn that policies are missing from the evaluation."""
+        """Warn if any policies were not evaluated."""
         if self._lost:
             log.warning("Not all policies were evaluated: evaluation had failed (%s).", self._lost.partition("\n")[0])
 
@@ -151,7 +151,7 @@ class Evaluation(RunPart):
 
 
 def _remembered(plan: RunPlan) -> dict[str, float]:
-    """Return the resumed run's best scores, if they were reached against the same opponents.
+    """Return the resumed run's best scores, if they were achieved against the same opponents.
 
     Versions without a choice of opponents kept scores by behaviour id, and other ids acted at random: those scores are
     valid only if there were no other ids.

@@ -1,1 +1,1 @@
-"""The exhibition: one game at its own pace on the live page, for those who watch or take part."""
+"""The exhibition: one game on the live page, at its own pace, to watch or take part in."""

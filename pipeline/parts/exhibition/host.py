@@ -103,7 +103,7 @@ class ExhibitionHost(Host):
     async def _follow(self, inlet: Inlet[PolicyUpdate]) -> None:
         async for policy in inlet:
             self._sent[policy.behavior_id] = policy.copy()
-            del policy  # its slab goes back when its last reference does
+            del policy  # its slab is released with the last reference
 
     # What is shown. --------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ StartProcess = Callable[[asyncio.TaskGroup], Awaitable[ProcessHost]]
 
 # The page runs the game in its own thread, because an update may block main (docs/decisions/049).
 class Exhibition(ShownGame):
-    """The show, seen from the page's server. All calls come from the server's loop.
+    """The show, as the page's server sees it. All calls come from the server's loop.
 
     Args:
         start: starts its process.
@@ -68,7 +68,7 @@ class Exhibition(ShownGame):
         self._hung = ""
 
     def start(self) -> None:
-        """Begin the show, or begin it again after a failure; do nothing if it is running."""
+        """Start the show, or restart it after a failure; do nothing if it is running."""
         if self._closed or self.status in ("refused", "starting", "on"):
             return
         self.status, self.trouble = "starting", ""

@@ -29,7 +29,7 @@ _STEP = "step "
 
 
 class RunPlayers:
-    """The possible players of a run's behaviours.
+    """The available players for a run's behaviours.
 
     Args:
         config: the run's configuration.
@@ -45,7 +45,7 @@ class RunPlayers:
         self._make = policy_maker(config, folder)
 
     def choices(self, spec: BehaviorSpec) -> list[str]:
-        """Return the names of a behaviour id's possible players."""
+        """Return the names of the players available for a behaviour id."""
         return [NEWEST, *self._brains(spec)]
 
     def make(self, spec: BehaviorSpec, name: str) -> Player | None:

@@ -1,8 +1,8 @@
 """A learner's followers: hosts with the other replicas of its trainer, which it starts, feeds and supervises.
 
-A trainer depends only on the order of its inlet. So each item goes to all followers before the learner takes it, in the
-same order, and they do the same work unprompted; replicas exchange only sums over rows (`stages/trainer/protocol.py`).
-A lost follower counts as a lost learner; one that fails by an exception fails the run.
+A trainer's state depends only on its items and their order. So each item goes to all followers before the learner
+takes it, in the same order, and they do the same work unprompted; replicas exchange only sums over rows
+(`stages/trainer/protocol.py`). A lost follower counts as a lost learner; one that raises an exception fails the run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from headrace.stages.trainer.stage import TrainerStage
 log = logging.getLogger(__name__)
 
 CAUSE_S = 5.0
-"""Seconds within which a failure's cause shows: the learner's own error, or the end of a follower."""
+"""Seconds within which the cause of a failure shows: the learner's own error, or a follower's end."""
 END_S = 10.0
 """Seconds that a follower has to end after its learner before it is killed."""
 _PATIENCE = 0.9
@@ -51,11 +51,11 @@ class _End:
     """The end of a follower."""
 
     how: str
-    """Its name and how it has ended."""
+    """The follower's name and how it ended."""
     failed: bool = False
     """True if an exception ended it, which would end its successor too."""
     in_order: bool = False
-    """True if it ended because nothing was left to do, or because the learner or another follower is gone."""
+    """True if it ended because nothing was left to do, or because the learner or another follower was gone."""
 
 
 class Followers:
@@ -88,7 +88,7 @@ class Followers:
         self._inlet: ItemSource[Any] | None = None
 
     async def beside(self, train: Callable[[Replicas, str, Followers], Awaitable[None]]) -> str:
-        """Train as the first replica, and end with the followers.
+        """Train as the first replica, and end together with the followers.
 
         Returns:
             Which follower is lost, and how; empty if there was nothing left to do. After a loss the learner's queues
@@ -189,7 +189,7 @@ class Followers:
     def join(
         self, stage: TrainerStage, inlet: ItemSource[Any], outlet: ItemSink[Any]
     ) -> tuple[ItemSource[Any], ItemSink[Any]]:
-        """Return the learner's inlet, each item of which goes to the followers first, and its outlet.
+        """Return the learner's inlet, wrapped so that each item goes to the followers first, and its outlet.
 
         The stage leaves both open, whatever ends it: `beside` and the host close them if no follower is lost.
         """
@@ -275,7 +275,7 @@ class _SharedInlet:
             if isinstance(item, Barrier):  # checkpoints are the learner's
                 yield item
                 continue
-            new = isinstance(item, TrajectoryBatch)  # the end comes without learning from them
+            new = isinstance(item, TrajectoryBatch)  # the run ends without learning from them
             for piece in pieces(item, self.slab_bytes) if new else (item,):
                 if self.learns() or not new:
                     await self._put(piece)

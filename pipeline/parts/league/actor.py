@@ -24,7 +24,7 @@ from headrace.stages.league.pool import FOLDER, Member, read_member
 from headrace.stages.policy.design import design_of
 
 MEMBERS = "members"
-"""Part of the seed of their random numbers."""
+"""Part of the seed for the members' random numbers."""
 IN_MEMORY = 64
 """Members whose policies an actor keeps, in addition to those that play."""
 
@@ -53,7 +53,7 @@ class LeagueActor(ActorPart):
         return LeagueMappings(make_policy, self._learner, learners, self._member, IN_MEMORY)
 
     def _member(self, spec: BehaviorSpec, number: int, known: Mapping[str, Any]) -> MappedPlayer:
-        """Make the policy or brain of a member of the pool."""
+        """Create the policy or brain of a pool member."""
         member = Member(**known)
         if member.use:
             return self._brain(spec, member)

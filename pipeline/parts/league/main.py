@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class LeaguePart(RunPart):
-    """The leagues of a run; the leagues of several behaviours of a game are one."""
+    """The leagues of a run; if several behaviours of a game have a league, they share one."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -47,23 +47,23 @@ class LeaguePart(RunPart):
         self._league: LeagueController | None = None
         self._game: LeagueGame | None = None
         self._learners: dict[str, str] = {}
-        """By behaviour as which a learner learns: its key."""
+        """Key of each learner, by the behaviour name under which it learns."""
         self._newest: dict[str, PolicyUpdate] = {}
         self._sent: dict[tuple[str, int], int] = {}
-        """By learner and actor: the number of its current table."""
+        """Number of the table that was last sent, by learner and actor."""
         self._late: dict[str, int] = {}
-        """By learner: the version of a policy whose report arrived first."""
+        """Version of a policy that has not arrived although its report has, by learner."""
         self._resets: dict[str, dict[str, Any]] = {}
         """By learner: its last reset, as the fields of `BeginAnew`; a restarted learner may not know it."""
         self._restored: dict[str, int] = {}
-        """By learner: the version of the policy that the checkpoint knows."""
+        """Version of the policy that is part of the checkpoint, by learner."""
         self._freezes: deque[Freeze] = deque()
         """Policies that wait to be written into the pool; the first one is being written."""
         self._settled = asyncio.Event()
-        """Set while none waits."""
+        """Set while no policy waits to be written."""
         self._settled.set()
         self._saves: list[Callable[[], None]] = []
-        """Work of a checkpoint that follows these writes."""
+        """Checkpoint work to do once these writes are finished."""
         self._turns: Turns | None = None
         """The learners' turns; None if all learn simultaneously."""
         self._waiting: dict[str, tuple[list[Columns], list[PolicyUpdate]]] = {}
@@ -72,7 +72,7 @@ class LeaguePart(RunPart):
     # The interface of self-play to a learner's route. -----------------------------------------------------------------
 
     def add(self, behavior: str) -> None:
-        """A learner is opened."""
+        """Add a learner, which has just been opened."""
         if self._game is None:
             self._game = league_game(self._config)
             self._open(self._game)
@@ -96,7 +96,7 @@ class LeaguePart(RunPart):
             self._restored |= {game.learner_name(key): version for key, version in versions.items()}
 
     def _hold(self, turns: Turns) -> None:
-        """Let the actors of learners without the turn wait."""
+        """Make the actors of learners that don't have the turn wait."""
         assert self._game is not None, "it has turns"
         self.run.flow.hold([self._game.learners[key] for key in turns.waiting])
 
@@ -107,21 +107,21 @@ class LeaguePart(RunPart):
         return self._league
 
     def add_behavior(self, behavior_id: str) -> None:
-        """A team has appeared: nothing follows."""
+        """Do nothing: leagues need no notice of new teams."""
 
     def on_report(self, report: TrainerReport) -> None:
-        """A learner has reported: nothing follows."""
+        """Do nothing: `reported` handles the learners' reports."""
 
     def elo(self, behavior: str) -> float | None:
         """Return no rating: payoffs contain more information."""
         return None
 
     def trajectory_stage(self, behavior: str) -> Stage[Any, Any]:
-        """Make the stage between actors and trainer."""
+        """Create the stage between actors and trainer."""
         return LeagueStage(self, behavior)
 
     def policy_stage(self, behavior: str) -> Stage[Any, Any]:
-        """Make the stage between trainer and publisher."""
+        """Create the stage between trainer and publisher."""
         return LeaguePolicies(self, behavior)
 
     @property
@@ -146,7 +146,7 @@ class LeaguePart(RunPart):
         return self._rate(behavior, games)
 
     def policy_made(self, behavior: str, update: PolicyUpdate) -> None:
-        """A learner has a new policy."""
+        """Handle a learner's new policy."""
         if not self._deterministic:
             self._take(behavior, update)
             self._tell_all()
@@ -211,7 +211,7 @@ class LeaguePart(RunPart):
         self._newest[behavior] = kept = update.copy()
         self.run.broadcaster.send_to_actors(kept)  # only under its name: for the actors of other learners
         known = self._restored.pop(behavior, None) == kept.version
-        if known:  # the checkpoint has its effects already
+        if known:  # the checkpoint already contains its effects
             return
         freeze = self.league.note_policy(self._learners[behavior], kept)
         if freeze is None:
@@ -312,7 +312,7 @@ class LeagueStage(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._context = StageContext(LEAGUE)
 
     def start(self, context: StageContext) -> None:
-        """Keep the context, for its statistics."""
+        """Store the context, whose statistics are used later."""
         self._context = context
 
     def process(self, item: TrajectoryBatch) -> Iterator[TrajectoryBatch]:

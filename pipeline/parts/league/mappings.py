@@ -22,7 +22,7 @@ OWN = -1
 
 
 class LeagueMappings(PolicyMappings):
-    """The mappings of the running games.
+    """The mappings for the running games.
 
     In each game one team, the seat, is the learner's. The other teams have members of the pool, or newest policies.
     If several behaviours have a league, each belongs to one team. The steps of the other teams stay in
@@ -50,23 +50,23 @@ class LeagueMappings(PolicyMappings):
         self._own = learners[learner]
         self._sides = learners
         self._early: dict[str, PolicyUpdate] = {}
-        """Policies of learners of behaviours that the environments have not shown yet."""
+        """Policies whose behaviours have not appeared in the environments yet."""
         self._codes = {name: -2 - k for k, name in enumerate(learners)} | {learner: OWN}
         self._make_member = make_member
         self._memory = memory
         self._matches: Matches | None = None
         self._offered: Matches | None = None
         self._rows: dict[str, tuple[NDArray[np.intp], NDArray[np.float64]]] = {}
-        """By behaviour in the environment: the rows of the matches with its players, and their cumulative shares."""
+        """Rows of the matches with a behaviour's players, and their cumulative shares, by behaviour (environment)."""
         self._teams: dict[int, list[str]] = {}
-        """The behaviour ids that a league has players for, by team."""
+        """The behaviour ids for which a league has players, by team."""
         self._newest: dict[int, MappedPlayer] = {}
         """The newest policies by player code, the learner's own included."""
         self._members: OrderedDict[int, MappedPlayer] = OrderedDict()
         """The most recently drawn members, the newest at the end."""
         self._drawn_games: dict[tuple[int, ...], PolicyMapping] = {}
         self._numbers: dict[int, int] = {}
-        """By the identity of a mapping: its slot."""
+        """Slot of each mapping, by its identity."""
         self._begun = False
 
     @property
@@ -132,7 +132,7 @@ class LeagueMappings(PolicyMappings):
         self._adopt()
 
     def assign(self, assignment: Assignment | Matches) -> None:
-        """Draw games from these matches, as soon as the newest policies that they name have arrived."""
+        """Draw games from these matches once the newest policies that they name have arrived."""
         assert isinstance(assignment, Matches), "assignments are for self-play"
         self._offered = assignment
         self._adopt()
@@ -298,4 +298,4 @@ class LeagueMappings(PolicyMappings):
 
 
 _SPARE = 64
-"""Maximum mappings of finished games that are kept before mappings are renumbered."""
+"""Maximum number of finished games' mappings to keep before renumbering."""

@@ -14,7 +14,7 @@ from headrace.pipeline.parts.own_game.main import OwnGameLink
 
 
 class OwnGameShow(ShownGame):
-    """The game, seen from the page's server.
+    """The game, as the page's server sees it.
 
     Args:
         send: sends a message to main, from any thread.

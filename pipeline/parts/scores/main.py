@@ -52,7 +52,7 @@ class ScoreBoard(RunPart):
             self.run.shutdown.finish()
 
     def actor_replaced(self, name: str) -> None:
-        """Discard the score of an actor whose replacement plays its share again."""
+        """Discard an actor's score, as its replacement plays that share again."""
         if self._wanted is not None:
             self._sums.pop(name, None)
             self._missing.add(name)
