@@ -53,6 +53,7 @@ def joined_directly(sources: str, sink: str) -> bool:
     return sources == sink or HOST_KINDS[sink].in_main
 
 
+_WITHOUT_RESOURCES = "hosts of kind '{}' can't request resources; leave the resources out, or use kind: ray"
 NODE = "node:"
 """Prefix of the resource that Ray provides for each cluster node, followed by its address; the amount is 1."""
 
@@ -117,8 +118,7 @@ class _Hosts(ChoosingSettings):
 
     def _mistakes(self) -> Iterator[Finding]:
         if self._is_set("resources") and changed(self.resources) and self.kind and not HOST_KINDS[self.kind].on_ray:
-            message = f"hosts of kind '{self.kind}' can't request resources; leave the resources out, or use kind: ray"
-            yield Finding(("resources",), message, (("kind",),))
+            yield Finding(("resources",), _WITHOUT_RESOURCES.format(self.kind), (("kind",),))
 
 
 _AUTO_KIND = f"{_KINDS[:-1]}. `auto`: `process` if there are several cores, otherwise `inline`."
@@ -248,5 +248,4 @@ class PlacementSettings(Settings):
         for part in ("actors", "learners"):
             kind = getattr(hosts, part).kind
             if getattr(self, part) is not None and not HOST_KINDS[kind].on_ray:
-                message = f"hosts of kind '{kind}' can't request resources; leave the resources out, or use kind: ray"
-                yield Finding((part,), message, (("pipeline", "hosts", part, "kind"),))
+                yield Finding((part,), _WITHOUT_RESOURCES.format(kind), (("pipeline", "hosts", part, "kind"),))

@@ -112,7 +112,6 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._update = self._make_update()
         network, h = self._update.network, self._hyperparameters
         self._network = network
-        self._acting_views = network.acting_views
         actor = ClonedActor(self._design, self._update.heads, network.values, network.gradients, network.named_views)
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_rows, self._intake, self._random)
         self._buffer = self._make_buffer()
@@ -237,7 +236,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
 
     def policy(self) -> PolicyUpdate:
         """The actor's weights and the normaliser's state."""
-        return self._intake.policy(self, self._acting_views, self._layout)
+        return self._intake.policy(self, self._network.acting_views, self._layout)
 
     def _perceptrons(
         self, network: ActorCriticNetwork | ActorTower | None, what: str = "its network is more than a perceptron"
