@@ -1,1 +1,1 @@
-"""Shared by all pipeline packages: graph, lessons, errors, seeds, versions, threads."""
+"""Modules that all pipeline packages share: the run's graph, lessons, errors, seeds, output, processes, signals."""

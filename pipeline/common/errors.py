@@ -8,11 +8,11 @@ class CommandError(Exception):
 
 
 class RunError(Exception):
-    """A run can't start: its settings contradict each other or name something that is missing."""
+    """A run can't start because its settings contradict each other or name something that is missing."""
 
 
 class RunFailed(Exception):
-    """A run ended because something in it failed; the message says what, where, and how to resume."""
+    """A run ended because a part of it failed; the message says what failed, where, and how to resume."""
 
     def __init__(self, message: str, stage: str = "", detail: str = "") -> None:
         super().__init__(message)
@@ -22,8 +22,8 @@ class RunFailed(Exception):
 
 
 class RunFolderError(Exception):
-    """A run can't use its folder, or a file in it is broken; the message says what to do."""
+    """A run can't use its folder, or a file in the folder is broken; the message says what to do."""
 
 
 class PredictError(ValueError):
-    """An observation, mask or state does not fit a policy; the message names the place."""
+    """An observation, mask or state does not fit a policy; the message names the mismatching part."""

@@ -1,6 +1,6 @@
-"""The graph of a run, derived from its configuration: names of hosts and stages, routes of trajectories.
+"""A run's graph, derived from its configuration: the names of hosts and stages, and the routes of trajectories.
 
-Pure: nothing is started here. Main wires up the run from this graph; `--validate` prints it (`command.description`).
+This module starts nothing. Main wires up the run from this graph; `--validate` prints it (`command.description`).
 """
 
 from __future__ import annotations
@@ -13,48 +13,48 @@ from headrace.config import RunConfig, StagePlacement
 from headrace.config.host_kinds import joined_directly
 
 MAIN = "main"
-"""Name of the main process as a host that runs stages."""
+"""Host name of the main process, which also runs stages."""
 ACTOR = "actor"
-"""The actor stage's name."""
+"""Name of the actor stage."""
 GHOST = "ghost"
-"""The self-play stage's name; all behaviours share one part of a checkpoint."""
+"""Name of the self-play stage. All behaviours share it, so it has one part in a checkpoint."""
 LEAGUE = "league"
-"""The league stage's name; all learners share one part of a checkpoint."""
+"""Name of the league stage. All learners share it, so it has one part in a checkpoint."""
 TRAINER = "trainer"
-"""The name of each learner's trainer stage."""
+"""Name of the trainer stage, which runs in each learner host."""
 REPLAY_SHARD = "replay_shard"
-"""The name of the stage in each shard of a replay buffer."""
+"""Name of the stage that holds one shard of a replay buffer."""
 INFERENCE = "inference"
-"""The name of the host that decides for all actors, and of its stage."""
+"""Name of the host that chooses actions for all actors, and of its stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The route of one behaviour's trajectories from the actors to its trainer."""
+    """The route that one behaviour's trajectories take from the actors to its trainer."""
 
     behavior: str
     self_play: bool
     before_ghost: tuple[str, ...]
-    """Names of the custom stages in main after the agent processor."""
+    """Names of the custom stages in main that follow the agent processor and precede the ghost stage."""
     after_ghost: tuple[str, ...]
-    """Names of the custom stages in main after the ghost stage."""
+    """Names of the custom stages in main that follow the ghost stage."""
     joined: bool
-    """True if main stands between actors and learner because hosts of their kinds can't be joined directly."""
+    """True if main relays trajectories because actor and learner hosts of these kinds can't be connected directly."""
     through_main: bool
     """True if trajectories pass through main; otherwise they go straight from actor to learner."""
     league: bool = False
-    """True for a learner of a league."""
+    """True if the behaviour is a league learner."""
 
     @property
     def shared(self) -> str:
-        """The name of the stage that other behaviours' routes share; empty if there is none."""
+        """Name of the stage that this route shares with other behaviours' routes; empty if it shares none."""
         return GHOST if self.self_play else LEAGUE if self.league else ""
 
     def straight(self, copied: bool = False) -> Route:
-        """Return the route of a recording taken at the trainer's input, which skips the stages before the trainer.
+        """Return the route for a recording taken at the trainer's input, without the stages before the trainer.
 
         Args:
-            copied: True if main copies it to other trainers.
+            copied: True if main also copies the recording to other trainers.
         """
         return replace(
             self, self_play=False, league=False, before_ghost=(), after_ghost=(), through_main=self.joined or copied
@@ -62,7 +62,7 @@ class Route:
 
 
 def placements_after(config: RunConfig, after: str, in_main: bool) -> list[StagePlacement]:
-    """Return the custom stages placed after a stage, in the YAML's order, either in main or in the actor hosts.
+    """Return the custom stages placed after a stage, in YAML order: those in main, or those in the actor hosts.
 
     The ghost stage runs in main, so all stages after it do too.
     """
@@ -70,7 +70,7 @@ def placements_after(config: RunConfig, after: str, in_main: bool) -> list[Stage
 
 
 def route(config: RunConfig, behavior: str) -> Route:
-    """Return the route of one behaviour's trajectories."""
+    """Return the route that a behaviour's trajectories take."""
 
     def names(after: str) -> tuple[str, ...]:
         found = placements_after(config, after, in_main=True)
@@ -89,12 +89,12 @@ def route(config: RunConfig, behavior: str) -> Route:
 
 
 def teacher_of(config: RunConfig, behavior: str) -> str | None:
-    """Return the behaviour whose trajectories this one imitates live; None if it imitates none."""
+    """Return the behaviour whose live trajectories this behaviour imitates; None if it has no teacher."""
     return config.behavior_settings(behavior).teacher
 
 
 def students_of(config: RunConfig, behavior: str) -> list[str]:
-    """Return the behaviours that imitate this one live; none in a run that does not learn."""
+    """Return the behaviours that imitate this behaviour's live trajectories; empty in a run that does not train."""
     if config.checkpoint_settings.inference:
         return []
     learners = (name for name, settings in config.behaviors.items() if settings.learns)
@@ -102,7 +102,7 @@ def students_of(config: RunConfig, behavior: str) -> list[str]:
 
 
 def offline_demonstrations(config: RunConfig) -> dict[str, str]:
-    """Return the `demo_path` of each behaviour if all learn only from demonstrations and no agent acts."""
+    """Return each behaviour's `demo_path` if all behaviours learn only from demonstrations; otherwise an empty dict."""
     if config.replay is not None or config.checkpoint_settings.inference:
         return {}
     paths = {name: settings.demonstrations for name, settings in config.behaviors.items() if settings.learns}
@@ -111,24 +111,24 @@ def offline_demonstrations(config: RunConfig) -> dict[str, str]:
 
 
 def acts(config: RunConfig) -> bool:
-    """Return True if a run has environments rather than a recording or demonstrations."""
+    """Return True if a run steps environments instead of reading a recording or demonstrations."""
     return config.replay is None and not offline_demonstrations(config)
 
 
 def decides_centrally(config: RunConfig) -> bool:
-    """Return True if one host decides for all actors."""
+    """Return True if one inference host chooses actions for all actors."""
     return acts(config) and config.pipeline.inference == "central"
 
 
 def actor_names(config: RunConfig) -> list[str]:
-    """Return the names of the actor hosts; a recording or demonstrations take the place of a single actor."""
+    """Return the actor hosts' names; a recording or demonstrations replace a single actor."""
     if not acts(config):
         return ["actor-0"]
     return [f"actor-{replica}" for replica in range(config.pipeline.hosts.actors.replicas)]
 
 
 def league_seats(config: RunConfig) -> list[str]:
-    """Return for each actor the learner of a league that it plays for; empty without a league, or in inference."""
+    """Return, for each actor, the league learner that it plays for; empty without a league, or in inference mode."""
     if config.checkpoint_settings.inference:
         return []
     leagues = ((name, settings.league) for name, settings in config.behaviors.items())
@@ -141,7 +141,7 @@ def learner_name(behavior: str) -> str:
 
 
 def shard_names(config: RunConfig, behavior: str) -> list[str]:
-    """Return the names of the hosts that hold a behaviour's replay buffer; none if the learner holds it."""
+    """Return the names of the hosts that hold a behaviour's replay buffer; empty if the learner holds the buffer."""
     hosts, settings = config.pipeline.hosts.replay, config.behavior_settings(behavior)
     learns = settings.learns and not config.checkpoint_settings.inference
     if hosts.kind is None or settings.trainer_type != "sac" or not learns:
@@ -150,12 +150,12 @@ def shard_names(config: RunConfig, behavior: str) -> list[str]:
 
 
 def shard_name(behavior: str, shard: int) -> str:
-    """Return the name of the host of one shard."""
+    """Return the host name of one replay shard."""
     return f"replay-{behavior}-{shard}"
 
 
 def saved_shards(parts: Container[str], behavior: str) -> list[str]:
-    """Return the names of the hosts that held a behaviour's replay buffer when these checkpoint parts were made."""
+    """Return the names of the hosts that held a behaviour's replay buffer when these checkpoint parts were written."""
     numbers = itertools.takewhile(
         lambda shard: part_name(REPLAY_SHARD, shard_name(behavior, shard)) in parts, itertools.count()
     )
@@ -163,21 +163,21 @@ def saved_shards(parts: Container[str], behavior: str) -> list[str]:
 
 
 def main_stage_name(stage: str, behavior: str) -> str:
-    """Return the name of a behaviour's instance of a stage in main."""
+    """Return the name of one behaviour's instance of a stage in main."""
     return f"{stage}-{behavior}"
 
 
 def part_name(stage: str, host: str) -> str:
-    """Return the name of a stage's part of a checkpoint: unique over all hosts and the same in each run."""
+    """Return the name of a stage's checkpoint part, which is unique across hosts and the same in every run."""
     return f"{stage}@{host}"
 
 
 def expected_parts(config: RunConfig, behaviors: Iterable[str], trainers_only: bool = False) -> set[str]:
-    """Return the names of all parts of a complete checkpoint.
+    """Return the names of all parts that make up a complete checkpoint.
 
     Args:
         config: the run's configuration.
-        behaviors: the behaviours that are trained.
+        behaviors: names of the behaviours in the run.
         trainers_only: True if a recording goes straight to the trainers and no other stage runs.
     """
     behaviors = [*behaviors]

@@ -1,7 +1,7 @@
 """Process-wide state that Headrace depends on: saved before the user's code runs, and restored if it changes.
 
-An environment may change that state at any moment, usually by accident: it configures its own log, or imports a package
-that does. Each process checks the state about once a second, restores it if it has changed, and warns once.
+An environment may change that state at any moment, usually by accident: it configures its own logging, or imports a
+package that does. Each process checks the state about once a second, restores it if it has changed, and warns once.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from headrace.ending import REQUESTS
 log = logging.getLogger(__name__)
 
 OURS = "headrace"
-"""The logger that receives the records of all Headrace loggers."""
+"""Name of the parent logger of all Headrace loggers."""
 _PutBack = Callable[[], bool]
-"""Restores one piece of state; returns True if it had been changed."""
+"""Type of a function that restores one piece of state and returns True if that piece had changed."""
 
 _monotonic = time.monotonic
 _kept: KeptState | None = None
 
 
 class KeptState:
-    """The current state."""
+    """A snapshot of the process-wide state, taken when the object is created."""
 
     def __init__(self) -> None:
         self.things = [*_things()]
-        """For each piece of state, its name and the function that restores it."""
+        """(name, function that restores it) for each piece of state."""
         self._said: set[str] = set()
 
     def put_back(self) -> None:
-        """Restore changed state; call in the thread that runs the event loop."""
+        """Restore the state that has changed, and warn; call this in the thread that runs the event loop."""
         changed = [name for name, put_back in self.things if put_back()]
         names = [name for name in dict.fromkeys(changed) if name not in self._said]
         self._said.update(names)
@@ -50,18 +50,18 @@ class KeptState:
 
 
 def keep_state() -> None:
-    """Keep the current state for the life of this process, unless a state is kept already."""
+    """Save the process-wide state for the rest of this process, unless it is already saved."""
     global _kept
     _kept = _kept or KeptState()
-    with suppress(RuntimeError):  # there is no event loop
+    with suppress(RuntimeError):  # no event loop is running
         loop = asyncio.get_running_loop()
-        if type(loop).time is asyncio.BaseEventLoop.time:  # which looks up `time.monotonic` at each call
+        if type(loop).time is asyncio.BaseEventLoop.time:  # this implementation looks up `time.monotonic` at each call
             loop.time = _monotonic  # type: ignore[method-assign]
 
 
 @contextmanager
 def kept_state() -> Iterator[None]:
-    """Keep the current state within this context, unless a state is kept already."""
+    """Save the process-wide state and restore it within this context, unless it is already saved."""
     global _kept
     before = _kept
     keep_state()
@@ -74,7 +74,7 @@ def kept_state() -> Iterator[None]:
 
 @contextmanager
 def keeping_handler(logger: logging.Logger, handler: logging.Handler) -> Iterator[None]:
-    """Also keep a logger's handler within this context."""
+    """Also restore a logger's handler if it is removed within this context."""
     things = [] if _kept is None else _kept.things
     thing = (f"the handlers of the logger {logger.name!r}", partial(_hold, logger.handlers, [handler]))
     things.append(thing)
@@ -85,7 +85,7 @@ def keeping_handler(logger: logging.Logger, handler: logging.Handler) -> Iterato
 
 
 def put_back() -> None:
-    """Restore the changed parts of the kept state."""
+    """Restore the parts of the saved state that have changed; do nothing if no state is saved."""
     if _kept is not None:
         _kept.put_back()
 
@@ -113,7 +113,7 @@ def _is_ours(thing: object) -> bool:
 
 
 def _signals() -> Iterator[tuple[str, _PutBack]]:
-    """Return our signal handlers; SIGPIPE is ignored, so a write to a closed pipe raises instead of killing us."""
+    """Yield Headrace's signal handlers; SIGPIPE is ignored, so that a write to a closed pipe raises an error."""
     for number in REQUESTS:
         if _is_ours(handler := signal.getsignal(number)):
             yield f"the handler of {number.name}", partial(_handle, number, handler)
@@ -176,7 +176,7 @@ def _wake(descriptor: int) -> bool:
 
 
 def _allow_owner(kept: int) -> bool:
-    """Keep the umask at least as strict as when the run began, with files readable for this user."""
+    """Restore the umask: keep group and other permissions at least as strict, and the owner's as they were."""
     present = os.umask(kept)
     wanted = (present | kept) & 0o077 | kept & ~0o077
     os.umask(wanted)

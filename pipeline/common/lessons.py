@@ -14,7 +14,7 @@ from headrace.stages.environments.parameters import EnvironmentParameters
 
 
 def lessons_of(parameter: EnvironmentParameter) -> tuple[Lesson, ...]:
-    """Return a parameter's lessons in order; without a curriculum, a single lesson that never ends."""
+    """Return a parameter's lessons in order; a parameter without a curriculum has one lesson, which never ends."""
     if not isinstance(parameter, Curriculum):
         return (Lesson.model_construct(name="", value=parameter, completion_criteria=None),)
     *others, last = parameter.curriculum
@@ -28,18 +28,18 @@ def all_criteria(parameters: Mapping[str, EnvironmentParameter] | None) -> list[
 
 
 def plain_value(value: ParameterValue) -> Any:
-    """Return a value or sampler as plain data."""
+    """Return a parameter's value or sampler as plain data."""
     return value if isinstance(value, float) else value.model_dump(mode="json")
 
 
 def kept_returns(parameters: Mapping[str, EnvironmentParameter] | None, behavior: str) -> int:
-    """Return the number of episodes over which a behaviour's return is averaged; 0 if no lesson depends on it."""
+    """Return how many episodes a behaviour's return is averaged over; 0 if no lesson depends on the behaviour."""
     lengths = [each.min_lesson_length for each in all_criteria(parameters) if each.behavior == behavior]
     return max(1, *lengths) if lengths else 0
 
 
 def final_parameters(parameters: Mapping[str, EnvironmentParameter] | None) -> EnvironmentParameters:
-    """Return the parameters with every curriculum at its last lesson."""
+    """Return the environment parameters with every curriculum at its last lesson."""
     return EnvironmentParameters(
         0, {name: plain_value(lessons_of(each)[-1].value) for name, each in (parameters or {}).items()}
     )

@@ -1,6 +1,6 @@
-"""Finds, from any thread, the code that blocks an event loop or awaits forever in it; and watches main's event loop.
+"""Finds, from any thread, the code that blocks an event loop or awaits forever in it; also watches main's event loop.
 
-The watch is a thread: it names the code that blocks the event loop, and finally interrupts that code.
+The watch is a thread. It names the code that blocks main's event loop, and interrupts that code after a time limit.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from headrace.stages.errors import innermost_of_user
 MOST_CALLS = 12
 """Maximum number of stack frames in a message, counted from the innermost."""
 _BELOW = (str(Path("stages") / "loop.py"), str(Path("asyncio") / "events.py"))
-"""Files whose last call in a stack precedes the calls that matter: a stage's, or the event loop's callbacks."""
+"""Ends of the file names of the loops that call stages and callbacks; the frames after their last frame matter."""
 
 
 def stage_holds(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return True if the event loop is currently running a stage; callable from any thread."""
+    """Return True if the event loop is currently running a stage's code; callable from any thread."""
     return activity_in(asyncio.current_task(loop)) is not None
 
 
 def describe_holder(loop: asyncio.AbstractEventLoop | None, thread: int) -> str:
-    """Describe what the thread of this event loop is doing, with its stack.
+    """Describe what an event loop's thread is doing, with its stack.
 
     Args:
-        loop: the event loop; None if there is none yet.
+        loop: the event loop; None if the thread has none yet.
         thread: the thread's `ident`.
     """
     task = asyncio.current_task(loop) if loop is not None else None
@@ -51,7 +51,7 @@ def describe_holder(loop: asyncio.AbstractEventLoop | None, thread: int) -> str:
 
 
 def own_frames(lines: Sequence[str]) -> list[str]:
-    """Return the lines of a stack that belong to the code that a stage or callback runs, the innermost last."""
+    """Return the stack lines that belong to the code called by a stage's loop or by the event loop, innermost last."""
     last = max((i for i, line in enumerate(lines) if any(below in line for below in _BELOW)), default=-1)
     return list(lines[last + 1 :][-MOST_CALLS:] or lines[-MOST_CALLS:])
 
@@ -80,11 +80,13 @@ def _stack(frames: Iterable[FrameType]) -> str:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-"""Seconds between two checks."""
+"""Seconds between checks of the event loop."""
 YIELD_S = 10.0
-"""Seconds that interrupted code gets to release the event loop; a C call may take longer."""
+"""Seconds that interrupted code has to release the event loop before the next attempt; a C call may take longer."""
 _BREAK = getattr(signal, "SIGURG", None)
-"""Interrupts a sleep or a system call of the main thread; the system ignores it if no handler is set."""
+"""Signal that interrupts a sleep or system call in the main thread, and has no effect without a handler.
+None if the platform lacks it.
+"""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -95,9 +97,9 @@ class LoopWatch:
     """Watches the running event loop; enter the context in the thread that runs it.
 
     Args:
-        limits: `pipeline.supervision.main`.
+        limits: the settings in `pipeline.supervision.main`.
         give_up: called in the watching thread with a message if the code that blocks the event loop can't be
-            interrupted. None: warn and keep waiting.
+            interrupted. If None, the watch logs an error and tries again.
     """
 
     def __init__(self, limits: MainSilence, give_up: Callable[[str], None] | None = None) -> None:

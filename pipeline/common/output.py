@@ -1,7 +1,7 @@
 """Standard input, output and error of every Headrace process: always open, and able to write any text.
 
-Characters that a stream's encoding lacks are written in ASCII: typographic ones by a look-alike (`->`), others as
-Python escapes.
+Characters missing from a stream's encoding are written in ASCII: typographic characters as look-alikes (`->`), all
+others as Python escapes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _ERRORS = "headrace.alike"
 
 
 _own: dict[str, Any] = {}
-"""The prepared streams of a running command, by name."""
+"""By name: the streams prepared for the running command; empty if no command runs."""
 
 
 def own_stream(name: str) -> Any:
-    """Return the command's original `stdout` or `stderr`, even if the user's code has replaced or closed it.
+    """Return the command's original `stdout` or `stderr`, even if the user's code has replaced or closed that stream.
 
-    While the live table is shown, return its stream, so that lines appear above the table.
+    While the live table is shown, return the table's stream instead, so that lines appear above the table.
     """
     present, own = getattr(sys, name), _own.get(name)
     if own is None or type(present).__module__.startswith("rich."):
@@ -47,7 +47,7 @@ def own_stream(name: str) -> Any:
 
 
 def prepare_output(platform: str = sys.platform) -> None:
-    """Let this process write any text to its standard streams, whether a terminal, a pipe or a file.
+    """Let this process write any text to its standard streams, whether they are a terminal, a pipe or a file.
 
     A closed stream (`>&-`, `pythonw`) becomes the null device. On Windows, output redirected to a file is UTF-8, as
     editors and programs expect, unless the user has set an encoding.
@@ -62,10 +62,10 @@ def prepare_output(platform: str = sys.platform) -> None:
 
 
 def speaking(main: Callable[P, int]) -> Callable[P, int]:
-    """Prepare the streams and the process for a command's function, and return its exit status.
+    """Wrap a command's function: prepare the process and its streams, run the function, and return its exit status.
 
-    The function's status stands even if standard output has lost its reader. The status is 0 if that interrupted the
-    function, and 1 if standard output can't be written for another reason.
+    The function's status stands even if the reader of standard output has gone. The status is 0 if the reader's end
+    interrupted the function, and at least 1 if standard output can't be written for another reason.
     """
 
     @wraps(main)
@@ -102,7 +102,7 @@ def _spoken(main: Callable[[], int]) -> int:
 
 
 def _trouble_of_output(text: str) -> OSError | None:
-    """Flush standard output and write a text to it; return the error, if any."""
+    """Write a text to standard output and flush it; return the error, or None."""
     try:
         _write("stdout", text)
     except OSError as error:
@@ -120,25 +120,25 @@ def say(text: object) -> None:
     """Write a line to standard output.
 
     Raises:
-        OSError: if it can't be written.
+        OSError: if standard output can't be written.
     """
     _write("stdout", f"{text}\n")
 
 
 def complain(text: object) -> None:
-    """Write a line to standard error; it is lost, without an error, if standard error has no reader."""
+    """Write a line to standard error; if standard error has no reader, drop the line without an error."""
     with suppress(OSError):
         _write("stderr", f"{text}\n")
 
 
 def tell_user(text: str) -> None:
-    """Write a line that no log may hold to standard output; it is lost if standard output has no reader."""
+    """Write a line that must not appear in any log to standard output; if there is no reader, drop the line."""
     with suppress(OSError):
         say(text)
 
 
 class EveryRecord(logging.Formatter):
-    """Formats log records; one whose arguments don't fit its text is written with the formatting error."""
+    """Formats log records; if a record's arguments don't fit its format string, adds the formatting error."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
@@ -147,7 +147,7 @@ class EveryRecord(logging.Formatter):
         except Exception as error:
             where = f"{record.pathname}:{record.lineno}"
             text = f"{record.msg!r} can't be logged with {record.args!r} (at {where}): {type(error).__name__}: {error}"
-        return text.encode(errors="backslashreplace").decode()  # not UTF-8, as in a file's name
+        return text.encode(errors="backslashreplace").decode()  # a file's name may not be valid UTF-8
 
 
 def close_output() -> None:
@@ -157,8 +157,8 @@ def close_output() -> None:
 
 
 def _has_no_reader(error: OSError) -> bool:
-    """Return True for an error of writing to a closed terminal or to a pipe whose reader has ended, as `| head`."""
-    if sys.platform == "win32" and error.errno == errno.EINVAL:  # the C library's error code for that
+    """Return True if a write failed because the terminal is closed or the pipe's reader has ended, as with `| head`."""
+    if sys.platform == "win32" and error.errno == errno.EINVAL:  # the C library's error code for a lost reader
         return error.winerror is None and error.filename is None
     return isinstance(error, BrokenPipeError) or (error.errno == errno.EIO and _is(stat.S_ISCHR, sys.stdout))
 
@@ -181,7 +181,7 @@ def _printing_all(stream: Any, platform: str) -> Any:
     encoding = "utf-8" if platform == "win32" and not _encoding_is_chosen() and _is(stat.S_ISREG, stream) else None
     try:
         stream.reconfigure(encoding=encoding, errors=_ERRORS)
-    except (AttributeError, OSError, ValueError, TypeError):  # of an IDE, a notebook, a test, or closed
+    except (AttributeError, OSError, ValueError, TypeError):  # closed, or an IDE's or a test's stream
         return stream if isinstance(stream, _PrintsAll) else _PrintsAll(stream)
     return stream
 
@@ -205,7 +205,7 @@ def _alike(error: UnicodeError) -> tuple[str, int]:
 
 
 class _PrintsAll:
-    """Wraps a stream whose error handler can't be set: characters that it refuses are replaced."""
+    """Wraps a stream whose error handler can't be set, and replaces characters that the stream can't encode."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

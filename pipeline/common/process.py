@@ -1,4 +1,4 @@
-"""This process and its child processes: imports, threads, signals, versions, usage."""
+"""This process and its child processes: imports, threads, signals, versions, resource usage."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headrace.place import ROOT, on_linux
 from headrace.process_tree import ProcessTree
 
 if sys.platform != "win32":
-    import resource  # imported here: at the limit no module can be opened
+    import resource  # imported early: at the limit of open files, no module can be opened
 
 
 def describe_limit() -> str:
-    """Return a message that too many files are open, with the limit and the remedy."""
+    """Return an error message for too many open files, with the limit and the remedy."""
     if sys.platform == "win32":
         return "too many files are open"
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -48,7 +48,7 @@ def uncollected() -> Iterator[None]:
 
 
 def import_early(modules: Sequence[str]) -> None:
-    """Import modules in advance; an import error is left to the code that needs the module."""
+    """Import modules in advance; ignore errors, which the code that needs the module raises again."""
     with uncollected():
         for module in modules:
             with suppress(Exception):
@@ -62,28 +62,29 @@ def start_python(
     shows: bool = True,
     **options: Any,
 ) -> ProcessTree:
-    """Start another process of this Python; its `pid` is the interpreter's.
+    """Start a child process with this Python; the `pid` of the result is the interpreter's own.
 
     Args:
         arguments: the arguments after the interpreter's name.
         environment: the child's environment variables.
-        make: the class of the process.
+        make: the class to create for the process.
         shows: as for `ProcessTree`.
         options: as for `ProcessTree`.
 
     Raises:
-        OSError: if it can't be started.
+        OSError: if the process can't be started.
     """
     interpreter, more = interpreter_to_start()
     return make([interpreter, *arguments], shows=shows, env={**environment, **more}, **options)
 
 
 def interpreter_to_start(platform: str = sys.platform) -> tuple[str, dict[str, str]]:
-    """Return the interpreter for a child of this Python, and the variables that it needs.
+    """Return the interpreter for a child of this Python, and the environment variables that it needs.
 
     In a virtual environment on Windows, `python.exe` is a launcher that starts the interpreter as a child with another
-    process id. So, as `multiprocessing` does, we start the interpreter itself and pass it the launcher's name, by which
-    it finds the environment. The interpreter drops that variable immediately, so its own children don't see it.
+    process id. As `multiprocessing` does, we therefore start the interpreter itself and pass it the launcher's name,
+    from
+    which it finds the environment. The interpreter removes that variable at once, so its own children don't see it.
     """
     base: str = getattr(sys, "_base_executable", None) or sys.executable
     if platform != "win32" or os.path.normcase(base) == os.path.normcase(sys.executable):
@@ -97,7 +98,7 @@ def let_child_find_us(environment: dict[str, str]) -> None:
 
 
 def follow_path_of_main(path: Sequence[str]) -> None:
-    """Use main's module search path, in a child that `let_child_find_us` has prepared.
+    """Adopt main's module search path in a child prepared by `let_child_find_us`.
 
     Programs that this process starts inherit main's `PYTHONPATH`, without Headrace's folders.
     """
@@ -110,9 +111,9 @@ def follow_path_of_main(path: Sequence[str]) -> None:
 
 
 def default_in_forks(numbers: Sequence[signal.Signals]) -> None:
-    """Reset signals to their defaults in forked processes, which our handlers would keep from being terminated.
+    """Reset signals to their default handlers in forked processes, which would otherwise ignore requests to end.
 
-    A program that is started has the defaults anyway, except for ignored signals (SIG_IGN), which it would inherit.
+    An executed program gets the default handlers anyway, but would inherit SIG_IGN.
     """
 
     def restore() -> None:
@@ -140,7 +141,7 @@ def usable_cores() -> int:
 
 
 def version_of(distribution: str, otherwise: str = "(not installed)") -> str:
-    """Return the version of an installed distribution; a checkout may be run without being installed."""
+    """Return an installed distribution's version, or `otherwise`: a checkout can run without being installed."""
     from importlib import metadata  # takes 20 ms, and most processes don't need it
 
     try:
@@ -164,29 +165,29 @@ def version_information() -> str:
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _CPU_FIELDS = slice(11, 13)
-"""Indices of user and system time, counted after the program's name."""
+"""Indices of user and system time in `/proc/<pid>/stat`, counted after the program's name."""
 
 
 class ProcessUsage(NamedTuple):
-    """The CPU time and memory that a process has used up to some time."""
+    """The CPU time and memory that a process had used at a given time."""
 
     at: float
-    """Time of the measurement, by the reader's monotonic clock."""
+    """Time of the measurement in seconds, from the measuring process's monotonic clock."""
     cpu_s: float
-    """Total CPU time."""
+    """Total CPU time in seconds, user plus system."""
     memory: int
-    """Resident bytes; pages that several processes share count in each."""
+    """Resident memory in bytes; a page that several processes share counts in each of them."""
 
 
 def usage_lacks() -> str:
-    """Return what is missing here for reading processes' usage; empty if nothing."""
+    """Return a message that names the package needed here to read processes' usage; empty if none is needed."""
     if _reads_proc() or _psutil() is not None:
         return ""
     return 'on this system, reading the CPU time and memory of processes needs psutil: pip install "headrace[monitor]"'
 
 
 def read_usage(pid: int) -> ProcessUsage | None:
-    """Return a process's usage; None if it is gone or usage can't be read here (`usage_lacks`)."""
+    """Return a process's usage; None if the process is gone or its usage can't be read here (`usage_lacks`)."""
     if not _reads_proc():
         return _usage_by_psutil(pid)
     try:
@@ -204,7 +205,7 @@ def _reads_proc() -> bool:
 
 @cache
 def _psutil() -> Any:
-    """The package psutil; None if it is not installed."""
+    """Return the psutil package; None if it is not installed."""
     return importlib.import_module("psutil") if find_spec("psutil") is not None else None
 
 

@@ -1,12 +1,12 @@
-"""The table of parts of a run: features beyond collecting steps and learning from them.
+"""The table of run parts: features beyond collecting steps and learning from them.
 
 A part is one folder, `pipeline/parts/<name>/`, with one module per side: `main.py` for main's event loop, `host.py` for
-its own host, `actor.py` and `learner.py` for its additions to these hosts, `page.py` for the live page. No run
-without the part needs its folder, so deleting the folder and its entry here leaves other runs intact; only its messages
-(`control/messages.py`), YAML keys and stages then remain, without effect.
+its own host, `actor.py` and `learner.py` for its additions to actor and learner hosts, `page.py` for the live page. A
+run without the part does not need its folder, so deleting the folder and its entry here leaves other runs intact. Only
+the part's messages (`control/messages.py`), YAML keys and stages then remain, without effect.
 
-Strings `module:Class` name the code, and only the process that runs it imports it: a learner needs no environment
-library, and an actor no torch.
+The table names code as `module:Class` strings, and only the process that runs the code imports it: a learner needs no
+environment library, and an actor no torch.
 """
 
 from __future__ import annotations
@@ -24,36 +24,40 @@ from headrace.stages.loading import load_attribute
 
 @dataclass(frozen=True, slots=True)
 class HostRole:
-    """A role of hosts: the code that it runs, and how it is started, shown and supervised."""
+    """A host role: the code that a host runs, and how the host is started, shown and supervised."""
 
     implementation: str
-    """`module:Class`, a `pipeline.roles.runtime.Host`."""
+    """`module:Class` of a `pipeline.roles.runtime.Host`."""
     placed_as: str = "actors"
-    """Key of `pipeline.hosts` that says where such hosts run."""
+    """Key in `pipeline.hosts` that configures where hosts with this role run."""
     stages: tuple[str, ...] = ()
-    """Stages that the live page shows in the host; those of actors depend on the configuration."""
+    """Names of the stages that the live page shows in the host; an actor's stages depend on the configuration."""
     limits: Literal["actors", "learners"] = "actors"
-    """Section of `pipeline.supervision` with the limits of its silence."""
+    """Section of `pipeline.supervision` that limits how long the host may be silent."""
     patience: float = 1.0
-    """Factor by which these limits are multiplied."""
+    """Factor applied to those limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPartKind:
-    """One part of a run."""
+    """A table entry: the code of one part, and the condition for using it."""
 
     wanted: Callable[[RunConfig], bool]
     """Called with the configuration; returns True if the run has the part."""
     main: str = ""
-    """`module:Class`, a `pipeline.main.run_part.RunPart`."""
+    """`module:Class` of a `pipeline.main.run_part.RunPart`; empty if main needs no code."""
     actor: str = ""
-    """`module:Class`, a `pipeline.roles.actor.ActorPart`."""
+    """`module:Class` of a `pipeline.roles.actor.ActorPart`; empty if actors need no code."""
     learner: str = ""
-    """`module:Class` that `pipeline/roles/{training,learner}.py` create for a trainer with the part."""
+    """`module:Class` that `pipeline/roles/{training,learner}.py` create for a trainer that uses the part; may be empty.
+    """
     page: str = ""
-    """`module:name` of the function that returns the game on the live page; the first part that has one provides it."""
+    """`module:name` of a function that returns the game for the live page, or empty. The first part with one provides
+    the
+    game.
+    """
     roles: Mapping[str, HostRole] = field(default_factory=dict)
-    """The part's own hosts, by role."""
+    """Roles of the part's own hosts, by role name."""
 
 
 _PARTS = "headrace.pipeline.parts"
@@ -99,7 +103,7 @@ RUN_PARTS: Table[RunPartKind] = Table(
         lambda config: config.pipeline.hosts.replay.kind is not None,
         main=f"{_PARTS}.replay_shards.main:ReplayShards",
         learner=f"{_PARTS}.replay_shards.learner:ShardEdges",
-        # Otherwise the learner, which waits for its shards, would be blamed for their silence.
+        # A shard's limit must expire before its learner's: the learner waits for its shards and would be blamed.
         roles={
             "replay_shard": HostRole(
                 f"{_PARTS}.replay_shards.host:ReplayShardHost", "replay", ("replay_buffer",), "learners", patience=0.8
@@ -112,7 +116,7 @@ RUN_PARTS: Table[RunPartKind] = Table(
         actor=f"{_PARTS}.scores.actor:ActorScores",
     ),
 )
-"""Parts by name; a run notifies its parts in this order."""
+"""Parts by name. A run notifies its parts in this order."""
 
 _ROLES = {
     "actor": HostRole("headrace.pipeline.roles.actor:ActorHost"),
@@ -122,12 +126,12 @@ _ROLES = {
 
 
 def host_role(name: str) -> HostRole:
-    """Return the table entry of a role, including the roles of parts."""
+    """Return the entry for a role name: one of the basic roles, or a role that a part defines."""
     return _ROLES.get(name) or next(kind.roles[name] for kind in RUN_PARTS.values() if name in kind.roles)
 
 
 def wanted_sides(config: RunConfig, side: Literal["main", "actor", "page"]) -> dict[str, Any]:
-    """Return the classes of one side of all parts of a run, by part name."""
+    """Return, by part name, the class or function that each of the run's parts has for one side."""
     found = {name: getattr(kind, side) for name, kind in RUN_PARTS.items() if kind.wanted(config)}
     return {name: load_attribute(path, None, "part of a run") for name, path in found.items() if path}
 

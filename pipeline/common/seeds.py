@@ -1,4 +1,4 @@
-"""Seeds: every source of randomness in a run has its own, derived from the run's seed and the source's name."""
+"""Seeds: each source of randomness in a run has its own seed, derived from the run's seed and the source's name."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def choose_seed(configured: int) -> int:
 
 
 def derive_seed(seed: int, *path: str | int) -> int:
-    """Return a seed of 31 bits for the source that `path` names; different names give independent streams."""
+    """Return a 31-bit seed for the source that `path` names; different paths give independent streams."""
     entropy = [seed, *(part if isinstance(part, int) else zlib.crc32(part.encode()) for part in path)]
     return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF

@@ -1,6 +1,6 @@
-"""Requests to end this process, received by a thread: signals, and on Windows those of the console and other processes.
+"""Requests to end this process, received by a thread: signals and, on Windows, console or process events.
 
-They take effect even if the event loop is busy, with any kind of event loop.
+The requests take effect with any kind of event loop, even if the loop is busy.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ if sys.platform == "win32":
     _OF_PERSONS = (signal.SIGINT, signal.SIGBREAK)
 else:
     _OF_PERSONS = (signal.SIGINT,)
-"""Requests that escalate when repeated. SIGTERM does not: a scheduler may repeat it. Nor does the end of a terminal,
-which several processes receive and pass on."""
+"""Signals sent from the keyboard, which escalate when repeated. SIGTERM does not escalate, because a scheduler may
+repeat
+it. Nor does a closed terminal, which several processes notice and report to each other.
+"""
 SAME_S = 1.0
-"""Seconds in which a further request counts as the same: `timeout` and terminals signal a process and its group."""
+"""Seconds within which a repeated request counts as the same one: `timeout` and terminals signal a process and its
+group.
+"""
 
 
 @contextmanager
@@ -37,7 +41,7 @@ def requests_received(answer: Callable[[], object], name: str = "") -> Iterator[
 
     Args:
         answer: called in a new thread each time, so it may block.
-        name: on Windows, the name by which other processes tell this one that the console closes.
+        name: on Windows, the name by which other processes notify this one that the console is closing.
     """
     numbers = taken_requests()
     default_in_forks(numbers)
@@ -54,14 +58,14 @@ def requests_received(answer: Callable[[], object], name: str = "") -> Iterator[
         signal.set_wakeup_fd(woken)
         for number, handler in previous.items():
             signal.signal(number, handler)
-        theirs.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold it open
+        theirs.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold the socket open
         theirs.close()
         thread.join()
         ours.close()
 
 
 def _receive(sock: socket.socket, numbers: Sequence[int], answer: Callable[[], object]) -> None:
-    """Receive signals by their numbers, until the other end is closed."""
+    """Receive signal numbers from a socket until its other end is closed."""
     counted_s = -math.inf
     while received := sock.recv(64):
         for number in received:
@@ -74,13 +78,13 @@ def _receive(sock: socket.socket, numbers: Sequence[int], answer: Callable[[], o
 
 @contextmanager
 def _console_heard(sock: socket.socket, name: str) -> Iterator[None]:
-    """Also treat Ctrl-Break and the end of the console as signals, from the first source that reports it."""
+    """On Windows, also treat Ctrl-Break and a closing console as signals; a closing console counts only once."""
     with ExitStack() as heard:
         if sys.platform == "win32":
             ending = threading.Event()
 
             def pass_on(number: signal.Signals) -> None:
-                with suppress(OSError):  # it is over
+                with suppress(OSError):  # the other end is closed
                     sock.send(bytes([number]))
 
             def end() -> None:

@@ -1,1 +1,1 @@
-"""Control between hosts and main: its messages, and the channel that carries them."""
+"""Control between hosts and main: the messages, and the channel that carries them."""

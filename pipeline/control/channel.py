@@ -1,4 +1,4 @@
-"""The control channel: one bounded, ordered channel between each host and main, apart from the data.
+"""The control channel: one bounded, ordered channel between each host and main, separate from the data queues.
 
 Within a process, messages are passed as objects; between processes they are msgpack frames (a little-endian four-byte
 length, then the body). Nothing is pickled.
@@ -25,7 +25,8 @@ from headrace.queues.packing import pack, unpack
 _TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in ControlMessage.__args__}
 
 CONTROL_BOUND = 1024
-"""Maximum messages in transit per direction. Hosts send a few a second; a full channel means main is stuck."""
+"""Maximum number of messages in transit per direction. Hosts send a few per second; a full channel means main is stuck.
+"""
 
 MAX_FRAME = 64 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
@@ -43,7 +44,7 @@ def encode(message: ControlMessage) -> bytes:
 
 
 def decode(frame: bytes) -> ControlMessage:
-    """Decode a frame of `encode`; tuples at the top level come back as tuples.
+    """Decode a frame that `encode` has made; tuples at the top level are restored as tuples.
 
     Raises:
         ControlError: if the frame is not a control message.
@@ -63,7 +64,7 @@ class ControlEnd(Protocol):
         """Send a message without waiting; the channel keeps the order."""
 
     async def drain(self) -> None:
-        """Wait while more messages than the bound are in transit; call it when sending in a loop."""
+        """Wait while more messages than the bound are in transit; call this when sending in a loop."""
 
     def receive(self) -> AsyncIterator[ControlMessage]:
         """Iterate over the messages until the other end closes or dies."""
@@ -74,7 +75,7 @@ class ControlEnd(Protocol):
 
 @dataclass
 class LocalControl:
-    """An end backed by two queues, one per direction."""
+    """A channel end within one event loop, backed by two queues, one per direction."""
 
     _outbox: Outlet[ControlMessage]
     _inbox: Inlet[ControlMessage]
@@ -99,24 +100,24 @@ class LocalControl:
 
 
 def local_pair(name: str) -> tuple[LocalControl, LocalControl]:
-    """Return both ends of a channel within one event loop: (main's, the host's)."""
+    """Return both ends of a channel within one event loop: main's end, then the host's."""
     down: AgentManagerQueue[ControlMessage] = AgentManagerQueue(f"control down {name}", CONTROL_BOUND)
     up: AgentManagerQueue[ControlMessage] = AgentManagerQueue(f"control up {name}", CONTROL_BOUND)
     return LocalControl(down, up), LocalControl(up, down)
 
 
 class SocketControl:
-    """An end of a channel between processes, on two connected sockets.
+    """A channel end between processes, on two connected sockets.
 
-    Each socket carries one direction. With a single socket, a write by main to a host that has just ended would break
-    the connection and lose the host's last message: the reason for its failure.
+    Each socket carries one direction. With a single socket, if main wrote to a host that has just ended, the connection
+    would break and lose the host's last message: the reason for its failure.
     """
 
     def __init__(self, inward: Streams, outward: Streams) -> None:
         self._inward = inward
         self._outward = outward
         self.idle = False
-        """True while a reader waits for a message."""
+        """True while `receive` waits for a message."""
 
     @classmethod
     async def open(cls, inward: socket.socket, outward: socket.socket) -> Self:

@@ -1,4 +1,4 @@
-"""The messages of the control channel, from hosts to main and back: small frozen dataclasses of plain data."""
+"""The messages on the control channel, from hosts to main and back: small frozen dataclasses of plain data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.stages.trainer.report import TrainerReport
 
 @dataclass(frozen=True, slots=True)
 class BehaviorSeen:
-    """An actor has met a behaviour id for the first time."""
+    """An actor has encountered a behaviour id for the first time."""
 
     spec: Mapping[str, Any]
 
@@ -27,50 +27,50 @@ class LearnerReady:
     behavior: str
     rows_per_update: int
     held_rows: int
-    """Rows in its buffer that were restored from a checkpoint."""
+    """Number of rows in the trainer's buffer that were restored from a checkpoint."""
     any_age: bool = False
-    """True if its trainer learns from steps of any age."""
+    """True if the trainer learns from steps of any age."""
     corrects_age: bool = False
-    """True if its trainer corrects for steps of somewhat older policies."""
+    """True if the trainer corrects for steps from slightly older policies."""
     step: int = 0
-    """Step from which training continues."""
+    """Trainer step from which training continues."""
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
-    """Hyperparameters that were changed during the run."""
+    """Values of the hyperparameters that were changed during the run, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerReady:
-    """A follower is about to join the replicas of the learner that receives this."""
+    """To its learner: a follower is about to join the replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerLost:
-    """A learner can't continue without a lost follower, and waits to be ended as if it were lost too."""
+    """A learner has lost a follower that it needs, and waits for main to end it as if the learner were lost too."""
 
     how: str
-    """Which follower was lost and how, e.g. `learner-Walker-replica-1 was killed by signal 9`."""
+    """Which follower was lost, and how, e.g. `learner-Walker-replica-1 was killed by signal 9`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreditRequest:
-    """An actor's request for credits, including how many it has used so far."""
+    """An actor's request for credits, with the number of credits that it has used so far."""
 
     source: int
     number: int
     """Sequence number of the actor's request, repeated in the grant that answers it."""
     used: Mapping[str, int]
-    """By behaviour name: learning steps emitted and held so far, cumulative."""
+    """Learning-team steps emitted and held so far, by behaviour name; cumulative."""
     wants: tuple[str, ...]
-    """All behaviours for which it needs credits; if any of them has none, the actor can't step."""
+    """Behaviours for which the actor needs credits; it can't step while any of them has none."""
     gives_back: tuple[str, ...] = ()
-    """Behaviours whose unused credits it gives back; a waiting actor gives back all."""
+    """Behaviours whose unused credits the actor gives back; a waiting actor gives back all its unused credits."""
     acting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By behaviour name, (steps, version): all steps after the first `steps` come from `version` or newer."""
+    """By behaviour name: (steps, version), where all steps after the first `steps` come from `version` or newer."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreditsReturned:
-    """A stage discarded trajectories instead of passing them to a trainer; totals are cumulative."""
+    """A stage has discarded trajectories instead of passing them to a trainer; `total` is cumulative."""
 
     by: str
     behavior: str
@@ -80,7 +80,7 @@ class CreditsReturned:
 
 @dataclass(frozen=True, slots=True)
 class PartSaved:
-    """A host has written one stage's part of a checkpoint, durably."""
+    """A host has durably written one stage's part of a checkpoint."""
 
     number: int
     name: str
@@ -91,7 +91,7 @@ class PartSaved:
 
 @dataclass(frozen=True, slots=True)
 class PartFailed:
-    """A host could not write one stage's part: the checkpoint is abandoned, the run continues."""
+    """A host could not write one stage's part: the checkpoint is abandoned, and the run continues."""
 
     number: int
     name: str
@@ -103,19 +103,19 @@ class Scored:
     """An actor's score for the episodes played since its last report."""
 
     played: Mapping[str, Any]
-    """`headrace.stages.evaluation.scores.Played` by behaviour id."""
+    """A `headrace.stages.evaluation.scores.Played` for each behaviour id."""
     complete: bool
-    """True if all episodes of its share have ended."""
+    """True if all episodes in the actor's share have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceEnded:
-    """A source has stopped producing: its recording or environments have ended normally, or it was stopped."""
+    """A source has stopped producing: its recording or environments ended normally, or main stopped it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyKept:
-    """The inference host has received a policy, which actors may now request."""
+    """The inference host has received a policy, so actors can now request its actions."""
 
     behavior_id: str
     version: int
@@ -132,7 +132,7 @@ class Exported:
     file: str
     reward: float | None
     onnx: str | None = None
-    """Path of the same policy as an `.onnx` file; None if it could not be written."""
+    """Path of the policy's `.onnx` file; None if that file could not be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,33 +150,33 @@ class StatisticsReport:
     statistics: Mapping[str, Any]
     queues: tuple[Mapping[str, Any], ...] = ()
     silent_s: float = 0.0
-    """Seconds since a stage of the host last made progress, although its event loop runs."""
+    """Seconds since the host's most silent stage last made progress; 0 if no stage is silent."""
     timings: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    """(seconds, count) since the last report, by kind of work."""
+    """By kind of work: (seconds, count) since the last report."""
     span_s: float = 0.0
-    """Seconds since the last report, by the host's clock."""
+    """Seconds since the last report, on the host's clock."""
     cpu_s: float = 0.0
-    """Total CPU time of the host's process."""
+    """Total CPU time of the host's process in seconds."""
     memory: int = 0
-    """Resident bytes of the host's process; 0 if unknown."""
+    """Resident memory of the host's process in bytes; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """A host begins or ends its preparation (`headrace.stages.activity.preparing`)."""
+    """A host begins or ends preparation (see `headrace.stages.activity.preparing`)."""
 
     begins: bool
 
 
 @dataclass(frozen=True, slots=True)
 class EpochEnded:
-    """A trainer has completed an epoch, the next `evaluation.every` steps."""
+    """A trainer has completed an epoch, which is `evaluation.every` steps long."""
 
     behavior: str
     step: int
     """Last trainer step of the epoch."""
     values: Mapping[str, float]
-    """Statistics of the whole epoch."""
+    """Statistics over the whole epoch, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A log record of a host, for the user."""
+    """A log record from a host, to show to the user."""
 
     level: int
     logger: str
@@ -214,14 +214,14 @@ class HostFailed:
     traceback: str
     stage: str = ""
     key: tuple[str | int, ...] = ()
-    """The YAML key that caused it; empty if none did."""
+    """Path of the YAML key that caused the error; empty if no key did."""
     of_user: bool = False
-    """True if the user's code raised it, so that the traceback says more than the message."""
+    """True if the user's code raised the error, so that the traceback says more than the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFinished:
-    """A host has done all its work and ends."""
+    """A host has finished its work and ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class ShowAnnounced:
 
 @dataclass(frozen=True, slots=True)
 class PictureTaken:
-    """A frame of an exhibition, with its time."""
+    """One frame of an exhibition, with its time."""
 
     values: Mapping[str, Any]
     image: bytes = b""
@@ -254,16 +254,16 @@ class OpenEdge:
 
 @dataclass(frozen=True, slots=True)
 class DecideFor:
-    """To the inference host: actors have agents with this behaviour id, and its policies will follow."""
+    """To the inference host: choose actions for this behaviour id; its policies will follow."""
 
     spec: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The ledger's answer: new caps, and the lowest policy version that may use them.
+    """The ledger's answer to a request: new caps, and the lowest policy versions that may use them, by behaviour.
 
-    An actor ignores the cap of a behaviour that it has given back in a later request.
+    An actor ignores the cap for a behaviour whose credits it has given back in a later request.
     """
 
     source: int
@@ -274,9 +274,9 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class LearnerReplaced:
-    """A behaviour's learner was lost, and another takes its place.
+    """A behaviour's learner was lost, and a new one replaces it.
 
-    Emitted steps may be lost with it: continue as a new source, whose credits are counted from 0.
+    Steps already emitted may be lost too, so the actor continues as a new source, whose credits are counted from 0.
     """
 
     behavior: str
@@ -285,7 +285,7 @@ class LearnerReplaced:
 
 @dataclass(frozen=True, slots=True)
 class BeginCheckpoint:
-    """Write your part of checkpoint `number`; a source first puts its barrier into the stream."""
+    """Write your part of checkpoint `number`; a source first puts a barrier into its stream."""
 
     number: int
 
@@ -299,7 +299,7 @@ class SaveNow:
 
 @dataclass(frozen=True, slots=True)
 class FolderMoved:
-    """Write to this folder from now on, as the run's folder was removed or taken by another run."""
+    """Write to this folder from now on, because the run's folder was removed or is used by another run."""
 
     run_folder: str
 
@@ -329,7 +329,7 @@ class BeginAnew:
     """To a learner: restart from given or initial weights, with a fresh optimiser and fresh schedules."""
 
     number: int
-    """Number of the restart, counted from 1; a restart that the learner has already done has no effect."""
+    """Number of the restart, counted from 1; the learner ignores a restart that it has already done."""
     weights: bytes | None = None
     """Starting weights, as float32 in the policy's parameter order; None for the initial weights."""
 
@@ -339,19 +339,19 @@ class LearnNoMore:
     """To a learner: finish as if `max_steps` had been reached."""
 
     why: str
-    """The reason, in words."""
+    """The reason, as text for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectShow:
-    """New settings for an exhibition; always complete, including unchanged ones."""
+    """New settings for an exhibition; each message contains all settings, including unchanged ones."""
 
     parts: Mapping[str, Any]
     """By behaviour id: the player's name, and whether a person takes over one of the agents."""
     paused: bool = False
     speed: float = 1.0
     recorded: str = ""
-    """Behaviour id of the person being recorded; empty if none."""
+    """Behaviour id played by the person being recorded; empty if recording is off."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Flow control in main: the behaviours' windows, the actors' credits, and a warning if a trainer gets no steps.
+"""Flow control in main: the behaviours' windows, the actors' credits, and a warning if a trainer receives no steps.
 
-`pipeline/flow/credits.py` keeps the ledger, `PolicyLags` sizes its windows, and `StarvationWatch` warns.
-`FlowControl` updates them from messages; each update may free credits, which go to the actors that wait for them.
+`pipeline/flow/credits.py` keeps the ledger, `PolicyLags` sizes its windows, and `StarvationWatch` warns. `FlowControl`
+updates all three from messages. An update may free credits, which go to the actors that wait for them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FlowControl:
         at_rest: called before a deterministic run sends grants, while all hosts are idle.
 
     Attributes:
-        ledger: accounts for all credits.
+        ledger: the ledger of all credits.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class FlowControl:
         self._returned: dict[tuple[str, str, int], int] = {}
 
     def sources_removed(self, sources: Iterable[int]) -> None:
-        """Write off the credits held by any source of an actor that has ended for good."""
+        """Write off the credits held by these sources, whose actor has ended for good."""
         for source in sources:
             self._grant(self.ledger.remove_source(source))
 
     def learner_ready(self, message: LearnerReady) -> None:
-        """Open a trainer's window; it is unbounded if the steps don't come from the trainer's own policy."""
+        """Open a trainer's window, which is unbounded if the steps don't come from the trainer's own policy."""
         behavior, rows = message.behavior, message.rows_per_update
         self._starvation.add_trainer(behavior, rows)
         if self._replayed or teacher_of(self._config, behavior) is not None:
@@ -63,7 +63,7 @@ class FlowControl:
         self.resume()
 
     def requested(self, request: CreditRequest) -> None:
-        """Handle an actor's request for credits, or its return of some."""
+        """Handle a message in which an actor requests or gives back credits."""
         self._grant(self.ledger.request(request))
 
     def returned(self, message: CreditsReturned) -> None:
@@ -74,7 +74,7 @@ class FlowControl:
         self._grant(self.ledger.returned(*key, message.total))
 
     def trainer_reported(self, report: TrainerReport) -> None:
-        """Handle a report from a trainer that has learned or returns credits."""
+        """Handle a trainer's report that it has learned or returns credits."""
         self._starvation.fed(report.behavior, report.step, report.done)
         grants = self.ledger.learned(report.behavior, report.version, report.held, report.returned, report.arrived)
         lag = self._lags.measured(report.behavior, report.collecting_s, report.learning_s)
@@ -91,7 +91,7 @@ class FlowControl:
         self._grant(self.ledger.resume(why))
 
     def hold(self, behaviors: Collection[str]) -> None:
-        """Grant nothing for these behaviours, and nothing for any other until their trainers are at rest."""
+        """Grant nothing for these behaviours, and nothing for the others until these trainers are at rest."""
         self.ledger.hold(behaviors)
 
     def _grant(self, grants: list[Grant]) -> None:
@@ -100,13 +100,13 @@ class FlowControl:
         self._send(grants)
 
 
-# Warns of a trainer that learns nothing because stages before it keep everything back. This run does not hang: it
-# just never ends, and only a warning tells the user why.
+# Warns about a trainer that learns nothing because the stages before it hold everything back. A run like this does not
+# hang: it just never ends, and only a warning tells the user why.
 
 log = logging.getLogger(__name__)
 
 PATIENCE_UPDATES = 8
-"""Warn after this many updates' worth of steps have been kept back in a row."""
+"""Warn once stages have held back enough steps for this many updates without passing any on."""
 
 
 @dataclass
@@ -118,7 +118,7 @@ class _Watched:
 
 
 class StarvationWatch:
-    """Compares the steps that stages keep back with those that trainers get; warns once per behaviour. Pure."""
+    """Compares the steps that stages hold back with those that trainers receive; warns once per behaviour."""
 
     def __init__(self) -> None:
         self._trainers: dict[str, _Watched] = {}
@@ -128,14 +128,14 @@ class StarvationWatch:
         self._trainers[behavior] = _Watched(rows_per_update)
 
     def fed(self, behavior: str, step: int, done: bool) -> None:
-        """Note the step that a trainer has reported; a trainer that is done needs no more steps."""
+        """Record the step that a trainer has reported; a trainer that is done needs no more steps."""
         trainer = self._trainers[behavior]
         if step != trainer.step or done:
             trainer.step = step
             trainer.kept.clear()
 
     def kept_back(self, by: str, behavior: str, steps: int) -> None:
-        """Note steps that a stage has received and not passed on (negative: it has passed on some after all)."""
+        """Record how many steps a stage has received but not passed on; negative if it now passes on earlier ones."""
         trainer = self._trainers.get(behavior)
         if trainer is None:
             return
@@ -154,18 +154,19 @@ class StarvationWatch:
             )
 
 
-# How many updates actors may run ahead of each trainer, where `max_policy_lag` is `auto`. Pure: no clock, no I/O.
-# Collecting while the trainer learns saves time, at the price of steps by an older policy. If collecting an update's
-# steps takes much longer than learning from them, that saves little, so actors wait for each policy. Both times are
-# measured in the first updates, in which actors wait. We compare medians, which ignore an update that an actor's
-# restart or a checkpoint has delayed. A resumed run measures again, as it may run on another machine.
+# How many updates actors may run ahead of each trainer if `max_policy_lag` is `auto`. Pure: no clock, no I/O.
+# Collecting while the trainer learns saves time, at the price of steps from an older policy. If collecting an update's
+# steps takes much longer than learning from them, running ahead saves little, so actors wait for each policy. Both
+# times are measured in the first updates, during which actors wait. We compare medians, so that a single update delayed
+# by an actor's restart or a checkpoint has no effect. A resumed run measures again because it may run on another
+# machine.
 
 MEASURED_UPDATES = 5
-"""Number of measured updates, beginning with the second: the first one's steps are collected while the run starts."""
+"""Number of measured updates. The first update is skipped because its steps are collected while the run starts."""
 MOST_COLLECTING = 3.0
-"""Largest ratio of collecting to learning time at which actors run ahead; at this ratio it saves a quarter."""
+"""Largest ratio of collecting to learning time at which actors run ahead, which then saves a quarter of the time."""
 AHEAD = 1
-"""Number of updates that actors run ahead if that pays off."""
+"""Number of updates by which actors run ahead if running ahead pays off."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ class _Measured:
 
 # Collecting ahead pays only if updates take long, so `auto` measures the first few (docs/decisions/018).
 class PolicyLags:
-    """Chooses each behaviour's lag, starting when its trainer starts."""
+    """Chooses each behaviour's policy lag: first when its trainer starts, and perhaps again after measuring updates."""
 
     def __init__(self, settings: PipelineSettings) -> None:
         self._max_policy_lag = settings.max_policy_lag
@@ -186,13 +187,13 @@ class PolicyLags:
         self._measured: dict[str, _Measured] = {}
 
     def first(self, behavior: str, rows_per_update: int, any_age: bool, corrects_age: bool) -> int:
-        """Return the lag to begin with.
+        """Return a behaviour's initial lag, in updates.
 
         Args:
             behavior: the behaviour name.
             rows_per_update: number of rows per update of its trainer.
             any_age: True if its trainer learns from steps of any age.
-            corrects_age: True if its trainer corrects for steps of somewhat older policies.
+            corrects_age: True if its trainer corrects for steps from slightly older policies.
         """
         if self._max_policy_lag != "auto":
             return self._max_policy_lag
@@ -206,7 +207,7 @@ class PolicyLags:
         return 0
 
     def measured(self, behavior: str, collecting_s: Sequence[float], learning_s: Sequence[float]) -> int | None:
-        """Add the collecting and learning seconds for further updates; return the lag once it is decided."""
+        """Add the seconds spent on collecting and learning; return the lag once it is decided, and None until then."""
         found = self._measured.get(behavior)
         if found is None:
             return None

@@ -1,6 +1,6 @@
 """One behaviour's credit window: how many credits are outstanding, and how many more the lag bound allows.
 
-`credits` is the ledger of all windows. Pure: numbers in, numbers out.
+The ledger of all windows is in `credits`. Pure: numbers in, numbers out.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from heapq import heapify, heappop, heappush
 from headrace.queues.messages import FREE
 
 TRAINER = "trainer"
-"""The stage name under which a trainer returns credits."""
+"""Name under which a trainer, rather than another stage, returns credits."""
 
 
 @dataclass(slots=True)
 class _Account:
-    """The credits of one source in one window. Counts are cumulative."""
+    """One source's credits in one window; all counts are cumulative."""
 
     cap: int = 0
     arrived: int = 0
-    """Steps that have reached the trainer."""
+    """Number of steps that have reached the trainer."""
     returned: dict[str, int] = field(default_factory=dict)
     """Number of credits returned, by stage."""
     marks: list[tuple[int, int]] = field(default_factory=list)
-    """(steps, version), both ascending: after this many steps, the source uses this version or newer ones."""
+    """(steps, version), both ascending: after its first `steps` steps, the source uses `version` or newer."""
 
     @property
     def out(self) -> int:
-        """Number of credits that have not returned to the ledger."""
+        """Number of credits that have not yet returned to the ledger."""
         return max(0, self.cap - sum(self.returned.values()))
 
     def settled(self) -> int:
-        """Number of leading steps no longer in flight, because they have reached the trainer or were rejected."""
+        """Return the number of leading steps no longer in flight: they reached the trainer or were rejected."""
         return self.arrived + sum(self.returned.values()) - self.returned.get(TRAINER, 0)
 
     def mark(self, steps: int, version: int) -> None:
-        """Note that all steps after the first `steps` come from `version` or newer."""
+        """Record that all steps after the first `steps` come from `version` or newer."""
         newest, marks = -1, list[tuple[int, int]]()
         for mark in sorted((*self.marks, (steps, version))):
             if mark[1] > newest:
@@ -50,9 +50,9 @@ class _Account:
         self.marks = marks
 
     def leeway(self, rows_per_update: int) -> int | None:
-        """Return the minimum, over all steps in flight, of their version's rows plus the steps that come after them.
+        """Return the minimum of `version * rows_per_update + after` over all steps in flight; None if there are none.
 
-        None if no step is in flight.
+        `version` is the policy that made the step; `after` is the number of steps that this source makes after it.
         """
         settled, least = self.settled(), None
         for number, (steps, version) in enumerate(self.marks):
@@ -67,34 +67,38 @@ class _Account:
 class CreditWindow:
     """The credits for one behaviour name.
 
-    An update takes `rows` steps in the order of their arrival (or more, if the trainer takes all that it holds). Of
-    the `out` credits that are not back, some steps have arrived at the trainer; the others are in flight or not
-    made yet, and may arrive in any order, except those of one source, which arrive in the order in which they are
-    made. So a step in flight is learned from, no later, after all that are out but those that its source makes
-    after it: by a trainer at version V + ceil((out - after) / rows) - 1, if it is at V now. A step that version v has
-    made is learned from in time if this is at most v + lag, thus if
+    An update takes `rows` steps in order of arrival, or more if the trainer takes all the steps that it holds. `out` is
+    the number of outstanding credits. Some of their steps have arrived at the trainer; the others are in flight or not
+    made yet. These may arrive in any order, except that steps from one source arrive in the order in which it makes
+    them. In the worst case, a step in flight is therefore used after all outstanding steps except the `after` steps
+    that its source makes later. If the trainer is at version V now, it is then at V + ceil((out - after) / rows) - 1.
+    A step made by version v is used in time if the trainer's version is at most v + lag, which means
 
         out <= (lag + 1 - V) * rows + leeway,   where leeway = v * rows + after.
 
-    A grant raises `out`, and waits unless this then holds for all steps in flight. Those that have arrived need
-    nothing more: what is granted now comes after them. Nor do those of the same source: it makes the new steps later.
-    An update raises V by 1 and lowers `out` by `rows` at least, an arrival takes a step out of the condition, a newer
-    version in place of an older one raises `leeway`: what holds after a grant holds until the next one. And no rule
-    that keeps the bound grants more: any order of arrival that this one allows for may be the one that comes.
+    A grant raises `out`, and waits unless this condition then holds for all steps in flight. It need not hold for steps
+    that have arrived, because the granted steps arrive later. Nor does it matter for steps of the same source, which
+    makes the granted steps later. An update raises V by 1 and lowers `out` by at least `rows`. An arrival removes a
+    step
+    from the condition, and a newer version in place of an older one raises `leeway`. The condition therefore still
+    holds
+    when the next grant is made. No rule that keeps the bound grants more, because every order of arrival that this rule
+    allows for can occur.
 
-    With one source only the size of the window is left, (lag + 1) * rows, and so it is at lag 0. With several, it costs
-    time only if, from an update on, lag * rows steps are made before all sources have the new policy, what they had
-    made before has arrived, and grants are back: that trip has to be shorter than the collecting of lag updates.
+    With one source, only the window's size, (lag + 1) * rows, limits grants; the same is true at lag 0. With several
+    sources, the condition costs time only if actors make lag * rows steps after an update before three things have
+    happened: all sources have the new policy, their older steps have arrived, and new grants are back. This round trip
+    must be shorter than the time to collect the steps for lag updates.
 
-    Not counted are steps that a killed actor had in flight when its credits were written off, and the order of
-    those that a stage turns away.
+    The bound does not cover steps that a killed actor had in flight when its credits were written off, nor the order of
+    steps that a stage rejects.
     """
 
     def __init__(self, lag: int, rows: int, restored: int = 0) -> None:
         self.lag, self.rows = lag, rows
         self.version = 0
         self.first = 0
-        """The first source that may hold credits from this window."""
+        """Lowest id of a source that may hold credits from this window."""
         self.held = self.out = restored
         self.restored = self.restored_left = restored
         self._accounts: dict[int, _Account] = {}
@@ -109,7 +113,7 @@ class CreditWindow:
 
     @property
     def at_rest(self) -> bool:
-        """True if no steps are in flight, and the trainer holds too few for an update."""
+        """True if no steps are in flight and the trainer holds too few steps for an update."""
         if self.rows == FREE:
             return True
         # Not `out == held`: the trainer may hold a killed actor's steps, whose credits were written off.
@@ -117,7 +121,7 @@ class CreditWindow:
         return self.held < self.rows and not any(in_flight)
 
     def free(self, source: int) -> int:
-        """Return the credits that may be granted to a source now."""
+        """Return the number of credits that may be granted to a source now."""
         free = self.size - self.out
         least = self._least_leeway(source)
         if least is not None:
@@ -125,21 +129,21 @@ class CreditWindow:
         return free
 
     def slowest(self) -> int:
-        """Return the source that holds up the others most; -1 if no step is in flight."""
+        """Return the source whose steps in flight limit the other sources most; -1 if no step is in flight."""
         return self._least[0][1] if self._least_leeway(-1) is not None else -1
 
     def use(self, source: int, used: int, gives_back: bool, acting: tuple[int, int] | None) -> None:
         """Record what a source reports about itself; see `CreditRequest`."""
         account = self._account(source)
         out = account.out
-        # Steps beyond the cap (a tick is never cut) are still used up.
+        # Steps beyond the cap also count as used (a tick is never split).
         account.cap = max(0 if gives_back else account.cap, used)
         if acting is not None:
             account.mark(*acting)
         self._changed(source, account, out)
 
     def grant(self, source: int, amount: int) -> int:
-        """Grant a source that many more credits, for the trainer's version or newer ones; return its cap."""
+        """Grant a source `amount` more credits, for the trainer's version or newer ones; return its new cap."""
         account = self._account(source)
         out = account.out
         account.mark(account.cap, self.version)
@@ -148,7 +152,7 @@ class CreditWindow:
         return account.cap
 
     def give_back(self, source: int, by: str, total: int, arrived: int) -> None:
-        """Record, for one source, the total credits that a stage has returned and the total steps that have arrived."""
+        """Record one source's totals: the credits that a stage has returned, and the steps that have arrived."""
         account = self._account(source)
         if account.returned.get(by) == total and arrived <= account.arrived:
             return
@@ -159,7 +163,7 @@ class CreditWindow:
         self._changed(source, account, out)
 
     def remove(self, source: int) -> None:
-        """Write off a source."""
+        """Write off a source's outstanding credits."""
         account = self._accounts.pop(source, None)
         if account is not None:
             self.out -= account.out
@@ -169,7 +173,7 @@ class CreditWindow:
         return self._accounts.setdefault(source, _Account())
 
     def _changed(self, source: int, account: _Account, out_before: int) -> None:
-        """Update the sums."""
+        """Update the window's totals after a change to one source's account."""
         self.out += account.out - out_before
         if self.rows != FREE:
             self._set_leeway(source, account.leeway(self.rows))

@@ -1,23 +1,24 @@
 """Flow control: how far actors may run ahead of a trainer, as a ledger of credits.
 
-A credit is one step of the learning team. The ledger, in the main host, holds a *window* of credits per
-behaviour name: `(max_policy_lag + 1) × rows_per_update`. An actor asks for credits and gets a *cap*: how
-many steps it may have made in total. It steps only while what it emitted and what it holds is below the cap.
-The stage that ends a trajectory returns its credits: the trainer when it has learned from it, the ghost stage for
-those it rejects, the stage loop for those that a stage drops.
+A credit is one step of the learning team. The ledger, in the main host, holds a *window* of credits per behaviour name:
+`(max_policy_lag + 1) × rows_per_update`. An actor requests credits and receives a *cap*, the total number of steps that
+it may have made. It steps only while the number of steps that it has emitted or holds is below the cap. The stage that
+ends a trajectory returns its credits: the trainer when it has learned from the trajectory, the ghost stage when it
+rejects one, and the stage loop when a stage drops one.
 
-Why it never hangs. An actor that has to wait first emits everything it holds and gives back what it did not
-use, so credits are held only by actors that are stepping, by trajectories in transit, and by the trainer. If
-no actor steps and nothing is in transit, the trainer holds the whole window, which is at least one update: it
-learns and returns them. Steps that the others wait for do arrive: an actor emits what older versions made as soon as
-it acts by a newer one, and the trainer reports within milliseconds what has come.
+Why it never hangs: an actor that must wait first emits everything it holds and gives back unused credits, so credits
+are held only by actors that are stepping, by trajectories in transit, and by the trainer. If no actor steps and nothing
+is in transit, the trainer holds the whole window, which is enough for at least one update: it learns and returns the
+credits. Steps that other actors wait for do arrive: an actor that starts to act with a newer policy first emits the
+steps made by older versions, and the trainer reports arrivals within milliseconds.
 
-Why the lag is bounded, with any number of actors: see `credit_window`. Steps beyond a cap come on top: a tick is never
-cut, so an actor may make as many as it has agents, less one.
+Why the lag is bounded, with any number of actors: see `credit_window`. A tick is never split, so an actor may exceed
+its cap by at most its number of agents minus one.
 
-All counts are cumulative, so a message that is repeated or late does no harm. A source is one incarnation of
-an actor: credits of a dead one are written off, and later returns for it are ignored. A message costs the ledger what
-it names and the grants that it leads to; neither the number of actors nor that of waiting ones counts.
+All counts are cumulative, so a repeated or late message is harmless. A source is one incarnation of an actor: the
+credits of a dead source are written off, and later returns for it are ignored. The cost of handling a message depends
+on the behaviours and sources that it names and the grants that it triggers, but not on the number of actors or waiting
+actors.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ class CreditLedger:
     """Main's ledger of all credits. Pure: calls in, grants out, no clock or I/O.
 
     Args:
-        at_rest: grant only when nothing is in transit: all actors are waiting, and what they emitted has reached its
-            trainer or was returned. Grants then do not depend on timing, and all actors get theirs simultaneously.
+        at_rest: grant only when nothing is in transit: all actors wait, and all their emitted steps have reached a
+            trainer
+            or were returned. Grants then do not depend on timing, and all actors receive them simultaneously.
     """
 
     RESTORED = -1
-    """Pseudo-source for the rows that a resumed trainer has restored from its checkpoint."""
+    """Pseudo-source for the rows that a resumed trainer restores from its checkpoint."""
 
     def __init__(self, at_rest: bool = False) -> None:
         self._at_rest = at_rest
@@ -53,25 +55,25 @@ class CreditLedger:
         self._retired: set[int] = set()
         self._firsts: dict[str, int] = {}
         self._requests: dict[int, CreditRequest] = {}
-        """Waiting requests by source, in order."""
+        """Waiting requests by source, in order of arrival."""
         self._early: dict[str, dict[tuple[str, int], int]] = {}
-        """By behaviour without a window: credits that stages have returned, by stage and source."""
+        """For behaviours without a window: the credits that stages have returned, by stage and source."""
         self._wanted: Counter[tuple[str, ...]] = Counter()
-        """Number of waiting requests, by the behaviours that they want."""
+        """Number of waiting requests for each combination of behaviours."""
         self._paused: set[str] = set()
         self._held: frozenset[str] = frozenset()
 
     def open_window(self, behavior: str, rows_per_update: int, max_policy_lag: int, restored_rows: int = 0) -> None:
-        """Open the account of a behaviour whose trainer learns at `rows_per_update` rows.
+        """Open the window of a behaviour whose trainer makes an update every `rows_per_update` rows.
 
         Args:
             behavior: the behaviour name.
-            rows_per_update: rows at which its trainer learns.
-            max_policy_lag: how many updates old a policy may be when its steps are learned from.
-            restored_rows: rows that the trainer already holds after a resume.
+            rows_per_update: number of rows that the trainer needs for an update.
+            max_policy_lag: maximum age, in updates, of a policy when the trainer learns from its steps.
+            restored_rows: number of rows that the trainer already holds after a resume.
 
         Raises:
-            FlowError: if the window could never fill the trainer.
+            FlowError: if the window could never fill the trainer's buffer.
         """
         if rows_per_update < 1 or max_policy_lag < 0:
             raise FlowError(
@@ -80,25 +82,25 @@ class CreditLedger:
             )
         window = self._windows[behavior] = CreditWindow(max_policy_lag, rows_per_update, restored_rows)
         window.first = self._firsts.get(behavior, 0)
-        for request in self._requests.values():  # actors that wait for a lost trainer's successor hold no steps
+        for request in self._requests.values():  # an actor that waits for a lost trainer's successor holds no steps
             if used := request.used.get(behavior, 0):
                 window.use(request.source, used, behavior in request.gives_back, request.acting.get(behavior))
         for (by, source), total in self._early.pop(behavior, {}).items():
             self._return(window, by, source, total)
 
     def resize_window(self, behavior: str, max_policy_lag: int) -> list[Grant]:
-        """Set how many updates old a policy may be from now on when the trainer learns from its steps."""
+        """Set the maximum age, in updates, that a policy may have when the trainer learns from its steps."""
         self._windows[behavior].lag = max_policy_lag
         return self._serve()
 
     def open_unbounded(self, behavior: str) -> None:
-        """Open an unbounded account, for a behaviour without a trainer or whose trainer accepts any lag."""
+        """Open an unbounded window, for a behaviour that has no trainer or whose trainer accepts any lag."""
         self._windows[behavior] = CreditWindow(0, FREE)
 
     def close_window(self, behavior: str) -> None:
-        """Close the account of a behaviour whose trainer is lost: what is outstanding is written off.
+        """Close the window of a behaviour whose trainer is lost, and write off its outstanding credits.
 
-        All actors have to continue as new sources. Their earlier steps count only for the other behaviours.
+        All actors must continue as new sources. Steps from their earlier sources count only for the other behaviours.
         """
         self._windows.pop(behavior, None)
         self._early.pop(behavior, None)
@@ -109,11 +111,11 @@ class CreditLedger:
         self._wanted.clear()
 
     def add_source(self, source: int) -> None:
-        """Add an actor: a new incarnation, with an id higher than any before."""
+        """Add a source: a new incarnation of an actor, with an id higher than all earlier ones."""
         self._sources.add(source)
 
     def remove_source(self, source: int) -> list[Grant]:
-        """Remove an actor that has ended, and write off its credits."""
+        """Remove the source of an actor that has ended, and write off its credits."""
         self._sources.discard(source)
         self._retired.discard(source)
         for window in self._windows.values():
@@ -122,7 +124,7 @@ class CreditLedger:
         return self._serve()
 
     def request(self, request: CreditRequest) -> list[Grant]:
-        """Handle an actor's request for credits, or its return of unused ones."""
+        """Handle a message in which an actor requests or gives back credits."""
         source, retired = request.source, request.source in self._retired
         if source not in self._sources and not retired:
             return []
@@ -131,12 +133,12 @@ class CreditLedger:
             if window is not None and source >= window.first:
                 window.use(source, used, behavior in request.gives_back, request.acting.get(behavior))
         if retired:
-            pass  # its successor makes a new request
+            pass  # the source that succeeds it makes a new request
         elif request.wants:
             self._forget(source)
             self._wait(request)
         elif request.gives_back and source in self._requests:
-            # The gate ignores caps of earlier requests for what it has given back: such credits would be lost.
+            # The gate ignores caps for behaviours that it has given back since the request, so they would be lost.
             earlier = self._requests[source]
             self._unwant(earlier.wants)
             kept = tuple(name for name in earlier.wants if name not in request.gives_back)
@@ -144,16 +146,16 @@ class CreditLedger:
         return self._serve()
 
     def returned(self, by: str, behavior: str, source: int, total: int) -> list[Grant]:
-        """Record credits returned for a source.
+        """Record credits that a stage has returned for a source.
 
         Args:
-            by: the stage and replica that returned them; each has its own count.
+            by: the stage and replica that returned them; each replica has its own count.
             behavior: the behaviour name.
             source: the actor incarnation that emitted the steps.
             total: number of credits that `by` has returned for this source so far, cumulative.
         """
         window = self._windows.get(behavior)
-        if window is None:  # credits of steps dropped before a lost trainer has a successor come back too
+        if window is None:  # also if steps are dropped while a lost trainer has no successor yet
             self._early.setdefault(behavior, {})[by, source] = total
             return []
         self._return(window, by, source, total)
@@ -171,10 +173,10 @@ class CreditLedger:
 
         Args:
             behavior: the behaviour name.
-            version: version of its most recently published policy.
-            held: number of credits that it holds.
-            returned: credits that it has returned so far, by source, cumulative.
-            arrived: credits that have arrived at it so far, by source, cumulative.
+            version: version of the trainer's most recently published policy.
+            held: number of credits that the trainer holds.
+            returned: number of credits that the trainer has returned so far, by source, cumulative.
+            arrived: number of credits that have reached the trainer so far, by source, cumulative.
         """
         window = self._windows.get(behavior)
         if window is None:
@@ -195,15 +197,15 @@ class CreditLedger:
         return self._serve()
 
     def hold(self, behaviors: Collection[str]) -> None:
-        """Grant nothing for these behaviours from now on, and nothing for any other until these are at rest."""
+        """Grant nothing for these behaviours from now on, and nothing for the others until these are at rest."""
         self._held = frozenset(behaviors)
 
     def outstanding(self, behavior: str) -> int:
-        """Return the credits that are not in the ledger: held by actors, in transit, or in the trainer's buffer."""
+        """Return the number of credits outside the ledger: held by actors, in transit, or in the trainer's buffer."""
         return self._windows[behavior].out
 
     def size(self, behavior: str) -> int:
-        """Return how many credits may be outstanding; 0 without a bound."""
+        """Return the maximum number of outstanding credits; 0 if there is no bound."""
         window = self._windows.get(behavior)
         return 0 if window is None or window.rows == FREE else window.size
 
@@ -230,7 +232,7 @@ class CreditLedger:
             del self._wanted[wants]
 
     def _serve(self) -> list[Grant]:
-        """Answer waiting requests in order; each gets some credits for all that it wants, or keeps waiting."""
+        """Answer waiting requests in order; each gets credits for all behaviours that it wants, or keeps waiting."""
         grants: list[Grant] = []
         held = (self._windows[name] for name in self._held if name in self._windows)
         if self._paused or not all(window.at_rest for window in held):
@@ -260,7 +262,7 @@ class CreditLedger:
         return grants
 
     def _all_can_go_on(self) -> bool:
-        """Return True if all actors wait and all can get credits: then no trainer has an update to make first."""
+        """Return True if all actors wait and all can receive credits, so no trainer has an update to make first."""
         if len(self._requests) < len(self._sources):
             return False
         wanted = [(request, self._windows.get(name)) for request in self._requests.values() for name in request.wants]
@@ -273,7 +275,7 @@ class CreditLedger:
     def _grant(self, request: CreditRequest) -> Grant | None:
         wanted = {name: self._windows[name] for name in request.wants if name in self._windows}
         if len(wanted) < len(request.wants) or not self._held.isdisjoint(wanted):
-            return None  # the behaviour's trainer is not ready yet, or has to wait
+            return None  # the behaviour's trainer is not ready yet, or must wait
         bounded = {name: window for name, window in wanted.items() if window.rows != FREE}
         free = {name: window.free(request.source) for name, window in bounded.items()}
         if any(amount < 1 for amount in free.values()):
