@@ -1,4 +1,4 @@
-"""Acting policies. The trainable networks are in `headrace.stages.policy.network`, which imports torch."""
+"""Policies for acting. The trainable networks are in `headrace.stages.policy.network`, which imports torch."""
 
 from headrace.stages.policy.design import (
     ActionDistributions,

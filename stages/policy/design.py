@@ -1,10 +1,10 @@
-"""A policy's design, which fully describes its structure, and what follows from it: decision columns and tensors.
+"""The design of a policy, which fully describes its structure, and what follows from it: decision columns and tensors.
 
-Trainer and actors share the same design. A trainer requests further decision columns in `extra_columns`, on its class
-or in its settings (docs/extending.md); `EXTRA_COLUMNS` lists the available ones, and `sampling.ActionSampler` fills
-them in. The layout gives the names and shapes of the tensors, in the order of `PolicyUpdate.weights`; a policy with
-a different layout is refused. Plain designs store matrices as [in, out], so a layer is `inputs @ weight + bias`; all
-others store them as their torch modules do.
+Trainer and actors share the same design. A trainer class or its settings can request additional decision columns
+through `extra_columns` (docs/extending.md); `EXTRA_COLUMNS` lists the available ones, and `sampling.ActionSampler`
+fills them in. The layout gives the names and shapes of the tensors, in the order of `PolicyUpdate.weights`; a policy
+with a different layout is refused. Plain designs store matrices as [in, out], so a layer computes `inputs @ weight +
+bias`; all other designs store tensors as their torch modules do.
 """
 
 from __future__ import annotations
@@ -37,28 +37,33 @@ VALUES = "values"
 
 
 class ActionDistributions(NamedTuple, Generic[Numbers]):
-    """The distributions that actions were drawn from, for the rows of `action_heads`, of which these are views.
+    """The distributions that actions were drawn from: views of the rows in the `action_heads` column.
 
-    For squashed continuous actions these are the Gaussians before the tanh: the KL divergence between two of them is
-    that between the squashed distributions.
+    For squashed continuous actions these are the Gaussians before the tanh. The KL divergence between two of these
+    Gaussians equals that between the squashed distributions.
     """
 
     means: Numbers
-    """[.., C] the means of the continuous actions."""
+    """[.., C] means of the continuous actions."""
     log_sigmas: Numbers
-    """[.., C] their log σ; for squashed actions clamped to `sampling.LOG_SIGMA_LIMITS`, as in sampling."""
+    """[.., C] log σ of the continuous actions; for squashed actions clamped to `sampling.LOG_SIGMA_LIMITS`, as in
+    sampling.
+    """
     logits: tuple[Numbers, ...]
-    """[.., choices] for each branch, before forbidden choices are masked; see `action_masks`."""
+    """[.., choices] for each branch, the logits before forbidden choices are masked; see `action_masks`."""
 
 
 def action_heads_column(spec: BehaviorSpec) -> Column:
-    """`action_heads` [.., 2·C + choices]: means, log sigmas (repeated if all states share them), then all logits."""
+    """Return the column `action_heads` [.., 2·C + choices]: means, log sigmas, logits.
+
+    If all states share their log sigmas, each row repeats them.
+    """
     actions = spec.actions
     return Column(ACTION_HEADS, "float32", (2 * actions.continuous_size + actions.mask_size,))
 
 
 def split_action_heads(spec: BehaviorSpec, heads: Numbers) -> ActionDistributions[Numbers]:
-    """Split `action_heads` [.., 2·C + choices], a tensor or an array, into its parts; views."""
+    """Split `action_heads` [.., 2·C + choices], a tensor or an array, into its parts, which are views."""
     whole: Any = heads
     c = spec.actions.continuous_size
     logits = tuple(whole[..., 2 * c :][..., branch] for branch in branch_slices(spec))
@@ -66,7 +71,7 @@ def split_action_heads(spec: BehaviorSpec, heads: Numbers) -> ActionDistribution
 
 
 EXTRA_COLUMNS: Mapping[str, Callable[[BehaviorSpec], Column]] = {ACTION_HEADS: action_heads_column}
-"""For each name, a function that returns the column for a behaviour."""
+"""Maps each column's name to a function that returns that column for a behaviour."""
 
 
 def check_extra_columns(names: Iterable[str], asker: str) -> None:
@@ -74,10 +79,10 @@ def check_extra_columns(names: Iterable[str], asker: str) -> None:
 
     Args:
         names: the columns that the trainer needs.
-        asker: the trainer, for the message.
+        asker: the trainer's name, for the error message.
 
     Raises:
-        LoadError: naming the columns that no policy provides, and the available ones.
+        LoadError: if no policy provides one of the columns; the message names it and lists the available columns.
     """
     unknown = [name for name in names if name not in EXTRA_COLUMNS]
     if not unknown:
@@ -95,10 +100,10 @@ def check_extra_columns(names: Iterable[str], asker: str) -> None:
 
 
 def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
-    """Check that the rows of a batch have these columns.
+    """Check that a batch has these columns.
 
     Raises:
-        StageError: naming the first column that is missing, or has another dtype or shape.
+        StageError: if a column is missing or has another dtype or shape; the message names the first of these columns.
     """
     for column in columns:
         values = batch.rows.get(column.name)
@@ -114,51 +119,58 @@ def require_columns(batch: TrajectoryBatch, columns: Iterable[Column]) -> None:
 
 
 FROM_UNITS = 128
-"""Minimum number of rows and columns of a weight for which its matmul's provider and precision make a difference."""
+"""A weight matrix needs at least this many rows and columns for the matmul provider and precision to matter."""
 
 
 @dataclass(frozen=True)
 class ProductSettings:
-    """How a learner computes its networks' matrix products; see `stages/policy/network/products`."""
+    """How a learner computes its networks' matmuls; see `stages/policy/network/products`."""
 
     provider: str = "torch"
-    """The library for float32 products on the CPU: a key of `products.PROVIDERS`, or `auto`, the fastest."""
+    """Library for float32 matmuls on the CPU: a key of `products.PROVIDERS`, or `auto` for the fastest one."""
     rows: int = 256
-    """Minibatch size, for measuring which provider is fastest."""
+    """Minibatch size used to measure which provider is fastest."""
     rounded_from: int = 0
-    """Minimum rows and columns of a weight for which matmul inputs are rounded to bfloat16; 0 for never."""
+    """Matmul inputs are rounded to bfloat16 if the weight has at least this many rows and columns; 0 disables rounding.
+    """
     images_rounded: bool = False
-    """Whether convolutions, and the layer after them, are computed in bfloat16."""
+    """Whether convolutions and the layer after them are computed in bfloat16."""
 
 
 TORCHS_OWN = ProductSettings()
-"""float32, multiplied by torch's default library."""
+"""Settings for float32 matmuls with torch's default library."""
 BF16 = ProductSettings(rounded_from=FROM_UNITS, images_rounded=True)
-"""bfloat16 wherever it is faster."""
+"""Settings for bfloat16 wherever it is faster."""
 
 
 @dataclass(frozen=True)
 class PolicyDesign:
-    """A policy's spec, network settings, and distribution of continuous actions."""
+    """A policy's spec, its network settings, and how its continuous actions are distributed."""
 
     spec: BehaviorSpec
     settings: NetworkSettings
     squashed: bool = False
-    """Continuous actions are the tanh of a Gaussian whose log σ depends on the state (SAC, and gSDE's `squash_output`),
-    rather than a plain Gaussian with one log σ for all states that is clipped on output (PPO)."""
+    """True if continuous actions are the tanh of a Gaussian with a state-dependent log σ (SAC, and gSDE's
+    `squash_output`). False if they come from a plain Gaussian with one log σ for all states, and are clipped on
+    output (PPO).
+    """
     folder: Path | None = None
-    """The YAML's folder, which may hold a module with a custom network."""
+    """Folder of the YAML file, from which a custom network's module may be imported; None without a YAML file."""
     key: str = "network_settings"
-    """Path of the settings in the behaviour's block of the YAML, for messages; reward signals have their own path."""
+    """Path of the network settings within the behaviour's YAML block, for messages; a reward signal has its own path.
+    """
     extra_columns: tuple[str, ...] = ()
     """Names of the columns that the trainer needs: keys of `EXTRA_COLUMNS`."""
     products: ProductSettings = TORCHS_OWN
-    """The learner's settings (`torch_settings.precision`, `.products`); acting and exported policies use defaults."""
+    """The learner's matmul settings (`torch_settings.precision`, `.products`); acting and exported policies use the
+    defaults.
+    """
     random_steps: int = 0
-    """Trainer steps below which an acting policy draws uniform actions, except in deterministic play."""
+    """Number of trainer steps during which an acting policy draws uniform actions, except in deterministic play."""
     explores: bool = False
-    """Whether an acting policy keeps gSDE's noise with its agents' memories; otherwise it draws new noise for each
-    decision."""
+    """Whether an acting policy keeps each agent's gSDE noise in that agent's memory; if False, it draws new noise for
+    each decision.
+    """
 
     @property
     def plain(self) -> bool:
@@ -168,18 +180,18 @@ class PolicyDesign:
 
     @property
     def perceptron(self) -> bool:
-        """True if a plain perceptron's outputs are its action heads, so that gradients may be computed by hand."""
+        """True if a plain perceptron's outputs are its action heads, which allows gradients without autograd."""
         return self.plain and self.gsde is None
 
     @property
     def of_critic(self) -> PolicyDesign:
-        """Return the design for a critic with its own body."""
+        """The design for a critic with its own body."""
         settings = self.settings.of_critic
         return self if settings is self.settings else replace(self, settings=settings)
 
     @property
     def hypernetwork(self) -> bool:
-        """True if goals, if any, generate the weights of the last hidden layer."""
+        """True if goals generate the weights of the last hidden layer, provided the spec has goals."""
         return self.settings.goal_conditioning_type == "hyper"
 
     @property
@@ -195,28 +207,28 @@ class PolicyDesign:
 
     @property
     def gsde(self) -> StateNoiseSettings | None:
-        """The settings for state-dependent noise; None if it is off or there are no continuous actions."""
+        """The settings for state-dependent noise; None if the noise is off or there are no continuous actions."""
         return self.settings.gsde if self.spec.actions.continuous_size else None
 
     @property
     def head_size(self) -> int:
-        """H, the width of the heads: means, log σ if it depends on the state (squashed, gSDE), the branches' logits."""
+        """H, the width of the action heads: means, log σ if state-dependent (squashed, gSDE), each branch's logits."""
         actions = self.spec.actions
         own = self.squashed or self.gsde is not None
         return actions.continuous_size * (2 if own else 1) + actions.mask_size
 
     @property
     def output_size(self) -> int:
-        """The width of the action layer: the heads without gSDE's log σ, which follows from the layer's inputs."""
+        """The width of the action layer: all heads except gSDE's log σ, which is computed from the layer's inputs."""
         return self.head_size - (0 if self.gsde is None else self.spec.actions.continuous_size)
 
     @property
     def mean_limit(self) -> float:
-        """The bound on the absolute means of continuous actions; 0 for none."""
+        """The largest absolute mean that continuous actions may have; 0 for no limit."""
         return self.gsde.clip_mean if self.gsde is not None and self.squashed else 0.0
 
     def log_sigma_shape(self, features: int) -> tuple[int, ...] | None:
-        """The shape of the parameter `log_sigma`, given the last hidden layer's width; None if there is none."""
+        """Return the shape of the parameter `log_sigma`, given the last hidden layer's width; None without it."""
         continuous = self.spec.actions.continuous_size
         if self.gsde is not None:
             return features, continuous if self.gsde.full_std else 1
@@ -229,12 +241,12 @@ class PolicyDesign:
 
     @property
     def added_columns(self) -> tuple[Column, ...]:
-        """The columns that a decision adds to the spec's: `extra_columns`, and `memories` with memory."""
+        """The columns that a decision adds to the spec's: those in `extra_columns`, and `memories` with memory."""
         return (*self.asked_columns, *([memory_column(self.memory_size)] if self.memory_size else []))
 
 
 def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None = None) -> PolicyDesign:
-    """Return the design of a behaviour's policy, from its settings and its trainer's class.
+    """Return the design of a behaviour's policy, based on the behaviour's settings and its trainer's class.
 
     Raises:
         LoadError: if a custom trainer can't be imported, or needs columns that no policy provides.
@@ -249,24 +261,27 @@ def design_of(spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | Non
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 
 MASK_PENALTY = np.float32(-1e8)
-"""Added to the logits of forbidden choices: their probability is exactly 0, and p·log p is 0, not NaN."""
+"""Added to the logits of forbidden choices, so that their probability is exactly 0 and p·log p is 0 rather than NaN."""
 
 ACTOR_TENSORS = "headrace.stages.policy.network.actor:actor_tensors"
-"""Returns the tensors for designs that are not plain; a string, so that only designs that need torch import it."""
+"""Import path of the function that returns the tensors of designs that are not plain, so only those designs import
+torch.
+"""
 
 NORMALIZER_MEAN = "normalizer.mean"
 NORMALIZER_INVERSE_STD = "normalizer.inverse_std"
 NORMALIZER_REST = "normalizer.mean_rest"
-"""The rounding error of the mean in float32, for policies with float64 inputs; it follows all other tensors, and
-trainers need not provide it."""
+"""Name of the tensor with the mean's float32 rounding error, for policies with float64 inputs. The tensor comes after
+all others, and trainers may omit it.
+"""
 
 
 def policy_layout(design: PolicyDesign) -> Layout:
-    """Return (name, shape) of each tensor in the network's acting part, preceded by any normaliser tensors.
+    """Return (name, shape) of each tensor in the network's acting part; a normaliser's tensors come first.
 
     A plain design has `body.<layer>.weight` and `.bias`, `action.weight` and `.bias` (one layer for all heads, see
-    `PolicyDesign.output_size`), and `log_sigma` where continuous actions are not squashed, or have gSDE. Any other
-    design has the parameters of an `ActorNetwork`, for which torch is imported.
+    `PolicyDesign.output_size`), and `log_sigma` if continuous actions are not squashed, or if they use gSDE. Any other
+    design has the parameters of an `ActorNetwork`; only then is torch imported.
 
     Raises:
         StageError: if the spec has no observation, or one that can't be learned from.
@@ -294,12 +309,12 @@ def _perceptron(design: PolicyDesign, width: int) -> list[tuple[str, tuple[int, 
 
 
 def branch_slices(spec: BehaviorSpec) -> tuple[slice, ...]:
-    """Return the columns of each discrete branch in a row of choices (logits, masks)."""
+    """Return each discrete branch's slice of columns in a row of choices (logits, masks)."""
     return consecutive_slices(spec.actions.discrete_branches)
 
 
 def consecutive_slices(sizes: Iterable[int]) -> tuple[slice, ...]:
-    """Return the slices of consecutive parts of these sizes."""
+    """Return the slices of adjacent parts with these sizes."""
     slices, at = [], 0
     for size in sizes:
         slices.append(slice(at, at + size))
@@ -308,10 +323,10 @@ def consecutive_slices(sizes: Iterable[int]) -> tuple[slice, ...]:
 
 
 def check_layout(update: PolicyUpdate, expected: Layout) -> None:
-    """Refuse a policy that was made for another network, regardless of the order of its tensors.
+    """Raise an error if a policy was made for another network; the order of its tensors does not matter.
 
     Raises:
-        StageError: naming the first tensor that differs, with the expected and the received shape.
+        StageError: if a tensor differs; the message names the first one, with the expected and the received shape.
     """
     got = {name: tuple(shape) for name, shape in update.layout if name != NORMALIZER_REST}
     about = f"{update.behavior_id}: policy version {update.version} does not fit this network"

@@ -1,7 +1,7 @@
 """Agents' memories between decisions, for policies that have a memory.
 
-A policy itself is stateless: it receives the memories of its agents and returns the next ones. Policies of one
-behaviour id may therefore alternate (newer ones, self-play snapshots) while the memories stay with the agents.
+A policy itself is stateless: it receives its agents' memories and returns the updated ones. Different policies for the
+same behaviour id (newer versions, self-play snapshots) may therefore alternate while the memories stay with the agents.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from headrace.stages.policy.sampling import first_action_features
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 PATIENCE = 10_000
-"""The number of a behaviour id's ticks without a decision after which an agent may be forgotten."""
+"""Number of a behaviour id's ticks without a decision after which an agent's memory may be dropped."""
 
 
 def nothing_recalled(policy: ActingPolicy, actions: ActionSpec, agents: int) -> Recall | None:
-    """Return the memories of agents before their first decision; None if the policy has none."""
+    """Return the memories that agents have before their first decision; None if the policy has no memory."""
     if not policy.memory_size:
         return None
     return Recall(
@@ -28,18 +28,19 @@ def nothing_recalled(policy: ActingPolicy, actions: ActionSpec, agents: int) -> 
 
 
 class AgentMemories:
-    """The memories of one behaviour id's agents, in columns.
+    """The memories of one behaviour id's agents, stored as columns.
 
     An agent that is unknown, or known from another episode, has an empty memory. `forget` drops an agent when its
-    episode ends, `clear` drops all when all environments are reset. An agent that vanishes before its episode ends
-    keeps its slot, as it may return; but before the store grows, it drops agents without a decision for `patience`
-    ticks. The number of agents that decide within that time therefore bounds its size, whatever environments do; one
-    that returns later starts with an empty memory, as its `memories` column shows.
+    episode ends; `clear` drops all agents when all environments are reset. An agent that vanishes before its episode
+    ends may return, so it keeps its slot. Before the store grows, however, it drops agents that have not decided for
+    `patience` ticks. The number of agents that decide within that time therefore bounds the store's size, whatever
+    environments do. An agent that returns after being dropped starts with an empty memory, as its `memories` column
+    shows.
 
     Args:
-        memory_size: m.
+        memory_size: m, the size of an agent's memory.
         first_actions: [P] the previous action's features in an episode's first decision.
-        patience: ticks; see above.
+        patience: number of ticks without a decision after which an agent may be dropped.
     """
 
     def __init__(self, memory_size: int, first_actions: Floats, patience: int = PATIENCE) -> None:
@@ -55,15 +56,15 @@ class AgentMemories:
 
     @classmethod
     def for_policy(cls, policy: ActingPolicy, actions: ActionSpec) -> AgentMemories | None:
-        """Return an empty store for a policy with these actions; None if the policy has no memory."""
+        """Return an empty store for a policy with these actions, or None if the policy has no memory."""
         return cls(policy.memory_size, first_action_features(actions)) if policy.memory_size else None
 
     def __len__(self) -> int:
-        """The number of known agents."""
+        """Return the number of known agents."""
         return len(self._slots)
 
     def recall(self, agent_ids: Numbers, episode_ids: Numbers) -> Recall:
-        """Return the memories of agents [d] in their episodes [d], as new arrays."""
+        """Return the memories of agents [d] in these episodes [d], as new arrays."""
         slots = self._slots.find(agent_ids)
         slots[self._episode_ids[slots] != episode_ids] = NOBODY
         return Recall(self._memories.take(slots, 0), self._previous_actions.take(slots, 0))
@@ -84,14 +85,14 @@ class AgentMemories:
         self._last_seen[slots] = self._tick
 
     def forget(self, agent_ids: Numbers) -> None:
-        """Drop the memories of agents whose episodes have ended; unknown agents may be among them."""
+        """Drop the memories of agents whose episodes have ended; unknown agents are ignored."""
         slots = self._slots.find(np.unique(agent_ids))
         known = slots[slots != NOBODY]
         if len(known):
             self._slots.remove(known)
 
     def clear(self) -> None:
-        """Forget all agents."""
+        """Drop the memories of all agents."""
         self._slots.remove(self._slots.used())
 
     def _forget_vanished(self, deciding: Numbers) -> None:

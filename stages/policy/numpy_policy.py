@@ -1,7 +1,7 @@
 """The acting policy for plain designs, a NumPy forward pass over flat weights; and `make_policy`, for any design.
 
-For networks of the size that game agents have, this costs a third of the same pass in torch and needs no thread pool.
-The trained network is a torch module; both follow `design.policy_layout`, and a test compares their outputs.
+For networks of the size that game agents have, the NumPy pass takes a third of torch's time and needs no thread pool.
+The trained network is a torch module. Both follow `design.policy_layout`, and a test compares their outputs.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _HALF = np.float32(0.5)
 
 
 class NumpyPolicy:
-    """Acts for one behaviour id: `ActingPolicy` with the weights of a `PolicyUpdate`; its only memory is gSDE's noise.
+    """An `ActingPolicy` for one behaviour id with the weights of a `PolicyUpdate`; its only memory is gSDE's noise.
 
-    The forward pass runs in buffers that grow to the largest number of agents; `act` returns new arrays.
+    The forward pass writes to buffers that grow to the largest number of agents seen; `act` returns new arrays.
 
     Args:
         design: a plain design.
@@ -68,10 +68,11 @@ class NumpyPolicy:
         self._exact = self._normalizes and self._observations.exact
         self._weights: list[Floats] = []
         self._vectors = np.empty(0, np.float32)
-        """All vectors of the network, concatenated: the normaliser's mean and 1/std, the mean's rounding error (for
-        float64), and each layer's bias."""
+        """The network's one-dimensional tensors, concatenated: the normaliser's mean and 1/std, the mean's rounding
+        error (for float64), and each layer's bias.
+        """
         self._own: list[Floats] = []
-        """Views of the same vectors, one per vector."""
+        """Views into `_vectors`, one per tensor."""
         self._widths = [
             self._observations.vector_size,
             *(shape[1] for name, shape in self._layout if name.endswith(".weight")),
@@ -80,7 +81,7 @@ class NumpyPolicy:
         self._views: list[Floats] = []
         self._scratch: list[Floats] = []
         self.version = -1
-        """Version of the loaded weights; -1 before the first `load`."""
+        """Version of the loaded weights; -1 before the first call to `load`."""
 
     def load(self, update: PolicyUpdate) -> None:
         """See `ActingPolicy.load`."""
@@ -89,7 +90,7 @@ class NumpyPolicy:
         layers = [name.removesuffix(".weight") for name, _ in self._layout if name.endswith(".weight")]
         self._weights = [tensors[f"{layer}.weight"] for layer in layers]
         vectors = [tensors[name] for name in (NORMALIZER_MEAN, NORMALIZER_INVERSE_STD) if self._normalizes]
-        if self._exact:  # policies of earlier releases lack the rounding error
+        if self._exact:  # policies from earlier releases have no rounding error
             vectors.append(tensors.get(NORMALIZER_REST, np.zeros_like(vectors[0])))
         vectors += [tensors[f"{layer}.bias"] for layer in layers]
         self._vectors = np.concatenate(vectors)
@@ -122,16 +123,19 @@ class NumpyPolicy:
         return Decision(actions, columns, replace(recall, memories=kept))
 
     def joins(self, other: ActingPolicy, deterministic: bool) -> bool:
-        """True if `act_together` can decide for both policies: they share one design, and neither samples uniformly."""
+        """Return True if `act_together` can decide for both policies.
+
+        They must share a design, and neither may sample uniformly.
+        """
         if not isinstance(other, NumpyPolicy) or self._design != other._design or self._noise is not None:
             return False
         return deterministic or not (self._sampler.uniform or other._sampler.uniform)
 
     def heads(self, observations: tuple[Array, ...]) -> Floats:
-        """The action heads [d, H] (see `PolicyDesign.head_size`), valid until the next call.
+        """Return the action head outputs [d, H] (see `PolicyDesign.head_size`), valid until the next call.
 
         Raises:
-            NotFiniteError: if the heads are NaN or infinite.
+            NotFiniteError: if a head output is NaN or infinite.
             StageError: if no policy is loaded yet.
         """
         outputs = self._forward((self,), (len(observations[0]),), observations)
@@ -140,7 +144,7 @@ class NumpyPolicy:
     def _forward(
         self, policies: Sequence[NumpyPolicy], counts: Sequence[int], observations: tuple[Array, ...]
     ) -> Floats:
-        """Compute the head outputs for rows of several policies, in policy order, in this policy's buffers."""
+        """Compute the head outputs for several policies' rows, ordered by policy, using this policy's buffers."""
         for policy in policies:
             if not policy._weights:
                 raise StageError(f"{self._behavior_id}: no policy has been loaded")
@@ -175,7 +179,7 @@ class NumpyPolicy:
         return x
 
     def _split(self, vectors: Floats) -> list[Floats]:
-        """Views into `_vectors` [sum of widths], or into a stack of them [d, sum of widths], one by one."""
+        """Split `_vectors` [sum of widths], or a stack of them [d, sum of widths], into one view per tensor."""
         widths = [*self._widths[:1] * (2 * self._normalizes + self._exact), *self._widths[1:]]
         return [vectors[..., end - width : end] for width, end in zip(widths, accumulate(widths), strict=True)]
 
@@ -193,13 +197,14 @@ def act_together(
     random: np.random.Generator,
     deterministic: bool = False,
 ) -> Decision:
-    """Decide for the rows of several policies in one pass; only the matmuls are separate for each policy.
+    """Decide for the rows of several policies in one pass, in which only the matmuls are separate for each policy.
 
-    With few rows, the number of operations determines the cost, not their size. The head outputs equal those of each
-    policy run separately, bit for bit, and all actions are sampled together.
+    With few rows, the cost depends on the number of operations rather than their size. The head outputs are bit for bit
+    those that each policy would compute separately, and all actions are sampled together.
 
     Args:
-        parts: policies of one design (`NumpyPolicy.joins` the first one), and the rows of each; together all rows.
+        parts: each policy with its rows. All policies share a design (see `NumpyPolicy.joins`), and together they cover
+            all rows.
         observations: for all rows; this and the following arguments are as in `ActingPolicy.act`.
         masks: for all rows.
         random: the only source of randomness.
@@ -217,7 +222,7 @@ def act_together(
 
 
 def activation(name: str) -> Callable[[Floats, Floats], None]:
-    """Return the activation function of that name, which changes its first argument; the second is scratch.
+    """Return the activation function with that name; it modifies its first argument and uses the second as scratch.
 
     Raises:
         StageError: if the name is unknown.
@@ -228,7 +233,7 @@ def activation(name: str) -> Callable[[Floats, Floats], None]:
 
 
 def _swish(x: Floats, scratch: Floats) -> None:
-    # x·sigmoid(x) = h·(1 + tanh h) with h = x/2: unlike exp(-x) it can't overflow.
+    # x·sigmoid(x) = h·(1 + tanh h) with h = x/2; unlike exp(-x), this can't overflow.
     x *= _HALF
     np.tanh(x, out=scratch)
     scratch += np.float32(1.0)
@@ -244,7 +249,8 @@ def _relu(x: Floats, scratch: Floats) -> None:
 
 
 def _elu(x: Floats, scratch: Floats) -> None:
-    # For x ≤ 0, exp(x) - 1 ≥ x; for x > 0 the scratch holds 0: the larger of both is the ELU.
+    # For x ≤ 0, exp(x) - 1 ≥ x; for x > 0, the scratch array holds 0. The ELU is therefore the maximum of x and the
+    # scratch array.
     np.minimum(x, np.float32(0.0), out=scratch)
     np.expm1(scratch, out=scratch)
     np.maximum(x, scratch, out=x)
@@ -256,11 +262,11 @@ def _leaky_relu(x: Floats, scratch: Floats) -> None:
 
 
 _ERFC = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
-"""Abramowitz and Stegun (1964), 7.1.26: erfc(z) of z ≥ 0 to 1.5e-7."""
+"""Coefficients of Abramowitz and Stegun (1964), 7.1.26, which approximates erfc(z) for z ≥ 0 to within 1.5e-7."""
 
 
 def _gelu(x: Floats, scratch: Floats) -> None:
-    # x·Φ(x), with Φ(x) = erfc(-x/√2)/2: the series for x ≤ 0, otherwise 1 minus the series for -x.
+    # x·Φ(x), with Φ(x) = erfc(-x/√2)/2: the series gives Φ(x) for x ≤ 0; for x > 0, Φ(x) is 1 minus the series for -x.
     z = np.abs(x) * np.float32(sqrt(0.5))
     t = 1.0 / (1.0 + np.float32(0.3275911) * z)
     scratch[...] = np.float32(_ERFC[-1])
@@ -287,12 +293,12 @@ _ACTIVATIONS: dict[str, Callable[[Floats, Floats], None]] = {
 
 
 TORCH_POLICY = "headrace.stages.policy.network.actor:TorchPolicy"
-"""The policy class for designs that are not plain; a string, so that only designs that need torch import it."""
+"""Import path of the policy class for designs that are not plain, so that only those designs import torch."""
 
 
 @preparing()
 def make_policy(design: PolicyDesign, device: str = "cpu") -> ActingPolicy:
-    """Make an acting policy, which has no weights until the first update.
+    """Make an acting policy; it has no weights until its first update.
 
     Args:
         design: the policy's design.

@@ -1,8 +1,8 @@
-"""Convert environment observations to network inputs: one matrix of vectors, perhaps normalised, and the rest.
+"""Conversion of environment observations to network inputs: a matrix of all vectors, possibly normalised, and the rest.
 
 Only this module casts observation dtypes. All vectors are concatenated into one matrix, which the normaliser works on;
 images and sets keep their dtype and go to separate encoders. Networks take float32. The matrix is float64 if any vector
-is, so that normalisation comes before rounding: a clock in seconds since 1970 has steps of 128 in float32.
+is, so that values are normalised before they are rounded: in float32, a clock in seconds since 1970 has steps of 128.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 
 VECTORS = "vectors"
-"""The name of the column that holds all vectors, concatenated."""
+"""Name of the column that holds all vectors, concatenated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +29,20 @@ class EncodedObservations:
     """The observations of n agents (or rows) as network inputs, before normalisation."""
 
     vectors: Array
-    """[n, V], float32, or float64 if `ObservationLayout.exact`."""
+    """[n, V] all vectors: float64 if `ObservationLayout.exact`, otherwise float32."""
     others: tuple[Array, ...] = ()
     """One array [n, *shape] per image and set, in spec order, each in its own dtype."""
 
 
 class ObservationLayout:
-    """Where each of a behaviour's observations goes among its network's inputs.
+    """How a behaviour's observations map to its network's inputs.
 
     Attributes:
-        vector_size: V, the width of all vectors together.
-        vectors: (index in the spec, slice of the V columns) of each vector.
+        vector_size: V, the combined width of all vectors.
+        vectors: (index in the spec, slice of the V columns) for each vector.
         others: indices in the spec of images and sets, ascending.
-        goals: slices of the V columns that hold the goal.
-        plain: true if all observations are vectors without a goal, so that a plain perceptron is enough.
+        goals: slices of the V columns that hold a goal.
+        plain: true if all observations are vectors and none is a goal, so that a plain perceptron is enough.
         exact: true if any vector is float64; all vectors then stay float64 until they are normalised.
 
     Raises:
@@ -73,13 +73,13 @@ class ObservationLayout:
             raise StageError(f"{spec.behavior_id}: a policy needs at least one observation, the spec has none")
 
     def encode(self, observations: Sequence[Array]) -> EncodedObservations:
-        """Encode one array [n, *shape] per observation: the vectors in a new matrix, the others as they are."""
+        """Encode one array [n, *shape] per observation: copy vectors to a new matrix, pass the others on unchanged."""
         matrix = np.empty((len(observations[0]), self.vector_size), self._dtype)
         self.write_vectors(observations, matrix)
         return EncodedObservations(matrix, tuple(observations[index] for index in self.others))
 
     def decode(self, encoded: EncodedObservations) -> list[Array]:
-        """The inverse of `encode`: one array [n, *shape] per observation, in its own dtype."""
+        """Invert `encode`: return one array [n, *shape] per observation, in the observation's own dtype."""
         arrays: dict[int, Array] = dict(zip(self.others, encoded.others, strict=True))
         for index, columns in self.vectors:
             spec = self._specs[index]
@@ -93,23 +93,23 @@ class ObservationLayout:
             out[:, columns] = observation.reshape(len(observation), columns.stop - columns.start)
 
     def encode_columns(self, columns: Mapping[str, Array], prefix: str = "obs_") -> EncodedObservations:
-        """Encode the columns `obs_0`, `obs_1`, … (or `next_obs_0`, …) of a batch."""
+        """Encode a batch's columns `obs_0`, `obs_1`, … (or `next_obs_0`, …)."""
         return self.encode([columns[f"{prefix}{index}"] for index in range(len(self._specs))])
 
     def columns(self, prefix: str = "") -> tuple[Column, ...]:
-        """The columns in which a buffer keeps encoded observations: `vectors` [V], and `obs_<index>` for the others."""
+        """Return the columns in which a buffer keeps encoded observations: `vectors` [V], and `obs_<index>`."""
         return (
             Column(f"{prefix}{VECTORS}", self._dtype, (self.vector_size,)),
             *(Column(f"{prefix}obs_{i}", self._specs[i].dtype, self._specs[i].shape) for i in self.others),
         )
 
     def as_columns(self, encoded: EncodedObservations) -> dict[str, Array]:
-        """Return encoded observations as a dict with the column names of `columns`."""
+        """Return encoded observations as a dict whose keys are the column names from `columns`."""
         arrays = (encoded.vectors, *encoded.others)
         return {column.name: array for column, array in zip(self.columns(), arrays, strict=True)}
 
     def from_columns(self, columns: Mapping[str, Array]) -> EncodedObservations:
-        """The inverse of `as_columns`."""
+        """Invert `as_columns`."""
         vectors, *others = (columns[column.name] for column in self.columns())
         return EncodedObservations(vectors, tuple(others))
 
@@ -131,35 +131,37 @@ def _check(spec: BehaviorSpec, observation: ObservationSpec) -> None:
 
 NORMALIZED_LIMIT = 5.0
 LEAST_DEVIATION = 1e-10
-"""Smaller standard deviations come from rounding; so do those of a mean's last digits in float64."""
+"""A standard deviation up to this value, or within float64 rounding of the mean, counts as a constant's."""
 _LAST_DIGITS = 1e-13
 
 
 class Normalizer:
     """The running mean and variance of vectors of length `size`, in float64; the identity before the first batch.
 
-    It also continues from the state of ML-Agents' normaliser, which counts an imaginary first observation of 0.
+    A normaliser can also continue from the state of ML-Agents' normaliser, which counts an imaginary first observation
+    of 0.
     """
 
     def __init__(self, size: int) -> None:
         self.steps = 0
-        """The number of observations so far."""
+        """Number of observations so far."""
         self.mean: NDArray[np.float64] = np.zeros(size)
         self.squares: NDArray[np.float64] = np.zeros(size)
         """Sum of squared deviations from the mean."""
 
     def update(self, rows: Array) -> None:
-        """Count n more observations [n, size].
+        """Add n observations [n, size] to the running statistics.
 
-        Chan, Golub & LeVeque (1979), "Updating Formulae and a Pairwise Algorithm for Computing Sample
-        Variances": combines the means and squares of two sets, without losing precision if the mean is far from 0.
+        Combines the means and squared deviations of two sets, without losing precision if the mean is far from 0.
+        Source: Chan, Golub & LeVeque (1979), "Updating Formulae and a Pairwise Algorithm for Computing Sample
+        Variances".
         """
         n = len(rows)
         if n == 0:
             return
         first = rows[0].astype(np.float64)
         batch = rows.astype(np.float64)
-        batch -= first  # a constant becomes 0, without variance from rounding
+        batch -= first  # a constant column becomes 0, so rounding adds no variance
         batch_mean = batch.mean(axis=0)
         batch -= batch_mean
         total = self.steps + n
@@ -169,7 +171,7 @@ class Normalizer:
         self.steps = total
 
     def tensors(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """(mean, 1 / standard deviation), each [size], as actors use them; a constant is divided by 1."""
+        """Return (mean, 1 / standard deviation), each [size], for actors; the second is 1 for constant observations."""
         deviation = np.sqrt(self.squares / max(self.steps, 1))
         varies = deviation > np.maximum(LEAST_DEVIATION, _LAST_DIGITS * np.abs(self.mean))
         inverse_std = np.divide(1.0, deviation, out=np.ones_like(deviation), where=varies)
@@ -177,18 +179,18 @@ class Normalizer:
 
     @property
     def mean_rest(self) -> NDArray[np.float32]:
-        """The float32 rounding error of the mean [size]; added to the mean in `tensors`, it gives 48 bits."""
+        """The mean's float32 rounding error [size]; added to the mean from `tensors`, it gives 48 bits of precision."""
         return (self.mean - self.mean.astype(np.float32)).astype(np.float32)
 
     def apply(self, rows: Array) -> NDArray[np.float32]:
-        """Normalised observations [n, size], as a new array."""
+        """Return normalised observations [n, size], as a new array."""
         mean, inverse_std = self.tensors()
         out = np.empty(rows.shape, np.float32)
         normalize(rows, mean if rows.dtype == np.float32 else self.mean, inverse_std, out)
         return out
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, as plain values and copied arrays."""
+        """Return the state, as plain values and copied arrays."""
         return {"steps": self.steps, "mean": self.mean.copy(), "squares": self.squares.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -209,9 +211,10 @@ class Normalizer:
 def normalize(rows: Array, mean: Array, inverse_std: NDArray[np.float32], out: NDArray[np.float32]) -> None:
     """Write the normalised `rows` [n, size] into `out`, which may be `rows` itself.
 
-    The subtraction runs in the wider of the two dtypes, then is rounded once: for float64 rows, pass a float64 `mean`.
+    The subtraction runs in the wider of the two dtypes, and the result is rounded once; pass a float64 `mean` for
+    float64 rows.
     """
     np.subtract(rows, mean, out=out, casting="same_kind")
     np.multiply(out, inverse_std, out=out)
-    np.maximum(out, -NORMALIZED_LIMIT, out=out)  # these two take a quarter of np.clip's time for few rows
+    np.maximum(out, -NORMALIZED_LIMIT, out=out)  # for few rows, these two together take a quarter of np.clip's time
     np.minimum(out, NORMALIZED_LIMIT, out=out)

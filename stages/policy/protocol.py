@@ -1,7 +1,7 @@
 """The acting policy: the interface between the environment stage and the code that computes actions.
 
-NumPy (`numpy_policy`) and torch (`network.actor`) implement it; so can anything else that loads the same flat weights.
-Acting works on columns: one call per tick, group and policy, never per agent.
+`numpy_policy` (NumPy) and `network.actor` (torch) implement this interface, and so can any other class that loads the
+same flat weights. Acting works on columns: one call per tick, group and policy, never one per agent.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from headrace.queues.messages import ActionBatch, Array, PolicyUpdate
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What d agents remember before a decision; at an episode's start, zeros and `first_action_features`."""
+    """What d agents remember before a decision; at an episode's start, this is zeros and `first_action_features`."""
 
     memories: NDArray[np.float32]
-    """[d, m] each agent's memory."""
+    """[d, m] memory of each agent."""
     previous_actions: NDArray[np.float32]
-    """[d, P] the agent's last action as the environment received it: continuous values, then a one-hot per branch."""
+    """[d, P] last action of each agent, as the environment received it: continuous values, then a one-hot vector per
+    branch.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +35,22 @@ class Decision:
     actions: ActionBatch
     """The actions for the environment: squashed to [-1, 1] where bounded."""
     columns: Mapping[str, Array]
-    """[d, ...] columns of the trajectory: the policy's own actions, log_probs, `memories` before the decision."""
+    """[d, ...] trajectory columns: the actions as the policy drew them, log_probs, `memories` before the decision."""
     recall: Recall | None = None
     """The memories for the agents' next decision; None for a policy without memory."""
 
 
 class ActingPolicy(Protocol):
-    """An actor's policy for one behaviour id."""
+    """A policy with which an actor decides for one behaviour id."""
 
     @property
     def memory_size(self) -> int:
-        """m, 0 for a policy without memory."""
+        """m, the size of an agent's memory; 0 for a policy without memory."""
         ...
 
     @property
     def previous_action_size(self) -> int:
-        """P, 0 for a policy without memory."""
+        """P, the width of the previous action as a network input; 0 for a policy without memory."""
         ...
 
     def load(self, update: PolicyUpdate) -> None:
@@ -73,11 +75,11 @@ class ActingPolicy(Protocol):
             observations: one array [d, *shape] per observation spec.
             masks: [d, sum of branches] true = allowed, or None.
             random: the only source of randomness in the decision.
-            deterministic: take the mean and the most likely choice instead of a sample.
+            deterministic: whether to take the mean and the most likely choice instead of a sample.
             recall: the agents' memories; None for the first decision of an episode.
 
         Raises:
-            NotFiniteError: if the result is NaN or infinite.
+            NotFiniteError: if a head output is NaN or infinite.
             StageError: if no policy is loaded yet, a mask forbids all choices of a branch, or an ONNX model fails.
         """
         ...

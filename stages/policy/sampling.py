@@ -1,8 +1,8 @@
-"""Action sampling in NumPy: from a network's head outputs to a decision, and to the actions environments receive.
+"""Action sampling in NumPy: from a network's head outputs to a decision, and to the actions that environments receive.
 
-All randomness comes from the generator argument, whichever library computed the heads: the same generator state and
-heads give the same decision. `network.layers` has the same distributions in torch, for trainers. Actions have two
-forms: as the policy drew them, which streams hold, and as environments receive them.
+All randomness comes from the generator argument, whichever library computed the head outputs: the same generator state
+and head outputs give the same decision. `network.layers` implements the same distributions in torch, for trainers.
+Actions have two forms: as the policy drew them, which is how streams hold them, and as environments receive them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from headrace.stages.errors import NotFiniteError, StageError
 from headrace.stages.policy.design import ACTION_HEADS, MASK_PENALTY, PolicyDesign, branch_slices
 
 ACTION_LIMIT = 3.0
-"""A plain Gaussian policy gives a bounded action as clip(a, -3, 3) / 3, as in ML-Agents."""
+"""A plain Gaussian policy outputs a bounded action as clip(a, -3, 3) / 3, as in ML-Agents."""
 
 
 def environment_actions(actions: ActionSpec, drawn: Floats, squashed: bool) -> Floats:
-    """Convert continuous actions [n, C] as a policy drew them to those that the environment receives; a new array.
+    """Convert continuous actions [n, C] from the form that a policy drew to the environment's; return a new array.
 
-    Actions of a plain Gaussian are clipped and scaled, except in unbounded dimensions. Actions of a squashed (tanh)
-    policy are in [-1, 1] already, in all dimensions; SAC is refused if the environment has no bounds.
+    Actions of a plain Gaussian policy are clipped and scaled, except in unbounded dimensions. Actions of a squashed
+    (tanh) policy are in [-1, 1] already, in all dimensions; SAC is refused if the environment has no bounds.
     """
     if squashed:
         return drawn.copy()
@@ -40,7 +40,7 @@ def environment_actions(actions: ActionSpec, drawn: Floats, squashed: bool) -> F
 
 
 def policy_actions(actions: ActionSpec, received: Floats, squashed: bool) -> Floats:
-    """The inverse of `environment_actions`, from actions that an environment received [n, C]; a new array."""
+    """Invert `environment_actions` for actions [n, C] that an environment received; return a new array."""
     if squashed:
         return received.copy()
     drawn = received * np.float32(ACTION_LIMIT)
@@ -51,7 +51,7 @@ def policy_actions(actions: ActionSpec, received: Floats, squashed: bool) -> Flo
 
 
 def action_features(actions: ActionSpec, continuous: Floats, discrete: Array) -> Floats:
-    """Actions as network inputs, [n, C + choices]: continuous actions as the environment received them, then one-hots.
+    """Return actions as network inputs [n, C + choices]: continuous actions, then a one-hot vector per branch.
 
     Args:
         actions: the spec.
@@ -69,16 +69,16 @@ def action_features(actions: ActionSpec, continuous: Floats, discrete: Array) ->
 
 
 def first_action_features(actions: ActionSpec) -> Floats:
-    """The features that stand for the action before an episode's first, [C + choices]: zeros, and choice 0 per branch.
+    """Return the features [C + choices] for the action before an episode's first: zeros, and choice 0 per branch.
 
-    Equal to `action_features` of zeros, which is what trajectories hold there.
+    They equal `action_features` of all-zero actions, which trajectories hold at that point.
     """
     nothing = np.zeros((1, actions.continuous_size), np.float32)
     return action_features(actions, nothing, np.zeros((1, len(actions.discrete_branches)), np.int32)).reshape(-1)
 
 
 LOG_SIGMA_LIMITS = (-20.0, 2.0)
-"""Bounds that a state-dependent log σ is clamped to, as in the code of Haarnoja et al. (2018), "Soft Actor-Critic"."""
+"""Limits to which a state-dependent log σ is clamped, as in the code of Haarnoja et al. (2018), "Soft Actor-Critic"."""
 
 _HALF_LOG_TWO_PI = np.float32(0.5 * log(2.0 * pi))
 _HALF = np.float32(0.5)
@@ -88,10 +88,10 @@ _NUMBERS_SHOWN = 64
 
 # NumPy and torch compute only the heads, so both ways to act share this sampler (docs/decisions/030).
 class ActionSampler:
-    """Draws actions for one design from its head outputs [d, H].
+    """Draws actions for one design from head outputs [d, H].
 
-    The heads are the means of the continuous actions, their log σ if it depends on the state (squashed, gSDE), then the
-    logits of each branch.
+    The head outputs are the means of the continuous actions, their log σ if it depends on the state (squashed, gSDE),
+    then each branch's logits.
     """
 
     def __init__(self, design: PolicyDesign) -> None:
@@ -100,18 +100,18 @@ class ActionSampler:
         self._squashed = design.squashed
         self._random_steps = design.random_steps
         self.uniform = False
-        """Whether samples are uniform at present, whatever the heads."""
+        """Whether the loaded policy currently samples uniformly and ignores the head outputs."""
         self._branches = branch_slices(design.spec)
         self._own_spreads = design.squashed or design.gsde is not None
         self._gaussian_heads = design.head_size - self._actions.mask_size
         self._gives_heads = ACTION_HEADS in design.extra_columns
         self.log_sigma = np.zeros(0, np.float32)
-        """[C] the log σ of a Gaussian that is not squashed; zeros until a policy is loaded."""
+        """[C] log σ of a Gaussian that is not squashed; zeros until a policy is loaded."""
 
     def adopt(self, update: PolicyUpdate) -> None:
-        """Sample for this policy from now on: uniformly, if its trainer has taken at most `random_steps` steps.
+        """Sample for this policy from now on, uniformly if its trainer has taken at most `random_steps` steps.
 
-        The snapshots that play self-play opponents are never sampled uniformly.
+        The snapshots that self-play opponents use are never sampled uniformly.
         """
         self.uniform = update.step < self._random_steps and update.snapshot < 0
 
@@ -127,15 +127,15 @@ class ActionSampler:
         """Decide for d agents.
 
         Args:
-            heads: [d, H] finite.
+            heads: [d, H] head outputs, all finite.
             masks: [d, sum of branches] true = allowed, or None.
             random: the only source of randomness.
-            deterministic: take the mean and the most likely choice instead of a sample.
-            log_sigma: [d, C] if the rows belong to policies with different log σ; by default, the loaded log σ.
+            deterministic: whether to take the mean and the most likely choice instead of a sample.
+            log_sigma: [d, C] if the rows belong to policies with different log σ; None for the loaded log σ.
             noise: [d, C] from gSDE, added to the means; None draws independent noise for each action.
 
         Returns:
-            The environment's actions, and the decision's columns; all new arrays except the masks.
+            The environment's actions, and the decision's columns; all arrays are new except the masks.
 
         Raises:
             StageError: if a mask forbids all choices of a branch.
@@ -166,7 +166,7 @@ class ActionSampler:
         return ActionBatch(continuous, discrete), columns
 
     def _logits(self, heads: Floats, masks: NDArray[np.bool_] | None, uniform: bool) -> Floats:
-        """The logits of all branches, [d, sum of branches], with forbidden choices so low that none is drawn."""
+        """Return all branches' logits [d, sum of branches]; forbidden choices' logits are so low that none is drawn."""
         logits = heads[:, self._gaussian_heads :]
         if uniform:
             logits = np.zeros_like(logits)
@@ -184,7 +184,7 @@ class ActionSampler:
         noise: Floats | None,
         log_probs: Floats,
     ) -> Floats:
-        """Continuous actions [d, c] as the trainer learns from them; writes their log-probabilities to `log_probs`."""
+        """Return continuous actions [d, c] in the trainer's form; write their log-probabilities to `log_probs`."""
         c = self._actions.continuous_size
         if self.uniform and not deterministic:
             log_probs.fill(-_LOG_TWO)
@@ -195,7 +195,7 @@ class ActionSampler:
         return draw(heads[:, :c], log_sigma, random, deterministic, log_probs, standard)
 
     def _action_heads(self, heads: Floats, log_sigma: Floats) -> Floats:
-        """Build the column `action_heads` [d, 2·C + choices] from these heads; a new array."""
+        """Build the column `action_heads` [d, 2·C + choices] from these head outputs, as a new array."""
         c = self._actions.continuous_size
         if self._own_spreads or not c:
             column = heads.copy()
@@ -228,10 +228,11 @@ def sample_gaussian(
     log_probs: Floats,
     noise: Floats | None = None,
 ) -> Floats:
-    """Raw actions [d, c] from N(μ, σ), with log σ [c] or [d, c]; writes their log-probabilities to `log_probs` [d, c].
+    """Draw raw actions [d, c] from N(μ, σ); write their log-probabilities to `log_probs` [d, c].
 
-    log N(a; μ, σ) = -((a - μ)/σ)²/2 - log σ - log(2π)/2, for the action as stored, so that the trainer computes the
-    same number. `noise` [d, c] replaces the standard normals that are otherwise drawn here.
+    log N(a; μ, σ) = -((a - μ)/σ)²/2 - log σ - log(2π)/2, evaluated for the action as stored, so that the trainer
+    computes the same number. `log_sigma` is [c] or [d, c]. `noise` [d, c] replaces the standard normals that the
+    function would otherwise draw.
     """
     sigma = np.exp(log_sigma)
     if deterministic:
@@ -256,11 +257,11 @@ def sample_squashed(
     log_probs: Floats,
     noise: Floats | None = None,
 ) -> Floats:
-    """Actions tanh(u) [d, c] of u ~ N(μ, σ), or tanh(μ) if `deterministic`; log-probabilities go to `log_probs` [d, c].
+    """Draw tanh(u) [d, c] with u ~ N(μ, σ), or return tanh(μ) if `deterministic`; write `log_probs` [d, c].
 
-    Haarnoja et al. (2018), "Soft Actor-Critic", appendix C: log π(tanh u) = log N(u; μ, σ) - log(1 - tanh² u), here
-    per dimension. They are computed from the drawn u, which can't be recovered from a tanh u of ±1. `noise` is as in
-    `sample_gaussian`.
+    Haarnoja et al. (2018), "Soft Actor-Critic", appendix C: log π(tanh u) = log N(u; μ, σ) - log(1 - tanh² u), here per
+    dimension. The log-probabilities are computed from the drawn u, which can't be recovered if tanh u is ±1. `noise` is
+    as in `sample_gaussian`.
     """
     log_sigma = np.clip(log_sigma, *LOG_SIGMA_LIMITS)
     if deterministic:
@@ -280,10 +281,11 @@ def sample_squashed(
 
 
 def log_tanh_slope(u: Floats) -> Floats:
-    """log(1 - tanh² u), the log of tanh's derivative; a new array.
+    """Return log(1 - tanh² u), the log of tanh's derivative, as a new array.
 
-    1 - tanh² u = 4 / (e^u + e^-u)², so its log is 2·(log 2 - |u| - log(1 + e^(-2|u|))): exact where tanh u is ±1 in
-    float32 (from |u| ≈ 9 on), and without the cancellation that the form with u in place of |u| has for u < 0.
+    1 - tanh² u = 4 / (e^u + e^-u)², so its log is 2·(log 2 - |u| - log(1 + e^(-2|u|))). This is exact where tanh u is
+    ±1 in float32 (for |u| above about 9), and avoids the cancellation that the formula with u in place of |u| has for u
+    < 0.
     """
     size = np.abs(u)
     tail = np.log1p(np.exp(np.float32(-2.0) * size))
@@ -293,10 +295,10 @@ def log_tanh_slope(u: Floats) -> Floats:
 def sample_categorical(
     logits: Floats, random: np.random.Generator, deterministic: bool
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Draw from softmax(logits) [d, choices] by inverting the distribution function.
+    """Draw from softmax(logits) [d, choices] by inverting the cumulative distribution.
 
-    The random number is in (0, total], and the first choice whose cumulative weight reaches it is taken: choices with
-    weight 0 are never taken, however rounding goes.
+    The random number is in (0, total], and the first choice whose cumulative weight reaches this number is drawn.
+    Choices with weight 0 are therefore never drawn, however numbers are rounded.
 
     Returns:
         Choices [d] (the most likely ones if `deterministic`) and their log-probabilities [d].
@@ -315,11 +317,11 @@ def sample_categorical(
 
 
 def check_heads(behavior_id: str, version: int, heads: Floats, observations: Sequence[Array]) -> None:
-    """Refuse heads [d, H] that are NaN or infinite.
+    """Raise an error if head outputs [d, H] are NaN or infinite.
 
     Raises:
-        NotFiniteError: naming the policy, the first such row and its observations; or the environment, if its
-            observations are not finite.
+        NotFiniteError: the message names the policy, the first such row and its observations; or the environment, if
+            its observations are not finite.
     """
     if np.isfinite(heads).all():
         return

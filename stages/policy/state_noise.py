@@ -1,10 +1,10 @@
 """State-dependent noise for acting: gSDE, generalised state-dependent exploration.
 
-Raffin, Kober and Stulp (2021), "Smooth Exploration for Robotic Reinforcement Learning". With the output z of the last
-hidden layer, and a matrix θ [features, C] of independent N(0, σ²), the noise of an action is z·θ. An agent keeps θ for
-several decisions, so that its noise varies only with its observations; each single action has a Gaussian distribution
-with the variance z²·σ² (eq. 5), to which Stable-Baselines3 adds `EPSILON`. Trainers therefore see a Gaussian whose log
-σ depends on the state: `network.layers` has the same in torch.
+Raffin, Kober and Stulp (2021), "Smooth Exploration for Robotic Reinforcement Learning". An action's noise is z·θ, where
+z is the last hidden layer's output and θ [features, C] a matrix of independent draws from N(0, σ²). An agent keeps θ
+for several decisions, so that its noise varies only with its observations. Each single action has a Gaussian
+distribution with the variance z²·σ² (eq. 5), to which Stable-Baselines3 adds `EPSILON`. Trainers therefore see a
+Gaussian whose log σ depends on the state; `network.layers` implements the same in torch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from headrace.stages.policy.design import Layout, PolicyDesign
 from headrace.stages.policy.sampling import ActionSampler
 
 EPSILON = 1e-6
-"""Added to variances, and in `use_expln`, as in Stable-Baselines3."""
+"""Added to variances, and to log σ in `use_expln`, as in Stable-Baselines3."""
 
 
 def noise_size(design: PolicyDesign, layout: Layout) -> int:
-    """The size of each agent's noise row: the number of decisions left for its matrix, and the matrix itself."""
+    """Return the length of an agent's noise row: the number of decisions left for its matrix, and the matrix."""
     shape = design.log_sigma_shape(0) if design.gsde is not None and design.explores else None
     if shape is None:
         return 0
@@ -32,8 +32,8 @@ def noise_size(design: PolicyDesign, layout: Layout) -> int:
 class StateNoise:
     """The noise for one design's policies, scaled by the loaded log σ.
 
-    It keeps a row of `noise_size` numbers per agent, zeros before the first decision. The matrix in that row holds
-    standard normals: a newer policy scales them by its own σ.
+    Each agent has a row of `noise_size` numbers, all zero before its first decision. The matrix in that row holds
+    standard normals, so that a newer policy scales them by its own σ.
     """
 
     def __init__(self, design: PolicyDesign) -> None:
@@ -45,12 +45,12 @@ class StateNoise:
         self._sigma = np.zeros((0, self._continuous), np.float32)
 
     def load(self, log_sigma: Floats) -> None:
-        """Use a policy's log σ, [features, C] or [features, 1]."""
+        """Load a policy's log σ, [features, C] or [features, 1]."""
         sigma = deviations(log_sigma, self._settings.use_expln)
         self._sigma = np.repeat(sigma, self._continuous // sigma.shape[1], axis=1)
 
     def heads(self, outputs: Floats, encoding: Floats) -> Floats:
-        """Action heads [d, 2C + choices] from the action layer's outputs [d, C + choices] and inputs [d, features]."""
+        """Return head outputs [d, 2C + choices] from the action layer's outputs [d, C + choices] and inputs."""
         c = self._continuous
         means = np.clip(outputs[:, :c], -self._limit, self._limit) if self._limit else outputs[:, :c]
         variances = np.square(encoding) @ np.square(self._sigma)
@@ -67,18 +67,18 @@ class StateNoise:
         deterministic: bool,
         kept: Floats | None,
     ) -> tuple[ActionBatch, dict[str, Array], Floats | None]:
-        """Sample actions with this noise; return them, their columns and the agents' next rows (see `draw`)."""
+        """Sample actions with this noise; return the actions, their columns and the agents' updated rows (`draw`)."""
         noise = None
         if not (deterministic or sampler.uniform):
             noise, kept = self.draw(encoding, kept, random)
         return *sampler.sample(heads, masks, random, deterministic, noise=noise), kept
 
     def draw(self, encoding: Floats, kept: Floats | None, random: np.random.Generator) -> tuple[Floats, Floats]:
-        """Draw the noise [d, C] for d agents; return it with their rows for the next decisions.
+        """Draw the noise [d, C] for d agents; return the noise and the agents' rows for their next decisions.
 
         Args:
             encoding: [d, features] the last hidden layer's outputs.
-            kept: the agents' rows, which stay unchanged; None for the first decision.
+            kept: the agents' rows, which are not modified; None for the first decision.
             random: the source of new matrices, for agents whose matrix has expired.
         """
         d, features = encoding.shape
@@ -94,7 +94,7 @@ class StateNoise:
 
 
 def deviations(log_sigma: Array, expln: bool) -> Floats:
-    """σ from log σ; with `expln` (eq. 6 of the paper) it grows like a logarithm above 1."""
+    """Return σ, given log σ; with `expln` (eq. 6 of the paper), σ grows logarithmically above 1."""
     if not expln:
         return np.exp(log_sigma)
     above = np.log1p(np.maximum(log_sigma, 0) + np.float32(EPSILON)) + np.float32(1)

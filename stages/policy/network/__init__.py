@@ -1,4 +1,4 @@
-"""The trainable networks, in torch: bodies of every kind, actors, and actor-critics."""
+"""The trainable networks in torch: network bodies, actors, and actor-critics."""
 
 from headrace.stages.policy.network.actor import ActorNetwork
 from headrace.stages.policy.network.actor_critic import ActorCritic, ModularActorCritic, make_actor_critic

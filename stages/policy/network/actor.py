@@ -1,7 +1,7 @@
-"""A policy's acting part as a torch module, and the policy that runs it, for designs that are not plain.
+"""A policy's actor as a torch module, and the acting policy that runs it, for designs that are not plain.
 
-Those have images, sets, goals, memories or a custom network; plain designs run faster in `numpy_policy`. Both sample
-actions in NumPy, with `sampling`.
+Designs that are not plain have images, sets, goals, memories or a custom network; plain designs run faster in
+`numpy_policy`. Both policies sample actions in NumPy, with `sampling`.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ LOGITS_GAIN = 0.1
 
 
 class ActorNetwork(nn.Module):
-    """Gives action heads: means, log σ if each state has its own (squashed, gSDE), then the logits of each branch.
+    """Computes action head outputs: means, log σ if state-dependent (squashed, gSDE), then each branch's logits.
 
-    The parameter `log_sigma` is [C] for a Gaussian that is not squashed; for gSDE it belongs to the noise matrix.
+    The parameter `log_sigma` is [C] for a Gaussian that is not squashed; with gSDE it belongs to the noise matrix.
 
     Args:
         design: the policy's design.
-        learns_by_noise: whether gradients also flow from gSDE's deviations to the layers below (SAC).
+        learns_by_noise: whether gSDE's standard deviations also pass gradients to the layers below (SAC).
     """
 
     def __init__(self, design: PolicyDesign, learns_by_noise: bool = False) -> None:
@@ -75,7 +75,7 @@ class ActorNetwork(nn.Module):
 
     @property
     def common_log_sigma(self) -> nn.Parameter | None:
-        """[C] log σ of the continuous actions, shared by all states; None if states have their own."""
+        """[C] log σ of the continuous actions, shared by all states; None if it depends on the state."""
         return self.log_sigma if self._gsde is None else None
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
@@ -93,9 +93,10 @@ class ActorNetwork(nn.Module):
         return heads_with_spreads(outputs, seen, self.log_sigma, self._continuous, expln, limit)
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Copies of all parameters but the normaliser's, with the names and shapes in `PolicyUpdate.layout`.
+        """Return copies of all parameters except the normaliser's, with names and shapes as in `PolicyUpdate.layout`.
 
-        For a plain design that is `policy_layout` (matrices [in, out]), otherwise the parameters' own names.
+        A plain design uses the names of `policy_layout` (matrices are [in, out]); other designs use the parameters' own
+        names.
         """
         return host_copies(self.acting_views(dict(self.named_parameters())))
 
@@ -103,12 +104,13 @@ class ActorNetwork(nn.Module):
         """Load `acting_tensors()` from a policy update or a file; the normaliser's tensors are ignored.
 
         Raises:
-            StageError: naming the tensor that is missing, unknown or of another shape; then nothing is changed.
+            StageError: if a tensor is missing, unknown or of another shape; the message names it, and nothing is
+                changed.
         """
         write_named(self.acting_views(dict(self.named_parameters())), without_normalizer(tensors), "policy")
 
     def acting_views(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors under the parameters' names and shapes; for a plain design, views under the layout's names."""
+        """Return the named tensors, detached; for a plain design, as views named and shaped as in `policy_layout`."""
         detached = {name: tensor.detach() for name, tensor in named.items()}
         if not self._plain:
             return detached
@@ -124,12 +126,12 @@ class ActorNetwork(nn.Module):
 
 
 def actor_tensors(design: PolicyDesign) -> list[tuple[str, tuple[int, ...]]]:
-    """Return (name, shape) for each parameter of a design's actor; builds an actor to find out."""
+    """Return (name, shape) for each parameter of a design's actor, which is built to find them out."""
     return [(name, tuple(parameter.shape)) for name, parameter in untrained_actor(design).named_parameters()]
 
 
 def untrained_actor(design: PolicyDesign) -> ActorNetwork:
-    """Build a design's actor, for loading weights; torch's global random state stays untouched."""
+    """Build a design's actor, into which weights can be loaded; torch's global random state does not change."""
     actor = seeded(np.random.default_rng(0), lambda: ActorNetwork(design))
     return actor.requires_grad_(False).eval()
 
@@ -140,7 +142,7 @@ def without_normalizer(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class TorchPolicy:
-    """Acts for one behaviour id: `ActingPolicy` with the weights of a `PolicyUpdate`.
+    """An `ActingPolicy` for one behaviour id with the weights of a `PolicyUpdate`.
 
     On a CPU the policy computes in one thread, whatever torch's setting: actors' batches are small, and other processes
     need cores.
@@ -150,9 +152,9 @@ class TorchPolicy:
         device: the torch device to compute on.
 
     Attributes:
-        memory_size: m, 0 without memory.
-        previous_action_size: P, 0 without memory.
-        version: the version of the loaded weights; -1 before the first `load`.
+        memory_size: m, the size of an agent's memory; 0 without memory.
+        previous_action_size: P, the width of the previous action; 0 without memory.
+        version: the version of the loaded weights; -1 before the first call to `load`.
 
     Raises:
         StageError: if an observation can't be learned from, or the design's network can't be built for it.
@@ -219,10 +221,10 @@ class TorchPolicy:
         return Decision(actions, columns, Recall(parts[0] if len(parts) == 1 else np.hstack(parts), previous))
 
     def heads(self, observations: tuple[Array, ...], recall: Recall | None = None) -> tuple[Floats, Floats | None]:
-        """The action heads [d, H] (see `PolicyDesign.head_size`), and the next memories [d, m] (None without memory).
+        """Return action head outputs [d, H] (see `PolicyDesign.head_size`), and new memories [d, m] or None.
 
         Raises:
-            NotFiniteError: if the heads are NaN or infinite.
+            NotFiniteError: if a head output is NaN or infinite.
             StageError: if no policy is loaded yet.
         """
         heads, _, memories = self._computed(observations, recall)
@@ -255,7 +257,7 @@ class TorchPolicy:
 
 
 Normalized = tuple[Array, Floats]
-"""Mean and 1/std of the vectors."""
+"""The normaliser's mean and 1/std for the vectors."""
 
 
 def normalizer_of(tensors: Mapping[str, Array]) -> Normalized | None:
@@ -271,7 +273,7 @@ def normalizer_of(tensors: Mapping[str, Array]) -> Normalized | None:
 def encoded_as_seen(
     layout: ObservationLayout, normalizer: Normalized | None, observations: tuple[Array, ...]
 ) -> EncodedObservations:
-    """Encode d agents' observations, one array [d, *shape] each, as network inputs, normalised if the policy is."""
+    """Encode d agents' observations, one array [d, *shape] each, as network inputs; normalise them if needed."""
     with np.errstate(over="ignore", invalid="ignore"):
         encoded = layout.encode(observations)
         if normalizer is None:
@@ -283,7 +285,7 @@ def encoded_as_seen(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute in one thread and restore the setting, as an inline learner may share the process."""
+    """Compute in one thread, then restore torch's setting, as an inline learner may share the process."""
     threads = torch.get_num_threads()
     if threads == 1:
         yield

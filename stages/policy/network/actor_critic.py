@@ -1,6 +1,6 @@
-"""An actor and a critic in torch: for vectors only, two perceptrons in one stack, for speed; otherwise two modules.
+"""An actor and a critic in torch: two stacked perceptrons for vector-only designs, for speed; otherwise two modules.
 
-Actors run the acting part of the stack in NumPy (`numpy_policy`), with the names and shapes in `design.policy_layout`.
+Actors run the stack's acting part in NumPy (`numpy_policy`), with names and shapes as in `design.policy_layout`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _MINUS_ONE = torch.tensor(-1.0)
 
 
 def _tanh(x: Tensor) -> Tensor:
-    """The hyperbolic tangent; with a graph 2·sigmoid(2x) - 1, as torch's tanh takes three times as long on some CPUs.
+    """Return tanh(x); with a graph as 2·sigmoid(2x) - 1, as torch's tanh takes three times as long on some CPUs.
 
-    Without a graph the result overwrites x, a fresh layer output.
+    Without a graph the result overwrites x, which is a layer's new output.
     """
     if x.is_cpu and not x.requires_grad:
         write_tanh(x, x)
@@ -59,18 +59,18 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _head(layer: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
-    """Compute a layer with few outputs [B, H], without a graph: NumPy's matmul is ten times as fast as torch's here."""
+    """Compute a layer with few outputs [B, H], without a graph; NumPy's matmul is ten times as fast as torch's here."""
     bias, weight = layer
     return torch.from_numpy(np.matmul(x.numpy(), weight.detach().numpy())).add_(bias)
 
 
 class ActorCritic(FlatVectors):
-    """See `protocol.ActorCriticNetwork`; it has no memory, and takes vectors only.
+    """An `ActorCriticNetwork` for vectors only, without memory.
 
-    The critic has its own body, of the actor's shape, or shares the actor's. Equal bodies form one stack of T towers
-    (T = 2: actor, critic; T = 1: shared), so that both take one batched matmul per layer. All parameters are views
-    into one flat vector, as are their gradients, so that an optimizer, a norm or a copy is one operation. The reason is
-    the same for both: dispatch, not arithmetic, dominates the cost of a small network.
+    The critic has its own body, of the actor's shape, or shares the actor's. Bodies of equal shape form one stack of T
+    towers (T = 2: actor, critic; T = 1: shared), so that each layer takes one batched matmul. All parameters are views
+    into one flat vector, and so are their gradients; an optimizer step, a norm or a copy is then one operation. Both
+    measures reduce dispatch, which dominates the cost of a small network.
 
     The arguments are those of `make_actor_critic`; the design must be plain, and not squashed.
 
@@ -92,18 +92,18 @@ class ActorCritic(FlatVectors):
                 f"network_settings.activation: {settings.activation!r} is not one of {', '.join(_ACTIVATIONS)}"
             )
         self.activation: str = settings.activation
-        """The activation's name."""
+        """Name of the activation function."""
         self.layers = len(settings.widths)
-        """The number of hidden layers."""
+        """Number of hidden layers."""
         self._activation = _ACTIVATIONS[settings.activation]
         self._towers = 1 if shared_critic else 2
         self.products = HiddenProducts(design.products)
         initial = _initial_parameters(design, signals, self._towers, random)
         super().__init__({name: array.shape for name, array in initial.items()}, device)
         self.parameters = self._leaves()
-        """Leaf tensors by name: `body.<layer>.weight` [T, in, out], …, views into `values`."""
+        """Leaf tensors by name (`body.<layer>.weight` [T, in, out], …), views into `values`."""
         self.acting_views = self._acting_views(self.parameters)
-        """See the protocol."""
+        """See `TrainedActor.acting_views`."""
         self.load(initial)
         layers = range(len(settings.widths))
         self._body = [(self.parameters[f"body.{i}.bias"], self.parameters[f"body.{i}.weight"]) for i in layers]
@@ -112,7 +112,7 @@ class ActorCritic(FlatVectors):
         self._action = (self.parameters["action.bias"], self.parameters["action.weight"])
         self._value = (self.parameters["value.bias"], self.parameters["value.weight"])
         self.log_sigma = self.parameters.get("log_sigma")
-        """[C] log standard deviation of continuous actions, shared by all states; None if states have their own."""
+        """[C] log standard deviation of continuous actions, shared by all states; None without continuous actions."""
         self.squashed = False
         """Whether continuous actions are the tanh of a draw from the heads' Gaussian."""
 
@@ -137,7 +137,7 @@ class ActorCritic(FlatVectors):
 
     @property
     def acting(self) -> Tensor:
-        """Mask of the `values` that the actor needs; see the protocol."""
+        """Mask of the `values` that actions depend on; see `TrainedActor.acting`."""
         of_actor = torch.zeros_like(self.values)
         for view in self._acting_views(self.named_views(of_actor)).values():
             view.fill_(1.0)
@@ -145,7 +145,7 @@ class ActorCritic(FlatVectors):
 
     @property
     def parts(self) -> Tensor:
-        """Masks of the actor's and the critic's `values`; see the protocol."""
+        """Masks of the actor's and the critic's `values`; see `TrainedActor.parts`."""
         acting = self.acting
         return torch.stack([acting, 1.0 - acting]) if self._towers > 1 else torch.ones_like(acting)[None]
 
@@ -154,18 +154,18 @@ class ActorCritic(FlatVectors):
         return host_copies(self.acting_views)
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
-        """Load `acting_tensors()`; see the protocol."""
+        """Load `acting_tensors()`; see `TrainedActor.load_acting`."""
         write_named(self.acting_views, without_normalizer(tensors), "policy")
 
     def _encoded(self, tower: int, inputs: Inputs) -> Tensor:
-        """The output of one tower's last hidden layer."""
+        """Return the output of one tower's last hidden layer."""
         x = inputs.vectors
         for bias, weight in self._body:
             x = self._activation(self.products.stacked(bias[tower], x, weight[tower]))
         return x
 
     def _acting_views(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return views of the first tower and the actor's heads, named and shaped as in `design.policy_layout`."""
+        """Return views of the first tower and the action layer, named and shaped as in `design.policy_layout`."""
         views = {}
         for name, parameter in parameters.items():
             if name.startswith("body."):
@@ -188,9 +188,9 @@ def _initial_parameters(
 ) -> dict[str, NDArray[np.float32]]:
     """Draw initial weights as ML-Agents does.
 
-    Bodies: normal with std 1/sqrt(fan_in) (He's initialisation with the gain of a linear layer); the heads of
-    continuous and discrete actions 0.2 and 0.1 of that; value heads Xavier uniform; biases 0. The settings may choose
-    orthogonal weights, or torch's, instead.
+    Bodies: normal with std 1/sqrt(fan_in) (He initialisation with a linear layer's gain). Heads: the same std times 0.2
+    for continuous and 0.1 for discrete actions. Value heads: Xavier uniform. Biases: 0. The settings may choose
+    orthogonal weights or torch's instead.
     """
     parameters: dict[str, NDArray[np.float32]] = {}
     settings, actions = design.settings, design.spec.actions
@@ -215,7 +215,7 @@ def _initial_parameters(
         heads[:, continuous:] *= LOGITS_GAIN
     parameters["action.weight"] = heads
     parameters["action.bias"] = bias((continuous + choices,))
-    # Each signal has its own head, with one output.
+    # Each reward signal has its own head with one output.
     if how == "default":
         parameters["value.weight"] = _uniform(random, (width, signals), sqrt(6.0 / (width + 1)))
     else:
@@ -227,7 +227,7 @@ def _initial_parameters(
 
 
 def _kaiming(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Normal weights [..., fan_in, fan_out] with std 1/sqrt(fan_in)."""
+    """Draw normal weights [..., fan_in, fan_out] with std 1/sqrt(fan_in)."""
     return random.standard_normal(shape, np.float32) / np.float32(sqrt(shape[-2]))
 
 
@@ -236,7 +236,7 @@ def _uniform(random: np.random.Generator, shape: tuple[int, ...], bound: float) 
 
 
 def orthogonal_weights(random: np.random.Generator, shape: tuple[int, ...], gain: float) -> NDArray[np.float32]:
-    """Draw orthogonal weights [..., fan_in, fan_out] times a gain; see `layers.draw_weights`."""
+    """Draw orthogonal weights [..., fan_in, fan_out], multiplied by a gain; see `layers.draw_weights`."""
     *stack, inputs, outputs = shape
     return orthogonalised(random.standard_normal((*stack, outputs, inputs), np.float32), gain).swapaxes(-1, -2)
 
@@ -255,7 +255,7 @@ def orthogonalised(drawn: NDArray[np.float32], gain: float) -> NDArray[np.float3
 
 
 class WithActor(nn.Module):
-    """A module with an actor, and other parts that are trained with it."""
+    """A module with an actor and other parts that are trained with it."""
 
     actor: ActorNetwork
 
@@ -264,7 +264,7 @@ Trained = TypeVar("Trained", bound=WithActor)
 
 
 class FlatActor(FlatParameters[Trained]):
-    """See `protocol.TrainedActor`: a module with an actor, and any other parts, which may share the actor's body."""
+    """A `TrainedActor` for a module with an actor and possibly other parts, which may share the actor's body."""
 
     def __init__(self, module: Trained, device: str, shared: bool = False) -> None:
         super().__init__(module, device)
@@ -274,7 +274,7 @@ class FlatActor(FlatParameters[Trained]):
 
     @property
     def acting(self) -> Tensor:
-        """Mask of the `values` that the actor needs; see the protocol."""
+        """Mask of the `values` that actions depend on; see `TrainedActor.acting`."""
         of_actor = torch.zeros_like(self.values)
         for name, view in self.named_views(of_actor).items():
             view.fill_(name.startswith("actor."))
@@ -282,13 +282,13 @@ class FlatActor(FlatParameters[Trained]):
 
     @property
     def parts(self) -> Tensor:
-        """Masks of the actor's and the other parts' `values`; see the protocol."""
+        """Masks of the actor's and the other parts' `values`; see `TrainedActor.parts`."""
         acting = self.acting
         return torch.ones_like(acting)[None] if self._shared else torch.stack([acting, 1.0 - acting])
 
     @property
     def acting_views(self) -> Mapping[str, Tensor]:
-        """The actor's parameters, by `ActorNetwork`'s names; see the protocol."""
+        """The actor's parameters, by `ActorNetwork`'s names; see `TrainedActor.acting_views`."""
         return self.module.actor.acting_views(dict(self.module.actor.named_parameters()))
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
@@ -296,14 +296,14 @@ class FlatActor(FlatParameters[Trained]):
         return host_copies(self.acting_views)
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
-        """Load `acting_tensors()`; see the protocol."""
+        """Load `acting_tensors()`; see `TrainedActor.load_acting`."""
         self.module.actor.load_acting(tensors)
 
 
 class ModularActorCritic(FlatActor["_ActorAndCritic"]):
-    """See `protocol.ActorCriticNetwork`. The critic has its own body, of the actor's shape, or shares the actor's.
+    """An `ActorCriticNetwork` of two modules. The critic has its own body, of the actor's shape, or shares the actor's.
 
-    Arguments and errors are those of `make_actor_critic`.
+    The arguments and errors are those of `make_actor_critic`.
     """
 
     def __init__(
@@ -312,19 +312,19 @@ class ModularActorCritic(FlatActor["_ActorAndCritic"]):
         super().__init__(seeded(random, lambda: _ActorAndCritic(design, signals, shared_critic)), device, shared_critic)
 
     def __call__(self, inputs: Inputs, critic_memories: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Heads [B, H] and values [B, S]; see the protocol."""
+        """Return action head outputs [B, H] and values [B, S]; see `ActorCriticNetwork.__call__`."""
         actor, critic = self.module.actor, self.module.critic
         encoding, _ = actor.body(inputs)
         of_critic = encoding if critic is None else critic(inputs._replace(memories=critic_memories))[0]
         return actor.heads(encoding), self.module.value(of_critic)
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """Heads [B, H]; see the protocol."""
+        """Return action head outputs [B, H]; see `ActorCriticNetwork.heads`."""
         found: Tensor = self.module.actor(inputs)[0]
         return found
 
     def evaluate(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Values [B, S] and the critic's memories; see the protocol."""
+        """Return values [B, S] and the critic's memories; see `ActorCriticNetwork.evaluate`."""
         body = self.module.actor.body if self.module.critic is None else self.module.critic
         encoding, memories = body(inputs)
         return self.module.value(encoding), memories
@@ -341,7 +341,7 @@ class _ActorAndCritic(WithActor):
 
 
 def value_heads(width: int, signals: int) -> nn.Linear:
-    """Make one head per reward signal, Xavier uniform as if each were a layer with one output."""
+    """Make one value head per reward signal, with Xavier uniform weights as if each were a layer with one output."""
     heads = nn.Linear(width, signals)
     bound = sqrt(6.0 / (width + 1))
     with torch.no_grad():
@@ -351,7 +351,7 @@ def value_heads(width: int, signals: int) -> nn.Linear:
 
 
 class ActorTower:
-    """See `protocol.Perceptrons`; views of the network's own parameters.
+    """An actor alone, as `Perceptrons`; its tensors are views of the network's parameters.
 
     Args:
         network: a module with an actor and other parts.
@@ -368,7 +368,7 @@ class ActorTower:
         self.parameters = self.named_views(network.values)
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the actor's views into a vector as long as the network's gradients; see the protocol."""
+        """Return the actor's views into a vector as long as the network's gradients; see `Perceptrons.named_views`."""
         prefix = "actor."
         named = self._network.named_views(flat)
         own = {name.removeprefix(prefix): view for name, view in named.items() if name.startswith(prefix)}
@@ -385,11 +385,11 @@ def make_actor_critic(
     """Make an actor and a critic for a design.
 
     Args:
-        design: observations, actions, sizes, memory.
+        design: the design, which gives observations, actions, layer sizes and memory.
         signals: number of reward signals S.
         shared_critic: true if the critic shares the actor's body, and so the actor's memory.
-        random: draws the initial weights, the same on any device.
-        device: where the parameters live, such as `cpu` or `cuda:0`.
+        random: the source of the initial weights, which are the same on any device.
+        device: the torch device of the parameters, such as `cpu` or `cuda:0`.
 
     Raises:
         StageError: if an encoder does not fit its observation, or a custom network breaks its protocol.

@@ -1,6 +1,6 @@
-"""The body of a network: from observations (and actions) to an encoding, with memory if the settings ask for memory.
+"""The body of a network: from observations (and actions) to an encoding, with an optional memory.
 
-The encoder of each observation's kind encodes it; the encodings are concatenated.
+A separate encoder handles each kind of observation; the encodings are concatenated.
 """
 
 from __future__ import annotations
@@ -23,18 +23,23 @@ from headrace.stages.policy.observations import ObservationLayout
 
 
 class KindEncoder(Protocol):
-    """A torch module that encodes all observations of one kind; `ObservationKind.encoder` names it.
+    """A torch module that encodes all observations of one kind; `ObservationKind.encoder` names its class.
 
     Attributes:
         size: total width of `forward`'s result.
-        goals: the indices and widths of those encodings that generate a hypernetwork's weights.
+        goals: index and width of each encoding that generates a hypernetwork's weights.
     """
 
     size: int
     goals: Sequence[tuple[int, int]]
 
     def __init__(self, observations: Sequence[ObservationSpec], design: PolicyDesign, context: int) -> None:
-        """Make the encoder for these observations (at least one), given `context` further features.
+        """Make the encoder for these observations (at least one).
+
+        Args:
+            observations: the specs of one kind's observations.
+            design: the policy's design.
+            context: width of the encodings of the preceding kinds.
 
         Raises:
             StageError: if an observation can't be encoded.
@@ -45,22 +50,23 @@ class KindEncoder(Protocol):
         """Encode B rows.
 
         Args:
-            observations: [B, *shape] of each, in its own dtype; read only.
-            context: [B, context] encodings of the kinds before this one; None if there are none.
+            observations: one tensor [B, *shape] per observation, in its own dtype; must not be modified.
+            context: [B, context] encodings of the preceding kinds; None if there are none.
 
         Returns:
-            Encodings [B, …], to be placed after those of the kinds before.
+            Encodings [B, …], which follow those of the preceding kinds.
         """
         ...
 
 
 class Encoders(nn.Module):
-    """Passes flat observations through, and encodes every other kind.
+    """Encodes all observations: passes vectors through, and runs the encoder of each other kind.
 
-    Observations that hold the goal are encoded like all others; for a hypernetwork they are also returned separately.
+    Observations that hold a goal are encoded like all others; for a hypernetwork they are also returned separately.
 
     Attributes:
-        by_kind: name of the kind, encoder, and indices of its observations in `ObservationLayout.others`.
+        by_kind: for each kind, its name, its encoder, and the indices of its observations in
+            `ObservationLayout.others`.
         size: width of all encodings together.
         goal_vectors: columns of the vector matrix that feed a hypernetwork.
         goal_size: width of the goals; 0 if nothing is conditioned on goals.
@@ -88,7 +94,7 @@ class Encoders(nn.Module):
             self.goal_size += sum(width for _, width in encoder.goals)
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Encode B rows: [B, size], and the goals [B, goal_size] (None if nothing is conditioned on them)."""
+        """Return the encodings [B, size] and the goals [B, goal_size] (None if nothing is conditioned on goals)."""
         features = inputs.vectors
         goals = [features[:, columns] for columns in self.goal_vectors]
         for _, encoder, places in self.by_kind:
@@ -105,13 +111,14 @@ def _side_by_side(parts: list[Tensor]) -> Tensor:
 
 # The memory of a recurrent network: one LSTM layer (Hochreiter & Schmidhuber, 1997) after the hidden layers.
 
-# On CUDA, each call copies an LSTM's weights into cuDNN's own order, since they live in the flat vector of all
-# parameters. The copy is small; torch's advice against it would move the weights out of the optimizer's vector.
+# On CUDA, each call copies an LSTM's weights into cuDNN's own order, since they are in the flat vector of all
+# parameters. The copy is small. Following the advice in torch's warning would move the weights out of the optimizer's
+# vector.
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
 
 
 class Memory(nn.Module):
-    """Runs over sequences; a memory is [h, c] concatenated, half of `memory_size` each.
+    """An LSTM that runs over sequences. A memory is [h, c], concatenated; each is half of `memory_size` wide.
 
     Args:
         inputs: width of the input.
@@ -123,24 +130,24 @@ class Memory(nn.Module):
         self.size = memory_size // 2
         self.lstm = nn.LSTM(inputs, self.size, batch_first=True)
         for name, parameter in self.lstm.named_parameters():
-            gates = parameter.detach().chunk(4)  # input, forget, cell, output
+            gates = parameter.detach().chunk(4)  # order: input, forget, cell, output
             if name.startswith("weight"):
                 for gate in gates:
                     nn.init.xavier_uniform_(gate)
             else:
                 parameter.detach().zero_()
-                gates[1].fill_(1.0)  # on both biases, as in ML-Agents: memories persist at first
+                gates[1].fill_(1.0)  # on both biases, as in ML-Agents: memories persist initially
 
     def forward(self, features: Tensor, memories: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
         """Run B / L sequences of L rows each, concatenated.
 
         Args:
-            features: [B, inputs]
-            memories: [B / L, m] before the first row of each sequence; None for zeros.
-            length: L.
+            features: [B, inputs] the input.
+            memories: [B / L, m] the memory before each sequence's first row; None for zeros.
+            length: L, the number of rows per sequence.
 
         Returns:
-            [B, m / 2], and the memories [B / L, m] after the last row of each sequence.
+            Outputs [B, m / 2], and the memories [B / L, m] after each sequence's last row.
         """
         sequences = features.view(len(features) // length, length, features.shape[1])
         if memories is None:
@@ -156,10 +163,10 @@ class Memory(nn.Module):
 
 
 class HyperLayer(nn.Module):
-    """A linear layer whose matrix depends on the goal; Ha et al. (2017), "HyperNetworks".
+    """A linear layer whose matrix depends on a goal; Ha et al. (2017), "HyperNetworks".
 
-    Two hidden layers with swish, a layer norm and one linear layer generate the matrix; the bias is a parameter as in
-    any other layer. Initial weights are ML-Agents'.
+    Two hidden layers with swish, a layer norm and one linear layer generate the matrix; the bias is an ordinary
+    parameter. Initial weights are ML-Agents'.
 
     Args:
         inputs: width of the input.
@@ -171,7 +178,7 @@ class HyperLayer(nn.Module):
         super().__init__()
         self.hidden = nn.Sequential(linear(goals, outputs), nn.SiLU(), linear(outputs, outputs), nn.SiLU())
         self.matrix = nn.Linear(outputs, inputs * outputs)
-        # Small enough that the matrix generated from normalised activations has the spread of an ordinary layer's.
+        # With this bound, a matrix generated from normalised activations has the same spread as an ordinary layer's.
         bound = sqrt(1.0 / (outputs * inputs))
         nn.init.uniform_(self.matrix.weight, -bound, bound)
         nn.init.zeros_(self.matrix.bias)
@@ -179,7 +186,7 @@ class HyperLayer(nn.Module):
         self.shape = (inputs, outputs)
 
     def forward(self, x: Tensor, goals: Tensor) -> Tensor:
-        """Map x [B, inputs] to [B, outputs], given the goals [B, goals] of the same rows."""
+        """Map x [B, inputs] to [B, outputs], given each row's goal [B, goals]."""
         matrices = self.matrix(layer_norm(self.hidden(goals))).view(len(x), *self.shape)
         return torch.bmm(x.unsqueeze(1), matrices).squeeze(1) + self.bias
 
@@ -187,15 +194,16 @@ class HyperLayer(nn.Module):
 class NetworkBody(nn.Module):
     """Encoders of all observations, then hidden layers, then an LSTM if there is memory.
 
-    With `goal_conditioning_type: hyper`, goals generate the last hidden layer's weights. A custom network replaces
-    encoders and hidden layers; where actions are inputs as well, one hidden layer joins them to its encoding.
+    With `goal_conditioning_type: hyper`, goals generate the last hidden layer's weights. A custom network replaces the
+    encoders and hidden layers; if actions are inputs too, one hidden layer combines them with the custom network's
+    encoding.
 
     Attributes:
-        encoding_size: width E of the output.
-        memory_size: m, 0 without memory.
+        encoding_size: E, the width of the output.
+        memory_size: m, the size of an agent's memory; 0 without memory.
 
     Args:
-        design: observations, sizes, memory.
+        design: the design, which gives observations, layer sizes and memory.
         extra: width of inputs other than observations (actions, in a Q network).
 
     Raises:
@@ -233,9 +241,10 @@ class NetworkBody(nn.Module):
 
     @torch.no_grad()
     def start_without_previous_actions(self) -> None:
-        """Make the first layer's new weights those of a network that does not see previous actions.
+        """Set the first layer's new weights to those of a network without previous actions as inputs.
 
-        The columns of previous actions become 0, and the others as large as for a layer without those inputs.
+        The weights for previous actions become 0; the others are scaled to the size that they have without those
+        inputs.
         """
         columns = self._previous.stop - self._previous.start
         if columns and len(self.layers):
@@ -250,10 +259,10 @@ class NetworkBody(nn.Module):
 
         Args:
             inputs: the observations, previous actions and memories.
-            extra: [B, extra] further inputs.
+            extra: [B, extra] further inputs, such as actions.
 
         Returns:
-            [B, E], and the memories [B / L, m] after the last row of each sequence (None without memory).
+            The encoding [B, E], and the memories [B / L, m] after each sequence's last row (None without memory).
         """
         features, goals = self.encoders(inputs)
         parts = [features, *(part for part in (self._previous_actions(inputs), extra) if part is not None)]

@@ -1,4 +1,4 @@
-"""A custom network (`network_settings.network`) that replaces encoders and hidden layers."""
+"""A custom network (`network_settings.network`), which replaces the encoders and hidden layers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from headrace.stages.policy.network.layers import Inputs
 from headrace.stages.policy.observations import ObservationLayout
 
 _TRIED_ROWS = 3
-"""Rows of the trial run: more than one, so that a network that mixes up its axes fails."""
+"""Number of rows in the trial run: more than one, so that a network that confuses its axes fails."""
 
 
 def find_network(reference: str, folder: Path | None, path: KeyPath, label: str) -> type[nn.Module]:
-    """Return the class that a `network` setting names.
+    """Return the class that a `network` setting refers to.
 
     Args:
         reference: `module:Class`.
         folder: the YAML's folder, whose modules are importable.
-        path: the key's path in the YAML.
-        label: the key's name in messages.
+        path: the path of the setting's key in the YAML.
+        label: the name of the setting in messages.
 
     Raises:
         LoadError: if the module can't be imported or has no such class.
@@ -46,16 +46,16 @@ def find_network(reference: str, folder: Path | None, path: KeyPath, label: str)
 
 
 class CustomNetwork(nn.Module):
-    """Passes the observations to the user's module by the protocol in docs/extending.md, after one trial run.
+    """Passes observations to the user's module according to the protocol in docs/extending.md, after one trial run.
 
     Attributes:
         size: width of the encoding.
-        goal_size: 0, since the module itself decides what a goal means.
+        goal_size: 0, since the module itself decides how to use a goal.
 
     Raises:
         LoadError: if the module can't be imported or has no such class.
-        StageError: if the class is not a torch module, can't be constructed, has no `encoding_size`, fails on
-            observations of zeros, or gives an encoding of another shape than `encoding_size` says.
+        StageError: if the class is not a torch module, can't be constructed, has no `encoding_size`, fails on all-zero
+            observations, or returns an encoding whose width differs from `encoding_size`.
     """
 
     def __init__(self, design: PolicyDesign) -> None:
@@ -75,7 +75,7 @@ class CustomNetwork(nn.Module):
         self._try()
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, None]:
-        """Encode B rows: [B, size]."""
+        """Return the encoding [B, size] of B rows, and no memories."""
         encoding: Tensor = self.network(self._observations(inputs))
         return encoding, None
 
@@ -95,7 +95,8 @@ class CustomNetwork(nn.Module):
             "could not be created with (observations, settings)",
         )
         for name, module in network.named_modules():
-            # Running statistics are not parameters: they would not travel with the weights to actors and checkpoints.
+            # Running statistics are not parameters, so they would not be sent to actors or saved in checkpoints with
+            # the weights.
             if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
                 raise StageError(
                     f"{self._label}: its layer {name!r} ({type(module).__name__}) keeps running statistics, which the "
@@ -116,7 +117,7 @@ class CustomNetwork(nn.Module):
         return size
 
     def _try(self) -> None:
-        """Run the module once on zeros, so that mistakes surface before training."""
+        """Run the module once on zeros, so that mistakes are reported before training."""
         zeros = Inputs(
             torch.zeros(_TRIED_ROWS, self._vector_size),
             tuple(torch.zeros(_TRIED_ROWS, *self._specs[index].shape) for index in self._others),

@@ -1,7 +1,7 @@
 """A torch module whose parameters form one flat vector, and whose gradients form another.
 
-An optimizer step, a norm, a soft update or a copy is then one operation per vector instead of one per tensor: in
-networks of the size that game agents have, dispatch, not arithmetic, is the cost.
+An optimizer step, a norm, a soft update or a copy is then one operation per vector instead of one per tensor. In
+networks of the size that game agents have, dispatch dominates the cost, not arithmetic.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from headrace.stages.policy.network.layers import host_copies
 Module = TypeVar("Module", bound=nn.Module)
 
 
-# In small networks the number of calls determines the cost, not the arithmetic (docs/decisions/037).
+# In small networks the number of calls dominates the cost, not the arithmetic (docs/decisions/037).
 class FlatVectors:
-    """Named parameters that are views into one flat vector, as are their gradients.
+    """Named parameters that are views into one flat vector; their gradients are views into another.
 
     Args:
         shapes: the parameters' shapes, by name.
@@ -40,28 +40,29 @@ class FlatVectors:
         self.values = torch.zeros(size, device=device)
         """All parameters, concatenated."""
         self.gradients = torch.zeros(size, device=device)
-        """The gradients of `values`, accumulated by backward; the caller zeroes them."""
+        """Gradients of `values`, which backward accumulates; the caller must zero them."""
         self._shapes = shapes
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
-        """Host copies of all parameters, by name."""
+        """Return host copies of all parameters, by name."""
         return host_copies(self.parameters)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Load parameters by name.
 
         Raises:
-            StageError: naming the tensor that is missing, unknown or of another shape; then nothing is changed.
+            StageError: if a tensor is missing, unknown or of another shape; the message names it, and nothing is
+                changed.
         """
         write_named(self.parameters, state, "weights")
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
+        """Return views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
         return split_named(flat, self._shapes)
 
 
 class FlatParameters(FlatVectors, Generic[Module]):
-    """Takes over a module's parameters (buffers stay as they are).
+    """A module's parameters as flat vectors; the module's buffers stay unchanged.
 
     Args:
         module: the module to train; its parameters become views into `values`.
@@ -82,14 +83,14 @@ class FlatParameters(FlatVectors, Generic[Module]):
 
 
 def seeded(random: np.random.Generator, make: Callable[[], Module]) -> Module:
-    """Make a module whose initial weights only depend on `random`; torch's global random state does not change."""
+    """Make a module whose initial weights depend only on `random`; torch's global random state does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(random.integers(2**63)))
         return make()
 
 
 def split_named(flat: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Consecutive views into a vector, one per shape."""
+    """Split a vector into consecutive views, one per shape."""
     pieces = torch.split(flat.detach(), [prod(shape) for shape in shapes.values()])
     return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
@@ -98,7 +99,7 @@ def write_named(targets: Mapping[str, Tensor], state: Mapping[str, Any], what: s
     """Copy arrays into the tensors of the same names, after checking all of them.
 
     Raises:
-        StageError: naming the tensor that is missing, unknown or of another shape; then nothing is changed.
+        StageError: if a tensor is missing, unknown or of another shape; the message names it, and nothing is changed.
     """
     unknown = sorted(set(state) - set(targets))
     if unknown:

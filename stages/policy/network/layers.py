@@ -1,6 +1,6 @@
 """Building blocks for all networks: layers with ML-Agents' initial weights, activations, distributions, inputs.
 
-`products` decides which library does the layers' matmuls.
+`products` decides which library computes the layers' matmuls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "leaky_relu": nn.LeakyReLU,
 }
-"""With torch's default parameters."""
+"""Activation modules by name, with torch's default parameters."""
 _LEAK = 0.01
 
 
@@ -41,7 +41,7 @@ def linear(inputs: int, outputs: int, gain: float = 1.0) -> nn.Linear:
 
 
 def hidden_linear(inputs: int, outputs: int, settings: ProductSettings, gain: float = 1.0) -> nn.Linear:
-    """Make a hidden layer with initial weights as in `linear`; if wide, it multiplies as the settings say."""
+    """Make a hidden layer with initial weights as in `linear`; a wide layer computes matmuls as the settings say."""
     if min(inputs, outputs) < FROM_UNITS or settings == TORCHS_OWN:
         return linear(inputs, outputs, gain)
     return _normal(HiddenLinear(inputs, outputs, HiddenProducts(settings)), gain / sqrt(inputs))
@@ -52,10 +52,11 @@ HIDDEN_GAIN, ACTION_GAIN, VALUE_GAIN = sqrt(2.0), 0.01, 1.0
 
 
 def draw_weights(module: nn.Module, how: str, gain: float = HIDDEN_GAIN) -> None:
-    """Draw new weights of linear layers and convolutions, as `initial_weights` says; `default` keeps the present ones.
+    """Draw new weights for linear layers and convolutions, as `initial_weights` says; `default` keeps the current ones.
 
-    `torch` draws as torch does; `orthogonal` draws orthogonal matrices times the gain, with biases 0: Saxe, McClelland
-    and Ganguli (2014), "Exact solutions to the nonlinear dynamics of learning in deep linear neural networks".
+    `torch` draws as torch does; `orthogonal` draws orthogonal matrices multiplied by the gain, with biases 0: Saxe,
+    McClelland and Ganguli (2014), "Exact solutions to the nonlinear dynamics of learning in deep linear neural
+    networks".
     """
     for layer in module.modules() if how != "default" else ():
         if isinstance(layer, nn.Linear | nn.Conv2d):
@@ -70,16 +71,16 @@ def draw_weights(module: nn.Module, how: str, gain: float = HIDDEN_GAIN) -> None
 def attention_linear(inputs: int, outputs: int) -> nn.Linear:
     """Make a layer for an attention block: normal with std sqrt(0.125 / outputs) for inputs of any width, biases 0.
 
-    Small enough for a transformer to learn without warm-up: Huang et al. (2020), "Improving Transformer Optimization
-    Through Better Initialization".
+    These weights are small enough for a transformer to learn without warm-up: Huang et al. (2020), "Improving
+    Transformer Optimization Through Better Initialization".
     """
     return _normal(nn.Linear(inputs, outputs), sqrt(0.125 / outputs))
 
 
 def write_tanh(z: Tensor, out: Tensor) -> None:
-    """Write the hyperbolic tangent of z, without a graph; `out` may be z.
+    """Write the hyperbolic tangent of z to `out`, without a graph; `out` may be z.
 
-    On a CPU NumPy computes it, which is fast on all CPUs: torch's tanh takes seven times as long on AMD's.
+    On a CPU NumPy computes it, which is fast on all CPUs; torch's tanh takes seven times as long on AMD CPUs.
     """
     if z.is_cpu:
         np.tanh(z.numpy(), out=out.numpy())
@@ -97,7 +98,7 @@ WRITE_ACTIVATION: dict[str, Callable[[Tensor, Tensor], object]] = {
     "gelu": lambda z, out: _ATEN.gelu.out(z, out=out),
     "leaky_relu": lambda z, out: _ATEN.leaky_relu.out(z, _LEAK, out=out),
 }
-"""Functions that write an activation of z, without a graph; `out` may be z unless the gradient depends on the input."""
+"""By activation: writes f(z) to `out`, without a graph; `out` may be z unless f is in `SLOPE_OF_INPUT`."""
 TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
     "relu": lambda gradient, kept: _ATEN.threshold_backward.grad_input(gradient, kept, 0, grad_input=gradient),
     "tanh": lambda gradient, kept: _ATEN.tanh_backward.grad_input(gradient, kept, grad_input=gradient),
@@ -110,7 +111,7 @@ TIMES_SLOPE: dict[str, Callable[[Tensor, Tensor], object]] = {
         gradient, kept, _LEAK, True, grad_input=gradient
     ),
 }
-"""Functions that multiply a gradient in place by the activation's derivative, given its output or input."""
+"""By activation: multiplies a gradient by f' in place, given f's output, or its input if f is in `SLOPE_OF_INPUT`."""
 SLOPE_OF_INPUT = frozenset({"swish", "gelu"})
 """Activations whose derivative is computed from their input rather than their output."""
 
@@ -135,9 +136,9 @@ def _normal(layer: nn.Linear, std: float) -> nn.Linear:
     return layer
 
 
-# Log-probabilities and entropies of actions, as pure functions, without `torch.distributions`: in networks of the size
-# that game agents have, dispatching its checks and broadcasts costs more than the arithmetic. What actors sample, and
-# by which formula, is in `stages/policy/sampling.py`.
+# Log-probabilities and entropies of actions, as pure functions, without `torch.distributions`. In networks of the size
+# that game agents have, dispatching its checks and broadcasts costs more than the arithmetic.
+# `stages/policy/sampling.py` has the formulas by which actors sample.
 
 _LOG_TWO = log(2.0)
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
@@ -151,22 +152,22 @@ def gaussian_log_probs(mu: Tensor, log_sigma: Tensor, actions: Tensor) -> Tensor
 
 
 def gaussian_entropy(log_sigma: Tensor) -> Tensor:
-    """Return the scalar entropy in nats, averaged over dimensions as in ML-Agents, for log_sigma [C] or [B, C]."""
+    """Return the entropy in nats, averaged over dimensions as in ML-Agents, for log_sigma [C] or [B, C]; a scalar."""
     return log_sigma.mean() + _HALF_LOG_TWO_PI_E
 
 
 def heads_with_spreads(
     outputs: Tensor, encoding: Tensor, log_sigma: Tensor, continuous: int, expln: bool, mean_limit: float
 ) -> Tensor:
-    """Compute gSDE's action heads [B, 2C + choices], the same that `stages/policy/state_noise.py` acts with.
+    """Compute gSDE's head outputs [B, 2C + choices], the same as in `stages/policy/state_noise.py`.
 
     Args:
         outputs: [B, C + choices] the action layer's outputs.
         encoding: [B, features] the action layer's inputs.
-        log_sigma: [features, C], or [features, 1], the noise matrix's log σ.
-        continuous: C.
-        expln: whether σ grows like a logarithm above 1.
-        mean_limit: the bound on the absolute means; 0 for none.
+        log_sigma: [features, C] or [features, 1] log σ of the noise matrix.
+        continuous: C, the number of continuous actions.
+        expln: whether σ grows logarithmically above 1.
+        mean_limit: the largest absolute mean; 0 for no limit.
     """
     sigma = log_sigma.clamp(max=0.0).exp() if expln else log_sigma.exp()
     if expln:
@@ -178,7 +179,7 @@ def heads_with_spreads(
 
 
 def split_gaussians(heads: Tensor, log_sigma: Tensor | None, continuous: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return means [B, C], log σ and logits; log σ is `log_sigma` [C] if given, otherwise [B, C] from the heads."""
+    """Return means [B, C], log σ and logits. log σ is `log_sigma` [C] if given, otherwise [B, C] from the heads."""
     logits = heads[:, continuous:]
     if log_sigma is None:
         log_sigma, logits = logits[:, :continuous], logits[:, continuous:]
@@ -192,9 +193,9 @@ def gaussian_scores(
 
     Args:
         heads: [B, H] the actor's head outputs.
-        log_sigma: [C] shared by all states; None if it is in the heads, after the means.
-        actions: [B, C] as policies draw them.
-        squashed: whether they are the tanh of a Gaussian; the entropy has no closed form then, and is estimated.
+        log_sigma: [C] shared by all states; None if the heads contain log σ, after the means.
+        actions: [B, C] in the form that policies draw.
+        squashed: whether actions are the tanh of a Gaussian; their entropy has no closed form and is estimated.
     """
     mu, log_sigma, logits = split_gaussians(heads, log_sigma, actions.shape[1])
     if not squashed:
@@ -208,16 +209,16 @@ def gaussian_scores(
 def squashed_sample(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Draw tanh(u) with u = μ + σ·noise, so that gradients flow into μ and σ; σ is clamped as actors clamp it.
 
-    Haarnoja et al. (2018), "Soft Actor-Critic", appendix C, here per dimension:
-    log π(tanh u) = log N(u; μ, σ) - log(1 - tanh² u).
+    Haarnoja et al. (2018), "Soft Actor-Critic", appendix C, here per dimension: log π(tanh u) = log N(u; μ, σ) - log(1
+    - tanh² u).
 
     Args:
         mu: [B, C] means of u.
-        log_sigma: [B, C] log of its standard deviations, not clamped yet.
+        log_sigma: [B, C] log standard deviations of u, not clamped yet.
         noise: [B, C] standard normal.
 
     Returns:
-        [B, C] actions in [-1, 1], and [B, C] their log-probabilities, finite where an action is rounded to ±1.
+        Actions [B, C] in [-1, 1] and their log-probabilities [B, C], which are finite even for actions rounded to ±1.
     """
     log_sigma = log_sigma.clamp(*LOG_SIGMA_LIMITS)
     u = torch.addcmul(mu, log_sigma.exp(), noise)
@@ -226,7 +227,7 @@ def squashed_sample(mu: Tensor, log_sigma: Tensor, noise: Tensor) -> tuple[Tenso
 
 
 def log_tanh_slope(u: Tensor) -> Tensor:
-    """Return log(1 - tanh² u), the log of tanh's derivative, for any shape; exact even where tanh u is ±1 in float32.
+    """Return log(1 - tanh² u), the log of tanh's derivative, for any shape; exact even if tanh u is ±1 in float32.
 
     1 - tanh² u = 4 / (e^u + e^-u)², so its log is 2·(log 2 - |u| - log(1 + e^(-2|u|))).
     """
@@ -238,19 +239,20 @@ def categorical_log_probs(logits: Tensor, choices: Tensor) -> tuple[Tensor, Tens
     """Return each choice's log-probability, and the branch's entropy.
 
     Args:
-        logits: [B, choices], with `design.MASK_PENALTY` added where a choice is forbidden.
+        logits: [B, choices], with `design.MASK_PENALTY` added for forbidden choices.
         choices: [B, 1] index of the choice, int64.
 
     Returns:
-        [B, 1] log-probabilities, and the entropy in nats, the mean over rows: a scalar.
+        Log-probabilities [B, 1], and the entropy in nats, averaged over rows: a scalar.
     """
     log_probs = torch.log_softmax(logits, dim=1)
     entropy = (log_probs.exp() * log_probs).sum() / -len(logits)
     return log_probs.gather(1, choices), entropy
 
 
-# Network inputs, and the transfer of tensors to a device and back. Tensors go to a GPU through pinned memory, in
-# parallel with its work, and return in one transfer. On a CPU nothing moves: tensors are passed on as they are.
+# Network inputs, and the transfer of tensors to a device and back. Transfers to a GPU go through pinned memory, in
+# parallel with the GPU's work; results return in one transfer. On a CPU nothing is copied: tensors are passed on as
+# they are.
 
 
 def to_device(tensor: Tensor, device: str | torch.device) -> Tensor:
@@ -269,7 +271,7 @@ def gathered(tensor: Tensor, rows: Tensor, device: str | torch.device) -> Tensor
     where = torch.device(device)
     if where.type != "cuda" or not tensor.numel():
         return _selected(tensor, rows).to(where)
-    # Gather straight into pinned memory: images are too large to copy twice.
+    # Gather directly into pinned memory, as images are too large to copy twice.
     pinned = torch.empty((len(rows), *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=True)
     return lane_to(where).send(torch.index_select(tensor, 0, rows, out=pinned))
 
@@ -282,11 +284,11 @@ def _selected(tensor: Tensor, rows: Tensor) -> Tensor:
 
 
 class Lane:
-    """The CUDA stream for copies to a GPU: copies do not wait for computations, and computations wait for their copies.
+    """The CUDA stream for copies to a GPU. Copies do not wait for computations, but computations wait for their copies.
 
     Args:
         device: the GPU.
-        cuda: `torch.cuda`, or a stand-in.
+        cuda: `torch.cuda`, or a substitute in tests.
     """
 
     def __init__(self, device: torch.device, cuda: Any = torch.cuda) -> None:
@@ -299,19 +301,20 @@ class Lane:
         with self._cuda.stream(self._stream):
             there = pinned.to(self._device, non_blocking=True)
         present.wait_stream(self._stream)
-        # The tensor was allocated for this stream: without this, the next copy could reuse its memory too early.
+        # The tensor was allocated for the copy stream; without this call, the next copy could reuse its memory too
+        # early.
         there.record_stream(present)
         return there
 
 
 @cache
 def lane_to(device: torch.device) -> Lane:
-    """Return this process's lane to a GPU."""
+    """Return this process's `Lane` to a GPU."""
     return Lane(device)
 
 
 def host_copies(views: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Copy tensors to the host, in one transfer from a GPU if they are views into one vector."""
+    """Copy tensors to the host; views into one vector need only one transfer from a GPU."""
     if all(view.is_cpu for view in views.values()):
         return {name: view.detach().numpy().copy() for name, view in views.items()}
     return fetched(views, _to_host)
@@ -340,7 +343,7 @@ def fetched(views: Mapping[str, Tensor], fetch: Callable[[Tensor], Tensor]) -> d
 
 
 def _end(view: Tensor) -> int:
-    """The index after a view's last element in its storage."""
+    """Return the index after a view's last element in its storage."""
     first = int(view.storage_offset())
     if not view.numel():
         return first
@@ -354,16 +357,16 @@ def _to_host(vector: Tensor) -> Tensor:
 
 
 class Inputs(NamedTuple):
-    """B rows. With memory they are B / L sequences of L rows each, concatenated and padded at their ends."""
+    """A network's inputs for B rows; with memory, B / L sequences of L rows, concatenated and padded at the end."""
 
     vectors: Tensor
-    """[B, V] all vectors, concatenated; normalised if the trainer normalises."""
+    """[B, V] all vectors, concatenated; normalised if the trainer normalises observations."""
     others: tuple[Tensor, ...] = ()
     """One tensor [B, *shape] per image and set, in spec order, each in its own dtype."""
     previous_actions: Tensor | None = None
-    """[B, P] each row's previous action, only with memory; see `protocol.Recall`."""
+    """[B, P] each row's previous action; None without memory. See `protocol.Recall`."""
     memories: Tensor | None = None
-    """[B / L, m] the memories before each sequence's first row, only with memory."""
+    """[B / L, m] the memory before each sequence's first row; None without memory, or for zeros."""
     sequence_length: int = 1
     """L, the number of rows per sequence."""
     vectors_rest: Tensor | None = None
@@ -371,8 +374,8 @@ class Inputs(NamedTuple):
 
     @classmethod
     def from_encoded(cls, encoded: EncodedObservations, device: str | torch.device = "cpu") -> Inputs:
-        """Make inputs from encoded observations on a device, without memory; on the CPU they may share the arrays."""
-        # Arrays from another process are read-only, which torch's tensors can't be.
+        """Make inputs from encoded observations, without memory; on the CPU they may share the arrays' memory."""
+        # Arrays from another process are read-only, which torch tensors can't be.
         others = tuple(
             to_device(torch.from_numpy(np.require(other, requirements=("C", "W"))), device) for other in encoded.others
         )
@@ -384,12 +387,12 @@ class Inputs(NamedTuple):
         return inputs._replace(vectors_rest=to_device(torch.from_numpy(rest), device))
 
     def rows(self, index: Tensor | slice) -> Inputs:
-        """The rows selected by `index`; memories are dropped."""
+        """Return the rows selected by `index`, without memories."""
         rest = None if self.vectors_rest is None else self.vectors_rest[index]
         return Inputs(self.vectors[index], tuple(other[index] for other in self.others), vectors_rest=rest)
 
 
 def on_host(values: Tensor) -> NDArray[np.float64]:
-    """Copy values to a NumPy array, without gradients."""
+    """Copy values to a NumPy array, detached from the graph."""
     found: NDArray[np.float64] = values.detach().cpu().numpy().astype(np.float64)
     return found

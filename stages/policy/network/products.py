@@ -1,12 +1,12 @@
-"""Matrix products in learners' wide layers: which library computes them, and at which precision.
+"""Matmuls in learners' wide layers: which library computes them, and at which precision.
 
 **Providers.** Which library multiplies float32 matrices fastest depends on the CPU: torch's default, MKL, uses its AVX2
-kernels on AMD CPUs, whereas oneDNN (which comes with torch) and NumPy's BLAS have AVX-512 ones. `fastest` measures the
-libraries on the actual shapes. Their results agree up to float32 rounding. They are used on the CPU only.
+kernels on AMD CPUs, whereas oneDNN (which comes with torch) and NumPy's BLAS have AVX-512 kernels. `fastest` measures
+the libraries on the actual shapes. Their results agree up to float32 rounding. Providers matter on the CPU only.
 
-**bfloat16.** Weights, gradients and results of a product stay float32; its factors are rounded. bfloat16 has float32's
-range with 8 of its 24 bits, so nothing needs scaling. CPUs with AMX or AVX512-bf16 multiply it several times as fast
-and accumulate in float32. Small products, first layers over observations and heads stay float32: rounding them costs
+**bfloat16.** A matmul's inputs are rounded; weights, gradients and results stay float32. bfloat16 has float32's range
+with 8 of its 24 bits, so nothing needs scaling. CPUs with AMX or AVX512-bf16 multiply it several times as fast and
+accumulate in float32. Small matmuls, first layers over observations, and heads stay float32, as rounding them costs
 accuracy and gains nothing.
 
 Axis letters: R rows, V inputs, U units, T parallel towers.
@@ -32,13 +32,15 @@ log = logging.getLogger(__name__)
 
 _AMX = "AMX"
 _CPU_FLAGS = {"amx_bf16": _AMX, "avx512_bf16": "AVX512-bf16", "bf16": "the ARM bf16 extension"}
-"""The CPU flags of fast bfloat16 (in Linux; the first two also in torch), fastest first."""
+"""CPU flags that stand for fast bfloat16, fastest first, with a name for messages. Linux reports all, torch the first
+two.
+"""
 
 
 def fast_bf16(device: str) -> str | None:
-    """Describe why bfloat16 products are fast on a torch device; None if they are slower than float32 products."""
+    """Say why bfloat16 matmuls are fast on a torch device; return None if they are slower than float32 ones."""
     if device.startswith("cuda"):
-        # From Ampere on; older GPUs have no unit for bfloat16, but torch reports it as supported.
+        # Ampere or later: older GPUs have no unit for bfloat16, although torch reports it as supported.
         return "tensor cores" if torch.cuda.get_device_capability(device)[0] >= 8 else None
     if device != "cpu":
         return None
@@ -46,11 +48,11 @@ def fast_bf16(device: str) -> str | None:
     return next((words for flag, words in _CPU_FLAGS.items() if flag in found), None)
 
 
-# Providers of float32 products.
+# Providers of float32 matmuls.
 
 
 Multiply = Callable[..., object]
-"""Called as `(a, b, out=c)`; writes the product of two matrices, or of T pairs of matrices, into `out`."""
+"""Function called as `(a, b, out=c)`, which writes the product of two matrices, or of T pairs of matrices, to `out`."""
 
 
 class Provider(NamedTuple):
@@ -59,12 +61,12 @@ class Provider(NamedTuple):
     title: str
     multiply: Multiply
     layer: Callable[[Tensor, Tensor, Tensor, Tensor], object]
-    """Writes x·Wᵀ + b, for a bias [U], x [R, V] and a weight [U, V], into its last argument, [R, U]."""
+    """Writes x·Wᵀ + b to its last argument [R, U], given a bias [U], x [R, V] and a weight [U, V]."""
 
 
 _linear: Any = torch.ops.mkldnn._linear_pointwise if hasattr(torch.ops.mkldnn, "_linear_pointwise") else None
 _ALONE: tuple[str, list[Any], str] = ("none", [], "")
-"""The activation argument of oneDNN's call: none."""
+"""The activation arguments of oneDNN's linear call, for no activation."""
 
 
 def _by_onednn(a: Tensor, b: Tensor, out: Tensor) -> None:
@@ -102,9 +104,10 @@ PROVIDERS = {
     "onednn": Provider("oneDNN", _by_onednn, _layer_by_onednn),
     "numpy": Provider("NumPy", _by_numpy, _layer_by_numpy),
 }
-"""The providers, by value of `torch_settings.products`; the default comes first."""
+"""The providers, keyed by the value of `torch_settings.products`; the default comes first."""
 GAIN = 0.9
-"""The fraction of the default's time that another provider must stay below: smaller gains are noise."""
+"""Another provider is chosen only if it takes less than this fraction of the default's time; smaller gains are noise.
+"""
 _ROUNDS, _AGREE, _MOST_ROWS = 5, 1e-4, 512
 
 
@@ -112,7 +115,7 @@ _ROUNDS, _AGREE, _MOST_ROWS = 5, 1e-4, 512
 def fastest(rows: int, inputs: int, outputs: int) -> str:
     """Return the fastest provider for a weight [outputs, inputs], forward and backward; measured once per process.
 
-    A provider that raises, or whose result differs from torch's by more than float32 rounding, does not count.
+    A provider is excluded if it raises, or if its result differs from torch's by more than float32 rounding.
     """
     shapes, draw = ((rows, inputs), (rows, outputs), (outputs, inputs), (outputs,)), torch.Generator().manual_seed(0)
     x, above, weight, bias = (torch.randn(shape, generator=draw) for shape in shapes)
@@ -127,7 +130,7 @@ def fastest(rows: int, inputs: int, outputs: int) -> str:
                 provider.multiply(above, weight, out=found[1])
                 provider.multiply(above.t(), x, out=found[2])
                 best = min(best, time.perf_counter() - began)
-        except (RuntimeError, TypeError):  # this torch has no such product
+        except (RuntimeError, TypeError):  # this version of torch does not support this matmul
             continue
         right = right or [each.clone() for each in found]
         if all(float((a - b).norm()) <= _AGREE * float(b.norm()) for a, b in zip(found, right, strict=True)):
@@ -143,11 +146,11 @@ def fastest(rows: int, inputs: int, outputs: int) -> str:
 
 
 class HiddenProducts:
-    """A perceptron's matrix products without autograd, with the provider and precision from the settings.
+    """Computes a perceptron's matmuls without autograd, with the provider and precision from the settings.
 
-    On a CPU with AMX, oneDNN itself rounds the inputs. Its setting is process-wide, so it is switched on only during a
-    product and does not affect the process's other products. On other CPUs this class rounds the inputs: without AMX
-    oneDNN treats the setting as permission, and keeps float32 for some products.
+    On a CPU with AMX, oneDNN itself rounds the inputs. oneDNN's setting is process-wide, so it is switched on only
+    during a matmul and does not affect the process's other matmuls. On other CPUs this class rounds the inputs: without
+    AMX, oneDNN treats the setting as permission only, and keeps some matmuls in float32.
 
     Args:
         settings: provider and precision.
@@ -157,10 +160,10 @@ class HiddenProducts:
         self._settings = settings
         self._onednn = _onednn_setting() if settings.rounded_from and fast_bf16("cpu") == _AMX else None
         self.alone = self._onednn is not None
-        """Whether only one thread at a time may multiply, as oneDNN's setting is process-wide."""
+        """Whether only one thread at a time may multiply, because oneDNN's setting is process-wide."""
 
     def layer(self, bias: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> None:
-        """Write x [R, V] @ weight [U, V] transposed + bias [U] into `out`."""
+        """Write x Wᵀ + b to `out`, for x [R, V], a weight W [U, V] and a bias b [U]."""
         if not self.rounds(weight):
             self.provider(weight).layer(bias, x, weight, out)
         elif self._onednn is not None and x.is_cpu:
@@ -187,11 +190,11 @@ class HiddenProducts:
         return out.add_(bias)
 
     def product(self, a: Tensor, b: Tensor, out: Tensor, weight: Tensor) -> None:
-        """Write the product of two matrices, or of T pairs, into `out`, computed as the settings say for `weight`."""
+        """Write the product of two matrices, or of T pairs, to `out`, with the provider and precision for `weight`."""
         self.multiply_for(weight)(a, b, out=out)
 
     def multiply_for(self, weight: Tensor) -> Multiply:
-        """Return the matmul function for a weight, or for a stack of weights; `torch.matmul` itself by default."""
+        """Return the matmul function for a weight or a stack of weights; by default this is `torch.matmul`."""
         if not self.rounds(weight):
             return self.provider(weight).multiply
         return self._by_rounding_onednn if self._onednn is not None and weight.is_cpu else _by_rounding
@@ -207,7 +210,7 @@ class HiddenProducts:
         return found
 
     def add_gradient(self, total: Tensor, gradient: Tensor, x: Tensor) -> None:
-        """Add a weight's gradient, gradient [R, U] transposed @ x [R, V], to `total`."""
+        """Add a weight's gradient, which is gradientᵀ [U, R] @ x [R, V], to `total`."""
         if not self.rounds(total) and self.provider(total) is PROVIDERS[TORCH]:
             total.addmm_(gradient.t(), x)
             return
@@ -216,12 +219,12 @@ class HiddenProducts:
         total.add_(found)
 
     def rounds(self, weight: Tensor) -> bool:
-        """Whether matmul inputs are rounded for a weight, or for a stack of weights."""
+        """Return True if matmul inputs are rounded for this weight or stack of weights."""
         least = self._settings.rounded_from
         return least > 0 and min(weight.shape[-2:]) >= least
 
     def provider(self, weight: Tensor) -> Provider:
-        """The provider of float32 matmul for a weight, or for a stack of weights."""
+        """Return the provider of float32 matmuls for a weight or a stack of weights."""
         name, (inputs, outputs) = self._settings.provider, weight.shape[-2:]
         if name == TORCH or min(inputs, outputs) < FROM_UNITS or not weight.is_cpu or weight.dtype is not torch.float32:
             return PROVIDERS[TORCH]
@@ -256,12 +259,12 @@ class _Product(torch.autograd.Function):
 
 
 class HiddenLinear(nn.Linear):
-    """A linear layer that multiplies with `HiddenProducts`, forward and backward; its bias is added in float32.
+    """A linear layer that multiplies with `HiddenProducts`, forward and backward, and adds its bias in float32.
 
     Args:
-        inputs: V.
-        outputs: U.
-        products: does the matmuls.
+        inputs: V, the width of the input.
+        outputs: U, the width of the output.
+        products: computes the matmuls.
     """
 
     def __init__(self, inputs: int, outputs: int, products: HiddenProducts) -> None:
@@ -279,7 +282,7 @@ def encoding_in(bf16: bool, device: torch.device) -> Any:
 
 
 class _Rounding:
-    """A context in which oneDNN rounds matmul inputs; a class, as a generator would take twice as long.
+    """A context in which oneDNN rounds matmul inputs. It is a class because a generator would take twice as long.
 
     Args:
         setting: `torch.backends.mkldnn.matmul`.
@@ -299,7 +302,7 @@ class _Rounding:
 
 
 def _onednn_setting() -> Any | None:
-    """Return torch's precision setting for oneDNN matmul; None before torch 2.9, where it does not exist."""
+    """Return torch's precision setting for oneDNN matmuls; None before torch 2.9, which introduced it."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     setting = getattr(torch.backends.mkldnn, "matmul", None)
@@ -307,7 +310,7 @@ def _onednn_setting() -> Any | None:
 
 
 def _cpu_flags() -> set[str]:
-    """Return the names of the CPU's features as torch reports them, or otherwise the operating system."""
+    """Return the names of the CPU's features as reported by torch, or else by the operating system."""
     if hasattr(torch.cpu, "get_capabilities"):
         known = {name for name, there in torch.cpu.get_capabilities().items() if there is True}
         if known:

@@ -14,10 +14,10 @@ from headrace.stages.policy.network.products import HiddenProducts
 
 
 class TrainedActor(Protocol):
-    """An actor, and the parts that are trained with it.
+    """An actor, and other parts that are trained with it.
 
-    All parameters are views into one flat vector, as are their gradients, so that an optimizer, a norm or a copy is one
-    operation.
+    All parameters are views into one flat vector, and their gradients into another, so that an optimizer step, a norm
+    or a copy is one operation.
     """
 
     @property
@@ -27,17 +27,17 @@ class TrainedActor(Protocol):
 
     @property
     def gradients(self) -> Tensor:
-        """The gradients of `values`, accumulated by backward; the caller zeroes them."""
+        """Gradients of `values`, which backward accumulates; the caller must zero them."""
         ...
 
     @property
     def acting(self) -> Tensor:
-        """[len(values)] mask: 1 for the values that actions depend on, else 0."""
+        """[len(values)] mask: 1 for the values that actions depend on, 0 for the rest."""
         ...
 
     @property
     def parts(self) -> Tensor:
-        """[2, len(values)] masks of the actor's values and of the other parts'; a single row if all share a body."""
+        """[2, len(values)] masks: the actor's values, then the other parts'; a single row if all share a body."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class TrainedActor(Protocol):
 
     @property
     def log_sigma(self) -> Tensor | None:
-        """[C] log standard deviation of continuous actions, shared by all states; None if states have their own."""
+        """[C] log standard deviation of continuous actions, shared by all states; None if it depends on the state."""
         ...
 
     @property
@@ -57,50 +57,52 @@ class TrainedActor(Protocol):
 
     @property
     def acting_views(self) -> Mapping[str, Tensor]:
-        """Return views of the actor's parameters, without the normaliser's, by their names in `PolicyUpdate.layout`."""
+        """Views of the actor's parameters, without the normaliser's, by their names in `PolicyUpdate.layout`."""
         ...
 
     def acting_tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Host copies of the `acting_views`."""
+        """Return host copies of the `acting_views`."""
         ...
 
     def load_acting(self, tensors: Mapping[str, Any]) -> None:
-        """Load only the acting part, as `acting_tensors` gives it; the normaliser's tensors are ignored.
+        """Load only the acting part, as returned by `acting_tensors`; the normaliser's tensors are ignored.
 
         Raises:
-            StageError: naming the tensor that is missing, unknown or of another shape; then nothing is changed.
+            StageError: if a tensor is missing, unknown or of another shape; the message names it, and nothing is
+                changed.
         """
         ...
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
-        """Host copies of all parameters, by name."""
+        """Return host copies of all parameters, by name."""
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Load parameters by name.
 
         Raises:
-            StageError: naming the tensor that is missing, unknown or of another shape; then nothing is changed.
+            StageError: if a tensor is missing, unknown or of another shape; the message names it, and nothing is
+                changed.
         """
         ...
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
+        """Return views into a vector as long as `values` (such as Adam's moments), by parameter name and shape."""
         ...
 
 
 class Perceptrons(Protocol):
     """Parallel towers of equal hidden layers, and their heads, for code that computes gradients without autograd.
 
-    An actor, or an actor and a critic: two towers, or one with both heads.
+    The towers are an actor, an actor and a critic, or a single tower with both heads.
     """
 
     activation: str
-    """The activation's name."""
+    """Name of the activation function."""
     layers: int
-    """The number of hidden layers."""
+    """Number of hidden layers."""
     products: HiddenProducts
-    """Computes the hidden layers' matrix products."""
+    """Computes the hidden layers' matmuls."""
 
     @property
     def gradients(self) -> Tensor:
@@ -111,13 +113,13 @@ class Perceptrons(Protocol):
     def parameters(self) -> Mapping[str, Tensor]:
         """Leaf tensors or views by name.
 
-        `body.<layer>.weight` [T, in, out] and `.bias` [T, 1, out] of T towers; `action.weight` [in, out] and `.bias`
-        [out], with a critic also `value.…`; with continuous actions `log_sigma` [C].
+        `body.<layer>.weight` [T, in, out] and `.bias` [T, 1, out] for T towers; `action.weight` [in, out] and `.bias`
+        [out]; with a critic also `value.weight` and `value.bias`; with continuous actions `log_sigma` [C].
         """
         ...
 
     def named_views(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views into a vector as long as `gradients`, by the same names and of the same shapes."""
+        """Return views into a vector as long as `gradients`, with the names and shapes of `parameters`."""
         ...
 
 
@@ -131,9 +133,9 @@ class ActorCriticNetwork(TrainedActor, Protocol):
         """Run both the actor and the critic.
 
         Args:
-            inputs: B rows; its memories are the actor's.
-            critic_memories: [B / L, m] the critic's memories before each sequence's first row; None for zeros.
-                Ignored by a critic that shares the actor's body, and so its memories.
+            inputs: B rows; `inputs.memories` are the actor's.
+            critic_memories: [B / L, m] the critic's memories before each sequence's first row; None for zeros. Ignored
+                by a critic that shares the actor's body, and so its memories.
 
         Returns:
             Action heads [B, H] (means, then the logits of each branch) and values [B, S].
@@ -141,16 +143,16 @@ class ActorCriticNetwork(TrainedActor, Protocol):
         ...
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """Run only the actor, with its memories: return the action head outputs [B, H] for B rows."""
+        """Run only the actor, with the actor's memories; return the action head outputs [B, H] for B rows."""
         ...
 
     def evaluate(self, inputs: Inputs, /) -> tuple[Tensor, Tensor | None]:
         """Run only the critic.
 
         Args:
-            inputs: B rows; its memories are the critic's (the actor's, if they share a body).
+            inputs: B rows; `inputs.memories` are the critic's (the actor's, if they share a body).
 
         Returns:
-            Values [B, S], and the critic's memories [B / L, m] after the last row of each sequence (None without).
+            Values [B, S], and the critic's memories [B / L, m] after each sequence's last row (None without memory).
         """
         ...

@@ -1,7 +1,7 @@
-"""Observations of a varying number of things (ML-Agents' buffer sensors): attention among them, then their mean.
+"""Encoder for observations with a varying number of things (ML-Agents' buffer sensors): attention, then the mean.
 
 Each thing is embedded together with the agent's other observations and attends to all things; the encoding is the mean
-over the present things. Rows of zeros are padding and have no influence; neither does the order of the rows.
+over all things present. All-zero rows are padding and have no influence, nor does the order of the rows.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from headrace.stages.policy.network.layers import attention_linear, layer_norm
 
 HEADS = 4
 LEAST_OF_BLAS = 400
-"""The minimum size of a matmul, in multiplications, at which torch passes a batch to BLAS. It computes smaller ones
-element by element; `_attend_few` takes half the time."""
+"""The smallest matmul, in multiplications, for which torch passes a batch to BLAS. Torch computes smaller matmuls
+element by element, for which `_attend_few` takes half the time.
+"""
 _NEVER = torch.finfo(torch.float32).min
-"""A score that gets a softmax weight of exactly 0. Unlike -inf it gives no NaN if all things are missing."""
+"""A score that gets a softmax weight of exactly 0. Unlike -inf, this score gives no NaN if all things are missing."""
 
 
 def residual_attention(
     x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear, out: nn.Linear
 ) -> Tensor:
-    """A residual self-attention block after Vaswani et al. (2017), then the mean over the present things.
+    """A residual self-attention block after Vaswani et al. (2017), then the mean over the things present.
 
     Args:
-        x: [B, n, W] embedded things; W is a multiple of `HEADS`. Missing ones may be any finite numbers.
+        x: [B, n, W] embedded things; W is a multiple of `HEADS`. Rows of missing things may hold any finite numbers.
         there: [B, n] true where a thing is present.
-        query: a linear layer from W to W, as are the next three.
-        key: see above.
-        value: see above.
-        out: the layer after the heads, before the residual sum.
+        query: a linear layer from W to W.
+        key: a linear layer from W to W.
+        value: a linear layer from W to W.
+        out: a linear layer from W to W, after the heads and before the residual sum.
 
     Returns:
         [B, W], zeros for rows without things.
     """
     batch, n, width = x.shape
     there = there.t()
-    # From here on the batch is an inner axis: `_attend_few` needs it contiguous in memory.
+    # From here on, the batch is the innermost axis: `_attend_few` needs it contiguous in memory.
     x = layer_norm(x.transpose(0, 1)).reshape(n * batch, width)
     attend = _attend_few if x.is_cpu and n * n * (width // HEADS) < LEAST_OF_BLAS else _attend
     x = layer_norm(x + out(attend(x, there, query, key, value))).view(n, batch, width)
@@ -54,20 +55,20 @@ def residual_attention(
 
 
 def _attend(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear) -> Tensor:
-    """For each of n things [n·B, W], gather the values of the present things [n, B].
+    """Attend to the things present [n, B], for each of n things [n·B, W].
 
-    Written out, as torch's fused attention has no second derivative, which gradient penalties need.
+    Written out step by step because torch's fused attention has no second derivative, which gradient penalties need.
     """
     (n, batch), width = there.shape, x.shape[1]
     q, k, v = (layer(x).view(n, batch, HEADS, width // HEADS).permute(1, 2, 0, 3) for layer in (query, key, value))
-    scores = q @ k.transpose(2, 3) / sqrt(width)  # ML-Agents' scale, by the width of all heads together
+    scores = q @ k.transpose(2, 3) / sqrt(width)  # ML-Agents scales by the width of all heads together
     weights = scores.masked_fill(~there.t()[:, None, None, :], _NEVER).softmax(dim=3)
     gathered: Tensor = (weights @ v).permute(2, 0, 1, 3).reshape(n * batch, width)
     return gathered
 
 
 def _attend_few(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, value: nn.Linear) -> Tensor:
-    """Do what `_attend` does, for few things: element by element, with the batch as the innermost axis."""
+    """Compute the same as `_attend`, for few things: element by element, with the batch as the innermost axis."""
     (n, batch), width = there.shape, x.shape[1]
     weight = torch.cat([query.weight, key.weight, value.weight])
     bias = torch.cat([query.bias, key.bias, value.bias])
@@ -79,16 +80,16 @@ def _attend_few(x: Tensor, there: Tensor, query: nn.Linear, key: nn.Linear, valu
 
 
 EMBEDDING = 128
-"""Width of the encoding, whatever the settings, as in ML-Agents."""
+"""Width of the encoding, whatever the settings say, as in ML-Agents."""
 
 
 class SetEncoder(nn.Module):
     """Encodes all of a behaviour's sets as one vector, with `residual_attention`; see `body.KindEncoder`.
 
     Args:
-        observations: the sets, each of the shape [n, width].
+        observations: the specs of the sets, each with shape [n, width].
         design: the policy's design.
-        context: width of the encodings of the agent's other observations, 0 without any.
+        context: width of the encodings of the agent's other observations; 0 if there are none.
 
     Raises:
         StageError: if a set holds a goal for a hypernetwork.
@@ -118,11 +119,11 @@ class SetEncoder(nn.Module):
         """Encode B rows.
 
         Args:
-            observations: [B, n, width] of each set, of any dtype; only read.
-            context: [B, context] encodings of the agent's other observations, None without any.
+            observations: one tensor [B, n, width] per set, of any dtype; not modified.
+            context: [B, context] encodings of the agent's other observations; None if there are none.
 
         Returns:
-            [B, EMBEDDING], zeros if all sets are empty.
+            The encoding [B, EMBEDDING], zeros if all sets are empty.
         """
         things = [things.float() for things in observations]
         there = torch.cat([(each != 0).any(dim=2) for each in things], dim=1)
@@ -130,14 +131,14 @@ class SetEncoder(nn.Module):
         return (residual_attention(embedded, there, self.query, self.key, self.value, self.out),)
 
     def _embed(self, sets: Sequence[Tensor], own: Tensor | None) -> Tensor:
-        """Embed every thing of every set together with the agent's other observations: [B, N, EMBEDDING]."""
+        """Embed all things of all sets, each with the agent's other observations; return [B, N, EMBEDDING]."""
         known = nn.functional.silu(self.own(own)) if self.own is not None else None
         embedded = [embed(each, known) for embed, each in zip(self.embeddings, sets, strict=True)]
         return torch.cat(embedded, dim=1)
 
 
 class _Embedding(nn.Module):
-    """Embeds the things of one set, each together with the agent's other observations."""
+    """Embeds one set's things, each together with the agent's other observations."""
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
@@ -145,10 +146,10 @@ class _Embedding(nn.Module):
         self._context = context
 
     def forward(self, things: Tensor, known: Tensor | None) -> Tensor:
-        """Embed [B, n, width] together with [B, context]: [B, n, EMBEDDING]."""
+        """Embed things [B, n, width] together with `known` [B, context]; return [B, n, EMBEDDING]."""
         if known is None:
             return nn.functional.silu(self.linear(things))
-        # linear(cat(known, thing)), without repeating the part that all things of a row share
+        # Equals linear(cat(known, thing)), without repeating the part that all things in a row share.
         of_known, of_things = self.linear.weight[:, : self._context], self.linear.weight[:, self._context :]
         shared = nn.functional.linear(known, of_known, self.linear.bias).unsqueeze(1)
         return nn.functional.silu(shared + nn.functional.linear(things, of_things))

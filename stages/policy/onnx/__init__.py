@@ -1,4 +1,4 @@
-"""Policies as ONNX models, as Unity runs them. `model` writes the models, and imports torch."""
+"""Policies as ONNX models that Unity can run. `model` writes the models, and imports torch."""
 
 from headrace.stages.policy.onnx.onnx_policy import OnnxPolicy
 

@@ -1,6 +1,6 @@
 """The acting part of a network as ONNX nodes: from the model's inputs to an encoding, and from action heads to actions.
 
-The body mirrors the network's modules. Actions are in the form Unity receives, both sampled and deterministic.
+The body mirrors the network's modules. Actions are in the form that Unity receives, both sampled and deterministic.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from headrace.stages.policy.sampling import ACTION_LIMIT, LOG_SIGMA_LIMITS, firs
 
 @dataclass(frozen=True)
 class EncodedValues:
-    """Encoded observations: what a policy computes before it uses its memory."""
+    """Encoded observations: the values that a policy computes before it uses its memory."""
 
     features: str
-    """[B, F]"""
+    """[B, F] all encodings, concatenated."""
     goals: str | None = None
-    """[B, G] if the network has a hypernetwork."""
+    """[B, G] goals; None if the network has no hypernetwork."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,15 @@ class MemoryValues:
     c: str
     """[B, m / 2] the LSTM's cell state."""
     previous_actions: str
-    """[B, P] the last action's features."""
+    """[B, P] the previous action's features."""
 
 
 WriteEncoder = Callable[[Graph, Any, Sequence[str], Sequence[tuple[int, ...]], str | None], Sequence[str]]
-"""Writes the encoder for one kind of observation to ONNX.
+"""Function that writes the encoder for one kind of observation to ONNX.
 
-Takes the graph, the encoder (`KindEncoder`), the values and shapes of its observations, and the encodings of the kinds
-before (None without any); returns the values of the encodings."""
+Its arguments are the graph, the encoder (`KindEncoder`), the values and shapes of the observations, and the encodings
+of the preceding kinds (None if there are none). It returns the values of the encodings.
+"""
 
 
 def encode_observations(
@@ -82,8 +83,8 @@ def encode_observations(
         graph: the model under construction.
         design: the policy's design.
         body: the body of the policy's network, with the weights.
-        tensors: the policy's tensors, with those of any normaliser.
-        inputs: the value of each observation: images with the channels first, from 0 to 1.
+        tensors: the policy's tensors, including any normaliser's.
+        inputs: the value of each observation; images have channels first and range from 0 to 1.
 
     Raises:
         StageError: if a custom network can't be written to ONNX.
@@ -108,7 +109,7 @@ def encode_observations(
 def compute_encoding(
     graph: Graph, design: PolicyDesign, body: NetworkBody, seen: EncodedValues, remembered: MemoryValues | None
 ) -> tuple[str, str | None, str | None]:
-    """From encoded observations and a memory, compute the encoding [B, E] and the LSTM's new h and c."""
+    """Compute the encoding [B, E] and the LSTM's new h and c, from encoded observations and a memory."""
     x = seen.features
     if remembered is not None:
         x = graph.beside([x, remembered.previous_actions])
@@ -168,7 +169,7 @@ def _writer(name: str) -> WriteEncoder:
 def write_images(
     graph: Graph, encoder: ImageEncoders, images: Sequence[str], shapes: Sequence[tuple[int, ...]], context: str | None
 ) -> list[str]:
-    """Encode images; pixels arrive as the encoder's layers need them: from 0 to 1, with the channels first."""
+    """Encode images, whose pixels arrive as the encoder's layers need them: from 0 to 1, channels first."""
     return [_image(graph, each, image) for each, image in zip(encoder, images, strict=True)]
 
 
@@ -191,7 +192,7 @@ def write_sets(
     for each, embedding in zip(sets, encoder.embeddings, strict=True):
         linear, start = embedding.linear, 0
         assert isinstance(linear, nn.Linear)
-        if known is not None:  # its columns come first, and are the same for all things in a row
+        if known is not None:  # the known columns come first, and are the same for all things in a row
             start = EMBEDDING
         x = linear_of_things(graph, linear.weight[:, start:], None if start else linear.bias, each)
         if known is not None:
@@ -211,7 +212,7 @@ def write_sets(
 
 
 def _there(graph: Graph, things: str) -> str:
-    """[B, n] 1 for each of `things` [B, n, width] that is not all zeros, else 0."""
+    """Return [B, n]: 1 for each of `things` [B, n, width] that is not all zeros, 0 for the rest."""
     largest = graph.node("ReduceMax", graph.node("Abs", things), axes=[2], keepdims=0)
     return graph.node("Cast", graph.node("Greater", largest, graph.constant(0.0)), to=1)
 
@@ -228,23 +229,23 @@ _INT64 = 7
 
 @dataclass(frozen=True)
 class ActionValues:
-    """Actions, as the environment receives them."""
+    """Actions in the form that the environment receives."""
 
     continuous: str | None
-    """[B, C]"""
+    """[B, C] continuous actions; None if there are none."""
     discrete: tuple[str, ...]
-    """[B, 1] int64 for each branch."""
+    """[B, 1] int64 choices for each branch."""
 
 
 class ActionHeads:
-    """Writes the computation of one design's actions from its heads.
+    """Writes the computation of one design's actions from its head outputs.
 
     Args:
         graph: the model under construction.
         design: the policy's design.
         log_sigma: [C] for a Gaussian that is not squashed; not used with gSDE.
-        masks: the input with the masks [B, choices], 1 = allowed; None without discrete actions, or if nothing is drawn
-            or chosen.
+        masks: the input with the masks [B, choices], 1 = allowed; None without discrete actions, or if no choice is
+            made.
     """
 
     def __init__(self, graph: Graph, design: PolicyDesign, log_sigma: Tensor | None, masks: str | None) -> None:
@@ -252,7 +253,9 @@ class ActionHeads:
         self._design = design
         self._sigma = None if log_sigma is None else np.exp(array(log_sigma))
         self._draws = design.gsde is None
-        """Whether continuous actions are always the means: for gSDE, whose noise matrix a model can't keep."""
+        """Whether continuous actions can be sampled. With gSDE they are always the means, as a model can't keep the
+        noise matrix.
+        """
         self._branches = branch_slices(design.spec)
         choices = design.spec.actions.mask_size
         self._masks: list[tuple[str, str]] = []
@@ -263,26 +266,26 @@ class ActionHeads:
             self._masks.append((allowed, graph.add(graph.multiply(allowed, FORBIDDEN), -FORBIDDEN)))
 
     def act(self, heads: str, deterministic: bool) -> ActionValues:
-        """Compute actions from heads [B, H]: sampled, or the mean and the most likely choice."""
+        """Compute actions from head outputs [B, H]: sampled ones, or the mean and the most likely choice."""
         return ActionValues(
             self._continuous(heads, deterministic) if self._design.spec.actions.continuous_size else None,
             tuple(self._choice(heads, index, deterministic) for index in range(len(self._branches))),
         )
 
     def means(self, heads: str) -> str:
-        """The continuous actions [B, C] that a deterministic policy gives."""
+        """Return the continuous actions [B, C] of a deterministic policy."""
         return self._continuous(heads, deterministic=True)
 
     def logits(self, heads: str, index: int) -> str:
-        """The logits [B, choices] of a branch, before masking."""
+        """Return a branch's logits [B, choices], before masking."""
         branch = self._branches[index]
         first = self._design.output_size - self._design.spec.actions.mask_size
         return self._head(heads, first + branch.start, first + branch.stop)
 
     def features(self, acted: ActionValues) -> str:
-        """Actions as in `action_features`, minus `first_action_features`: [B, P].
+        """Return actions as in `action_features`, minus `first_action_features`: [B, P].
 
-        The zeros that Unity starts an episode with therefore stand for `first_action_features`.
+        Unity starts an episode with zeros, which therefore stand for `first_action_features`.
         """
         graph, spec = self._graph, self._design.spec.actions
         parts = [acted.continuous] if acted.continuous is not None else []
@@ -293,7 +296,7 @@ class ActionHeads:
         return graph.beside(parts)
 
     def before(self, features: str) -> str:
-        """The inverse of `features`: the previous action as an input of the network."""
+        """Invert `features`: return the previous action as the network's input."""
         return self._graph.add(features, first_action_features(self._design.spec.actions))
 
     def _head(self, heads: str, start: int, stop: int) -> str:
@@ -317,7 +320,7 @@ class ActionHeads:
         return self._for_environment(drawn)
 
     def _for_environment(self, drawn: str) -> str:
-        """Convert the actions of an unsquashed Gaussian to the environment's; see `environment_actions`."""
+        """Convert actions of an unsquashed Gaussian to the environment's form; see `environment_actions`."""
         graph, spec = self._graph, self._design.spec.actions
         limit = graph.constant(np.float32(ACTION_LIMIT))
         clipped = graph.node("Div", graph.clip(drawn, -ACTION_LIMIT, ACTION_LIMIT), limit)
@@ -333,6 +336,6 @@ class ActionHeads:
         logits = graph.node("Add", graph.node("Mul", logits, allowed), penalty)
         if deterministic:
             return graph.node("ArgMax", logits, axis=1, keepdims=1)
-        # Multinomial takes log-probabilities; some runtimes require that the probabilities sum to 1.
+        # Multinomial takes log-probabilities, and some runtimes require the probabilities to sum to 1.
         log_probs = graph.node("LogSoftmax", logits, axis=1)
         return graph.node("Multinomial", log_probs, sample_size=1, dtype=_INT64)

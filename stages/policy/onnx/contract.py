@@ -1,7 +1,7 @@
-"""The content of an `.onnx` file: the names in ML-Agents' formats (version 3; version 2 in 1.x packages), and notes.
+"""What an `.onnx` file contains: the names in ML-Agents' formats (version 3; version 2 in 1.x packages), and notes.
 
-Unity runs the model once on zeros and reads the constants among the outputs; then it sets the inputs by their names.
-The notes are Headrace's addition: the spec that the policy was trained with, and its step.
+Unity runs the model once on zeros and reads the constants among the outputs; then it sets the inputs by name. The notes
+are Headrace's addition: the spec that the policy was trained with, and the policy's step.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from headrace.queues.specs import BehaviorSpec, ObservationSpec
 from headrace.stages.errors import StageError
 
 VERSION = 3
-"""The version that Headrace writes."""
+"""The format version that Headrace writes."""
 VERSIONS = (2, 3)
-"""The versions that Headrace reads."""
+"""The format versions that Headrace reads."""
 VERSION_NUMBER = "version_number"
 MEMORY_SIZE = "memory_size"
 ACTION_MASKS = "action_masks"
@@ -32,28 +32,29 @@ DISCRETE_SIZES = "discrete_action_output_shape"
 DETERMINISTIC_DISCRETE = "deterministic_discrete_actions"
 
 VECTOR_OBSERVATION = "vector_observation"
-"""In version 2, the input of all vectors, concatenated."""
+"""Version 2's input for all vectors, concatenated."""
 ACTION = "action"
-"""In version 2, before hybrid actions, the output of all of a behaviour's actions."""
+"""Output with all of a behaviour's actions in version 2, before hybrid actions existed."""
 IS_CONTINUOUS = "is_continuous_control"
-"""In version 2, 0 if `ACTION` has discrete actions."""
+"""Output in version 2 that is 0 if `ACTION` has discrete actions."""
 
 METADATA = (CONTINUOUS_SIZE, DISCRETE_SIZES, IS_CONTINUOUS)
 ACTIONS = (CONTINUOUS, DISCRETE, ACTION)
 
 FORBIDDEN = 1e8
-"""Subtracted from the logits of forbidden choices. A mask of zeros lowers all of them equally, without NaN."""
+"""Subtracted from the logits of forbidden choices. An all-zero mask lowers all logits equally, without producing NaN.
+"""
 
 
 def observation_name(index: int) -> str:
-    """The name of the input for an observation, by its index in the spec."""
+    """Return the name of an observation's input, given the observation's index in the spec."""
     return f"obs_{index}"
 
 
 def observation_inputs(observations: Sequence[ObservationSpec], version: int) -> dict[str, tuple[int, ...]]:
-    """The names of the inputs for observations, each with the indices of the observations that it concatenates.
+    """Return the inputs for observations: each input's name with the indices of the observations it concatenates.
 
-    In version 2 all vectors share an input, images are numbered separately, and sets have the names of version 3.
+    In version 2 all vectors share one input, images are numbered separately, and sets are named as in version 3.
     """
     if version >= VERSION:
         return {observation_name(index): (index,) for index in range(len(observations))}
@@ -72,7 +73,7 @@ def observation_inputs(observations: Sequence[ObservationSpec], version: int) ->
 
 
 def observation_shape(observation: ObservationSpec) -> tuple[int, ...]:
-    """An observation's shape in a model: images are [channels, height, width], and a single number is a vector."""
+    """Return an observation's shape in a model: images are [channels, height, width], single numbers are vectors."""
     if OBSERVATION_KINDS[observation.kind].pixels and observation.channels_last:
         height, width, channels = observation.shape
         return (channels, height, width)
@@ -80,23 +81,23 @@ def observation_shape(observation: ObservationSpec) -> tuple[int, ...]:
 
 
 NOTES = "headrace"
-"""The notes' key among the model's properties."""
+"""Key of the notes among the model's properties."""
 
 
 class ModelMetadata(NamedTuple):
-    """The notes of a model."""
+    """The content of a model's notes."""
 
     spec: BehaviorSpec
     step: int
 
 
 def noted(spec: BehaviorSpec, step: int) -> str:
-    """Return the notes of a model, as JSON."""
+    """Return a model's notes as JSON."""
     return json.dumps({"spec": spec.to_plain(), "step": step}, separators=(",", ":"))
 
 
 def read_notes(properties: Mapping[str, str], where: str) -> ModelMetadata | None:
-    """Return the notes of a model; None if another program or an older version made it.
+    """Return a model's notes, or None if another program or an older version made the model.
 
     Args:
         properties: the model's properties.

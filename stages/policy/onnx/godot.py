@@ -1,10 +1,10 @@
-"""A policy as an ONNX model that the addon of Godot RL Agents runs, as its reader in C# expects it.
+"""A policy as an ONNX model for the Godot RL Agents addon, in the format that the addon's C# reader expects.
 
-Inputs: one for each observation of the agent, by its key, [batch, n] float, and `state_ins` [batch], which is passed
-through. Outputs: `output` [batch, k] and `state_outs`. The reader walks the game's action keys in their order and takes
-from `output` n logits for a discrete key, of which the highest counts, and n means for a continuous key, followed by n
-log standard deviations, which it skips. If all keys are continuous, the log standard deviations are left out: the
-reader recognises this because k is then the number of means.
+Inputs: one for each observation of the agent, named by its key, [batch, n] float, and `state_ins` [batch], which is
+passed through. Outputs: `output` [batch, k] and `state_outs`. The reader goes through the game's action keys in their
+order. For a discrete key it takes n logits from `output` and picks the highest; for a continuous key it takes n means,
+and skips the n log standard deviations that follow. If all keys are continuous, the log standard deviations are left
+out; the reader recognises this because k is then the number of means.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _INT64 = 7
 
 @dataclass(frozen=True, slots=True)
 class ActionKey:
-    """One key of the game's actions, and its place among the policy's actions."""
+    """One of the game's action keys, and its position among the policy's actions."""
 
     name: str
     columns: slice
-    """For a continuous key, its columns among the continuous actions."""
+    """Columns of a continuous key among the continuous actions; empty for a discrete key."""
     branch: int
-    """For a discrete key, its branch; -1 for a continuous key."""
+    """Branch of a discrete key; -1 for a continuous key."""
 
 
 def is_of_godot(spec: BehaviorSpec) -> bool:
-    """Return True if agents of this behaviour act in a game made with Godot."""
+    """Return True if this behaviour's agents act in a game made with Godot."""
     return GODOT in (spec.spaces or {})
 
 
 def action_keys(spec: BehaviorSpec) -> list[ActionKey]:
-    """Return the keys of the game's actions in its order."""
+    """Return the game's action keys, in the game's order."""
     found, column, branch = [], 0, 0
     for action in _announced(spec)["actions"]:
         if action["action_type"] == "continuous":
@@ -60,7 +60,7 @@ def action_keys(spec: BehaviorSpec) -> list[ActionKey]:
 
 
 def remark_on_order(spec: BehaviorSpec) -> str | None:
-    """Return a warning if the order of the game's keys may have been lost in transmission; None otherwise."""
+    """Return a warning if the order of the game's keys may have been lost in transmission, otherwise None."""
     names = [key.name for key in action_keys(spec)]
     if _announced(spec)["ordered"] or len(names) < 2:
         return None
@@ -77,7 +77,7 @@ def godot_model(design: PolicyDesign, update: PolicyUpdate, actor: ActorNetwork,
 
     Args:
         design: the policy's design.
-        update: the update that holds the policy.
+        update: the policy's weights.
         actor: the policy's network, with the weights.
         tensors: the policy's tensors.
 
@@ -109,13 +109,13 @@ def _parts(graph: Graph, design: PolicyDesign, actions: ActionHeads, heads: str)
             continue
         part = graph.columns(means, key.columns.start, key.columns.stop, size)
         parts.append(part)
-        if spec.actions.discrete_branches:  # in place of the log standard deviations, which the reader skips
+        if spec.actions.discrete_branches:  # stands in for the log standard deviations, which the reader skips
             parts.append(graph.multiply(part, 0.0))
     return parts, sum(_width(spec, key) for key in keys)
 
 
 def _input(graph: Graph, spec: BehaviorSpec, observation: ObservationSpec) -> str:
-    """Add an input for an observation as the addon passes it; return it in the network's input format."""
+    """Add an input for an observation in the addon's format; return it in the network's input format."""
     announced = _announced(spec)["observations"][observation.name]
     if announced["space"] == "discrete":
         number = graph.node("Cast", graph.add(graph.input(observation.name, (1,)), np.float32(0.5)), to=_INT64)
@@ -162,7 +162,7 @@ def read_output(spec: BehaviorSpec, output: Array) -> tuple[Array, Array]:
 
 
 def _width(spec: BehaviorSpec, key: ActionKey) -> int:
-    """The number of columns of `output` that a key takes."""
+    """Return the number of columns that a key takes in `output`."""
     if key.branch >= 0:
         return spec.actions.discrete_branches[key.branch]
     count: int = key.columns.stop - key.columns.start

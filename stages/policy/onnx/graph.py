@@ -1,12 +1,12 @@
 """Builds an ONNX graph node by node: values are names, and each operation returns the name of its output.
 
-Operations either mean the same in operator sets 9 to 17 or are written for the graph's set. Those that Unity's
+Operations either mean the same in operator sets 9 to 17 or are written for the graph's set. Operations that Unity's
 runtimes have trouble with are avoided (`Split`, `Expand`, shapes computed at run time).
 
-ONNX's file format is protobuf messages, which this module builds at run time from the few fields that our models use.
-Writing a model therefore needs neither the `onnx` package nor its pinned protobuf. Numbers and types are those of
-ONNX's `onnx.proto`; fields that are not listed here survive reading and writing as unknown ones. The classes live in a
-separate pool, so that the `onnx` package can be imported as well.
+ONNX's file format is protobuf messages. This module builds the message classes at run time, from the few fields that
+Headrace's models use, so writing a model needs neither the `onnx` package nor its pinned protobuf. Field numbers and
+types are those in ONNX's `onnx.proto`; fields that are not listed here are preserved as unknown fields. The classes are
+in a separate pool, so that the `onnx` package can be imported as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.stages.proto_messages import ProtoMessages
 FLOAT, INT64 = 1, 7
 """Element types of tensors (`TensorProto.DataType`)."""
 ATTRIBUTE_FLOAT, ATTRIBUTE_INT, ATTRIBUTE_GRAPH, ATTRIBUTE_INTS = 1, 2, 5, 7
-"""Kinds of attributes (`AttributeProto.AttributeType`)."""
+"""Attribute types (`AttributeProto.AttributeType`)."""
 
 _FIELDS = {
     "OperatorSetIdProto": "domain:1:string version:2:int64",
@@ -44,7 +44,7 @@ _FIELDS = {
     "ModelProto": "ir_version:1:int64 producer_name:2:string producer_version:3:string doc_string:6:string "
     "graph:7:GraphProto opset_import:8:*OperatorSetIdProto metadata_props:14:*StringStringEntryProto",
 }
-"""`name:number:type` for each field, with `*` before the type if the field is repeated."""
+"""Fields of each message, as `name:number:type`, with `*` before the type of a repeated field."""
 
 
 def _messages() -> ProtoMessages:
@@ -69,19 +69,21 @@ ModelProto = _MESSAGES.message("ModelProto")
 
 
 _SEAL: bytes = ModelProto(metadata_props=[{"key": "headrace_checksum", "value": " " * 16}]).SerializeToString()[:-16]
-"""The key of a model's last property, whose value is the length and CRC-32 of all bytes before it, in hexadecimal."""
+"""Serialised start of a model's last property, up to its value: the length and CRC-32 of all bytes before it, in
+hexadecimal.
+"""
 
 
 def sealed(model: bytes) -> bytes:
-    """Return a model with its checksum as the last property."""
+    """Return a model with its checksum appended as the last property."""
     return model + _SEAL + _checksum(model)
 
 
 def is_damaged(model: bytes) -> bool:
-    """Return True if a model has changed since it was sealed.
+    """Return True if a model was changed after it was sealed.
 
     A model without a seal comes from another program or an older version. If its length differs, a program that does
-    not know the seal rewrote it.
+    not know the seal has rewritten the model; that is not damage.
     """
     at = len(model) - 16
     body, seal, stated = model[: at - len(_SEAL)], model[at - len(_SEAL) : at], model[at:]
@@ -95,11 +97,11 @@ def _checksum(model: bytes) -> bytes:
 Attribute = int | float | Sequence[int]
 
 BATCH = "batch"
-"""The name of the only axis with a dynamic size."""
+"""Name of the only axis with a dynamic size."""
 OPSET = 9
-"""The operator set that every Unity package reads, both Barracuda's and Sentis'."""
+"""The operator set that all Unity packages read, both Barracuda's and Sentis'."""
 _IR_VERSIONS = {9: 4, 15: 8}
-"""The file format version that belongs to each operator set."""
+"""File format version (`ir_version`) for each operator set."""
 _PRODUCER = "headrace"
 
 
@@ -109,7 +111,7 @@ class Graph:
 
     Args:
         name: the graph's name.
-        opset: the operator set, 9 or 15.
+        opset: the operator set's version, 9 or 15.
     """
 
     def __init__(self, name: str, opset: int = OPSET) -> None:
@@ -127,12 +129,12 @@ class Graph:
         return name
 
     def output(self, name: str, value: str, shape: Sequence[int | str], integers: bool = False) -> None:
-        """Make a value an output named `name`, float32 or int64; a dynamic axis is `BATCH`."""
+        """Make a value an output named `name`, of type float32 or int64; a dynamic axis is `BATCH`."""
         self._graph.node.add(op_type="Identity", name=name, input=[value], output=[name])
         _describe(self._graph.output.add(name=name), INT64 if integers else FLOAT, shape)
 
     def constant(self, array: object) -> str:
-        """Add a constant, float32 or (for integers) int64; equal constants are stored once."""
+        """Add a constant, float32 or (for integers) int64; equal constants are stored once. Return its name."""
         numbers = np.asarray(array)
         kept: NDArray[Any] = np.ascontiguousarray(numbers, np.int64 if numbers.dtype.kind in "iu" else np.float32)
         raw = kept.astype(kept.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -164,24 +166,24 @@ class Graph:
         self._names += 1
         return f"{what}_{self._names}"
 
-    # Operations that take constants, or that operator sets spell differently. ----------------------------------------
+    # Operations that take constants, or whose form differs between operator sets. ------------------------------------
 
     def add(self, x: str, constant: object) -> str:
-        """`x` plus a constant."""
+        """Add a constant to `x`."""
         return self.node("Add", x, self.constant(constant))
 
     def multiply(self, x: str, constant: object) -> str:
-        """`x` times a constant."""
+        """Multiply `x` by a constant."""
         return self.node("Mul", x, self.constant(constant))
 
     def clip(self, x: str, low: float, high: float) -> str:
-        """`x` clamped between two numbers."""
+        """Clamp `x` between two numbers."""
         if self.opset < 11:
             return self.node("Clip", x, min=float(low), max=float(high))
         return self.node("Clip", x, self.constant(np.float32(low)), self.constant(np.float32(high)))
 
     def columns(self, x: str, start: int, stop: int, width: int) -> str:
-        """Columns `start` to `stop` of `x` [rows, width]."""
+        """Return columns `start` to `stop` of `x` [rows, width]."""
         if (start, stop) == (0, width):
             return x
         if self.opset < 10:
@@ -193,7 +195,7 @@ class Graph:
         return parts[0] if len(parts) == 1 else self.node("Concat", *parts, axis=axis)
 
     def reshape(self, x: str, *shape: int) -> str:
-        """`x` reshaped; -1 stands for the remaining size."""
+        """Reshape `x`; -1 stands for the remaining size."""
         return self.node("Reshape", x, self.constant(np.array(shape, np.int64)))
 
     def splice(self, nodes: Sequence[object]) -> None:
@@ -208,8 +210,8 @@ class Graph:
         """Return the model as the content of a file.
 
         Args:
-            about: a human-readable line, stored in the file.
-            notes: machine-readable strings by key, stored in the file.
+            about: a human-readable line to store in the file.
+            notes: machine-readable strings to store in the file, by key.
         """
         self._model.doc_string = about
         for key, value in (notes or {}).items():
@@ -227,5 +229,5 @@ def _describe(value: object, kind: int, shape: Sequence[int | str]) -> None:
 def _version() -> str:
     try:
         return metadata.version(_PRODUCER)
-    except metadata.PackageNotFoundError:  # a checkout that was not installed
+    except metadata.PackageNotFoundError:  # running from a checkout that is not installed
         return "unknown"

@@ -1,7 +1,7 @@
-"""Export of single layers as ONNX nodes, with their current weights, and of custom networks.
+"""Export of single layers, with their current weights, and of custom networks as ONNX nodes.
 
 Torch's exporter writes a custom network, whose nodes are then spliced into the graph. The exporter needs the `onnx`
-package and does not know all layers, so that part is best effort; everything else does without it.
+package and does not support all layers, so this part is best effort. Everything else works without the exporter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LAYER_NORM_EPSILON = 1e-5
 
 
 def array(tensor: Tensor) -> NDArray[np.float32]:
-    """A parameter's values, as an array."""
+    """Return a tensor's values as an array."""
     numbers: NDArray[np.float32] = tensor.detach().cpu().numpy()
     return numbers
 
@@ -55,7 +55,7 @@ def apply(graph: Graph, module: nn.Module, x: str) -> str:
             return graph.node("Add", x, apply(graph, module.layers, x))
         case nn.SiLU():
             return swish(graph, x)
-        case nn.GELU():  # no operator before version 20
+        case nn.GELU():  # has no operator before version 20
             doubled = graph.add(graph.node("Erf", graph.multiply(x, sqrt(0.5))), 1.0)
             return graph.node("Mul", graph.multiply(x, 0.5), doubled)
         case nn.Tanh():
@@ -70,7 +70,7 @@ def apply(graph: Graph, module: nn.Module, x: str) -> str:
 
 
 def swish(graph: Graph, x: str) -> str:
-    """x·sigmoid(x)."""
+    """Return x·sigmoid(x)."""
     return graph.node("Mul", x, graph.node("Sigmoid", x))
 
 
@@ -90,7 +90,7 @@ def layer_norm(graph: Graph, x: str, axis: int) -> str:
 def lstm_step(graph: Graph, lstm: nn.LSTM, x: str, h: str, c: str) -> tuple[str, str]:
     """Run one LSTM step on a batch; return the new output and cell [B, size].
 
-    Written out as basic operations, so that it does not depend on a runtime's conventions for sequences and layouts.
+    Basic operations are used so that the result does not depend on a runtime's conventions for sequences and layouts.
     """
     size = lstm.hidden_size
     weights = [graph.constant(array(getattr(lstm, name))) for name in ("weight_ih_l0", "bias_ih_l0")]
@@ -104,14 +104,14 @@ def lstm_step(graph: Graph, lstm: nn.LSTM, x: str, h: str, c: str) -> tuple[str,
 
 
 def attention(graph: Graph, x: str, there: str, things: int, layers: tuple[nn.Linear, ...], heads: int) -> str:
-    """`residual_attention` of `headrace.stages.policy.network.sets`: [B, W] of `x` [B, things, W].
+    """Write `headrace.stages.policy.network.sets.residual_attention` for `x` [B, things, W]; return [B, W].
 
     Args:
         graph: the model under construction.
-        x: [B, things, W].
-        there: [B, things] 1 for present things, else 0.
+        x: [B, things, W] embedded things.
+        there: [B, things] 1 for things present, 0 for the rest.
         things: the number of rows for things.
-        layers: query, key, value and out.
+        layers: the linear layers query, key, value and out.
         heads: the number of attention heads.
     """
     query, key, value, out = layers
@@ -152,11 +152,11 @@ def _convolution(graph: Graph, module: nn.Conv2d, x: str) -> str:
 
 
 _ROWS = 2
-"""Rows of the trial run: more than one, so that the exporter does not fix the batch axis at size 1."""
+"""Number of rows in the trial run: more than one, so that the exporter does not fix the batch axis at size 1."""
 
 
 class _OfOne(nn.Module):
-    """Wraps the user's module so that it takes its observations as separate arguments, as the exporter needs."""
+    """Wraps the user's module so that each observation is a separate argument, as the exporter requires."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -169,13 +169,13 @@ class _OfOne(nn.Module):
 def splice_network(
     graph: Graph, network: nn.Module, specs: Sequence[ObservationSpec], observations: Sequence[str]
 ) -> str:
-    """Write a custom network: from observations to its encoding [B, encoding_size].
+    """Write a custom network; return its encoding [B, encoding_size].
 
     Args:
         graph: the model under construction.
         network: the user's module, with its weights.
         specs: the specs of the observations.
-        observations: their values in the graph, as the module's inputs.
+        observations: the observations' values in the graph, as the module expects them.
 
     Raises:
         StageError: if torch can't write the network, or its nodes can't be spliced; the message says why.
@@ -185,7 +185,7 @@ def splice_network(
     renamed = dict(zip(names, observations, strict=True))
 
     def rename(name: str) -> str:
-        if name and name not in renamed:  # an empty name stands for an input that is left out
+        if name and name not in renamed:  # an empty name stands for an omitted input
             renamed[name] = graph.name("network")
         return renamed.get(name, "")
 
@@ -209,7 +209,7 @@ def _exported(network: nn.Module, specs: Sequence[ObservationSpec], names: list[
     file = io.BytesIO()
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # it warns about itself, and about each size it treats as constant
+            warnings.simplefilter("ignore")  # the exporter warns about itself, and about each size it makes constant
             torch.onnx.export(
                 _OfOne(network).eval(),
                 examples,

@@ -1,8 +1,8 @@
-"""A policy as an ONNX model: as Unity runs it, in ML-Agents' format, version 3 (see `contract`), or as Godot does.
+"""A policy as an ONNX model: for Unity in ML-Agents' format, version 3 (see `contract`), or for Godot.
 
-Unlike ML-Agents' policies, ours have the previous action as an input. Unity does not provide continuous actions as
-inputs, so the previous action is part of the model's memory. The memory depends on whether Unity uses
-the sampled or the deterministic actions, so the model keeps one for each, side by side: [h, c, previous action].
+Unlike ML-Agents' policies, Headrace's recurrent policies take the previous action as an input. Unity does not provide
+continuous actions as inputs, so the previous action is part of the model's memory. That memory depends on whether Unity
+uses the sampled or the deterministic actions, so the model keeps one for each, concatenated: [h, c, previous action].
 `difference` compares an exported model with the live policy.
 """
 
@@ -39,7 +39,7 @@ from headrace.stages.policy.onnx.runtime import Runtime
 from headrace.stages.policy.protocol import ActingPolicy, Recall
 
 LATER_OPSET = 15
-"""Operator set for custom networks with operations that the usual set lacks."""
+"""Operator set for custom networks with operations that the default set does not have."""
 
 
 def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
@@ -51,7 +51,7 @@ def onnx_model(design: PolicyDesign, update: PolicyUpdate) -> bytes:
 
     Raises:
         StageError: if the update does not fit the design, a custom network can't be written to ONNX, or the policy
-            chooses how long its actions are held.
+            chooses for how long its actions repeat.
         LoadError: if the design names a custom network that can't be loaded.
     """
     if design.spec.action_repeat == "learned":
@@ -132,7 +132,7 @@ class _Model:
         return acted, graph.beside([h_after, c_after, self._heads.features(acted)])
 
     def _give(self, drawn: ActionValues, chosen: ActionValues, after: str | None) -> None:
-        """Add the outputs, in ML-Agents' order."""
+        """Add the model's outputs, in ML-Agents' order."""
         actions = self._design.spec.actions
         self._number(contract.VERSION_NUMBER, [contract.VERSION])
         self._number(contract.MEMORY_SIZE, [self._state_size])
@@ -153,7 +153,7 @@ class _Model:
             self._graph.output(contract.RECURRENT_OUT, state, (BATCH, 1, self._state_size))
 
     def _number(self, name: str, numbers: Sequence[object]) -> None:
-        """Add a constant to the outputs: Unity reads constants in the model's first run."""
+        """Add a constant to the outputs; Unity reads constants in the model's first run."""
         array = np.array(numbers, np.float32)
         self._graph.output(name, self._graph.constant(array), array.shape)
 
@@ -161,14 +161,14 @@ class _Model:
 TOLERANCE = 1e-4
 _ROWS = 16
 _TICKS = 2
-"""Number of consecutive decisions: an error in the memory shows up in the second."""
+"""Number of consecutive decisions compared; an error in the memory shows up in the second one."""
 
 
 def difference(design: PolicyDesign, update: PolicyUpdate, model: bytes) -> str | None:
-    """Describe how a model acts differently from its policy; None if it acts the same.
+    """Describe how a model acts differently from its policy; return None if it acts the same.
 
-    Deterministic actions are compared. Masks are random, so that more than each branch's best choice must agree;
-    one agent may choose differently, as rounding decides between two equally good choices.
+    Deterministic actions are compared. Masks are random, so that more than each branch's best choice must agree. One
+    agent may choose differently, because rounding decides between two equally good choices.
 
     Raises:
         StageError: if onnxruntime is not installed.
@@ -202,7 +202,10 @@ def _compared(ours: ActionBatch, theirs: ActionBatch) -> str | None:
 def _difference_in_godot(
     design: PolicyDesign, live: ActingPolicy, model: bytes, random: np.random.Generator
 ) -> str | None:
-    """Compare models as the Godot RL Agents addon runs them: inputs by the game's keys, numbers for discrete keys."""
+    """Compare the model with the policy as the Godot RL Agents addon runs it.
+
+    Inputs are named by the game's keys; discrete observations are numbers.
+    """
     from headrace.stages.policy.onnx.godot import OUTPUT, STATE_IN, STATE_OUT, read_output
 
     announced = (design.spec.spaces or {})[GODOT]["observations"]
@@ -240,4 +243,4 @@ def _made_up(spec: ObservationSpec, random: np.random.Generator) -> Array:
     shape = (_ROWS, *spec.shape)
     if np.dtype(spec.dtype).kind in "biu":
         return random.integers(0, 256 if spec.dtype == "uint8" else 2, shape).astype(spec.dtype)
-    return random.standard_normal(shape).astype(np.float32).astype(spec.dtype)  # models take in float32
+    return random.standard_normal(shape).astype(np.float32).astype(spec.dtype)  # models take float32 inputs

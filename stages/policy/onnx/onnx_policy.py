@@ -1,9 +1,8 @@
 """Acting with an `.onnx` model exported by Headrace or by ML-Agents (format versions 2 and 3).
 
-Models sample their own actions, except for version 2's discrete actions: only these depend on the caller's
-generator. In version 3 the action outputs hold sampled actions and, since ML-Agents 0.28, deterministic ones as well.
-In version 2 continuous outputs are sampled actions, and discrete outputs are the log-probabilities of all choices, from
-which the player draws.
+Models sample their own actions; only version 2's discrete actions depend on the caller's random generator. In version 3
+the action outputs hold sampled actions and, since ML-Agents 0.28, deterministic ones as well. In version 2 continuous
+outputs are sampled actions, and discrete outputs are the log-probabilities of all choices, from which the caller draws.
 """
 
 from __future__ import annotations
@@ -30,13 +29,14 @@ class ActionOutputs:
 
     Args:
         version: the version of the model's format.
-        on_zeros: the outputs of `contract.METADATA` and `ACTIONS` for one agent, if the model has them.
-        outputs: the names of all outputs of the model.
+        on_zeros: those outputs in `contract.METADATA` and `ACTIONS` that the model has, for one agent's all-zero
+            observations.
+        outputs: the names of all the model's outputs.
         actions: the environment's actions.
         where: behaviour and file, for messages.
 
     Raises:
-        StageError: if the model was made for other actions, or lacks one of their outputs.
+        StageError: if the model was made for other actions, or an action output is missing.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ActionOutputs:
         """Return the names of the outputs to request: continuous actions, then discrete actions.
 
         Raises:
-            StageError: if the model lacks an output; without deterministic outputs, deterministic play is refused.
+            StageError: if an output is missing, including the deterministic ones if `deterministic`.
         """
         names = []
         if self._actions.continuous_size:
@@ -103,16 +103,16 @@ class ActionOutputs:
         self, logits: Floats, masks: NDArray[np.bool_] | None, random: np.random.Generator, deterministic: bool
     ) -> NDArray[np.intp]:
         """Draw one choice per branch [d, branches] from log-probabilities [d, choices of all branches]."""
-        if masks is not None:  # version 2 leaves forbidden choices a probability of 1e-7
+        if masks is not None:  # version 2 gives forbidden choices a probability of 1e-7
             logits = np.where(masks, logits, logits + MASK_PENALTY)
         branches = np.split(logits, np.cumsum(self._actions.discrete_branches)[:-1], axis=1)
         return np.stack([sample_categorical(branch, random, deterministic)[0] for branch in branches], axis=1)
 
     def _choose(self, on_zeros: Mapping[str, Array]) -> None:
-        """Use the single output for all actions if its newer counterpart is missing.
+        """Use the output `ACTION`, which holds all actions, if the newer output for its kind is missing.
 
-        With only discrete actions, the single output takes precedence: some exporters wrote only the last branch into
-        the newer one.
+        With only discrete actions, `ACTION` takes precedence, because some exporters wrote only the last branch into
+        the newer output.
         """
         kind = on_zeros.get(contract.IS_CONTINUOUS)
         if kind is None or contract.ACTION not in self._outputs:
@@ -123,7 +123,7 @@ class ActionOutputs:
             self._continuous = contract.ACTION
 
     def _check_widths(self, on_zeros: Mapping[str, Array]) -> None:
-        """Compare the widths of the outputs themselves, as the model does not state the number of branches."""
+        """Compare the widths of the outputs themselves, because the model does not state the number of branches."""
         actions = self._actions
         theirs = (_size(on_zeros, self._continuous), _size(on_zeros, self._discrete))
         if theirs != (actions.continuous_size, actions.mask_size):
@@ -134,7 +134,7 @@ class ActionOutputs:
             )
 
     def _check_sizes(self, on_zeros: Mapping[str, Array]) -> None:
-        """Compare the sizes that the model states, or (see `Runtime`) the sizes of its outputs."""
+        """Compare the sizes that the model states, or else the sizes of its outputs (see `Runtime`)."""
         actions = self._actions
         continuous = _size(on_zeros, contract.CONTINUOUS)
         if contract.CONTINUOUS_SIZE in on_zeros:
@@ -157,22 +157,22 @@ def _size(on_zeros: Mapping[str, Array], name: str) -> int:
 
 
 class OnnxPolicy:
-    """Acts for one behaviour id: an `ActingPolicy` that runs a model in onnxruntime.
+    """An `ActingPolicy` for one behaviour id that runs a model in onnxruntime.
 
     Attributes:
-        memory_size: m, 0 without memory. The model defines its content.
-        previous_action_size: P, 0 without memory.
-        version: the version of the last `load`; -1 before the first.
+        memory_size: m, the size of an agent's memory, whose content the model defines; 0 without memory.
+        previous_action_size: P, the width of the previous action; 0 without memory.
+        version: the version of the last loaded update; -1 before the first call to `load`.
 
     Args:
-        model: the file, or its content.
+        model: the model's file, or its content.
         design: the behaviour's design. Its spec defines the model's inputs; of its network settings only
             `deterministic` matters here.
 
     Raises:
-        StageError: if onnxruntime is not installed, the file is not an ONNX policy, it was made for other observations
-            or actions, or it can't be played deterministically although it should; the message names the file and the
-            difference.
+        StageError: if onnxruntime is not installed, the file is not an ONNX policy, the policy was made for other
+            observations or actions, or deterministic play is required but not possible; the message names the file and
+            the difference.
     """
 
     def __init__(self, model: Path | bytes, design: PolicyDesign) -> None:
@@ -196,7 +196,7 @@ class OnnxPolicy:
         self.version = -1
 
     def load(self, update: PolicyUpdate) -> None:
-        """Set the version; the model keeps its own weights.
+        """Set the version to the update's; the model keeps its own weights.
 
         Raises:
             StageError: if the update holds weights.
@@ -237,7 +237,7 @@ class OnnxPolicy:
         deterministic: bool,
         memories: Floats,
     ) -> tuple[ActionBatch, Floats]:
-        """Return the actions of d agents, and their memories [d, m] after the decision."""
+        """Return the actions of d agents, and the agents' memories [d, m] after the decision."""
         d, actions = len(memories), self._spec.actions
         if not d:
             nothing = np.empty((0, len(actions.discrete_branches)), np.int32)
@@ -253,7 +253,7 @@ class OnnxPolicy:
         return decided, found[-1].reshape(d, self.memory_size) if self.memory_size else memories
 
     def _run(self, names: list[str], inputs: dict[str, Floats]) -> list[Array]:
-        """Return outputs [d, …]; recurrent models of version 2 run once per agent, the batch they were traced with."""
+        """Return outputs [d, …]; recurrent version 2 models run once per agent, as they were traced with one."""
         if not self._alone:
             return self._runtime.run(names, inputs)
         d = len(inputs[contract.RECURRENT_IN])
@@ -293,7 +293,7 @@ class OnnxPolicy:
         return version
 
     def _read_memory_size(self, stated: Mapping[str, Array]) -> int:
-        """Return the stated memory size; if a conversion dropped it, the size of the memory input."""
+        """Return the stated memory size, or the size of the memory input if a conversion dropped the statement."""
         size = whole_numbers(stated.get(contract.MEMORY_SIZE))[0]
         shapes, outputs = self._runtime.shapes, self._runtime.outputs
         if size <= 0 and contract.RECURRENT_IN in shapes and contract.RECURRENT_OUT in outputs:
@@ -332,7 +332,7 @@ class OnnxPolicy:
             )
 
     def _named(self, name: str) -> str:
-        """Return the environment's names for the observations in an input."""
+        """Return the environment's names for the observations that an input holds."""
         specs = self._spec.observations
         return " and ".join(repr(specs[index].name) for index in self._fed.get(name, ())) or name
 
@@ -343,7 +343,7 @@ def _shape(side_by_side: list[ObservationSpec]) -> tuple[int, ...]:
 
 
 def unity_input(spec: ObservationSpec, observation: Array) -> Floats:
-    """Convert an observation [n, *shape] to a model's input: float32, images from 0 to 1 with the channels first."""
+    """Convert an observation [n, *shape] to a model's input: float32, images from 0 to 1 with channels first."""
     if not spec.shape:
         return observation.reshape(-1, 1).astype(np.float32)
     values: Floats = observation.astype(np.float32)

@@ -1,6 +1,6 @@
 """An ONNX model in onnxruntime, read as Unity reads it: names, shapes, and the constants from a run on zeros.
 
-`stated_notes` reads the spec from the model itself: from its notes, or otherwise from its inputs and constants.
+`stated_notes` reads the spec from the model itself: from its notes, or else from its inputs and constants.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _NUMBERED = re.compile(r"obs_(\d+)")
 
 
 class Runtime:
-    """A model, ready to run, in one thread: actors' batches are small, and other processes need cores.
+    """A model in onnxruntime, run in one thread: actors' batches are small, and other processes need cores.
 
     Args:
-        model: the file, or its content.
+        model: the model's file, or its content.
 
     Attributes:
         shapes: the shapes of the inputs by name, without the batch axis; None for a dynamic size.
         outputs: the names of the outputs, in the model's order.
-        properties: strings by key that the model's producer stored in it.
+        properties: the strings that the model's producer stored in it, by key.
 
     Raises:
         StageError: if onnxruntime is not installed or can't run the file, or an input is not float32.
@@ -59,18 +59,18 @@ class Runtime:
         self.properties: Mapping[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def run(self, outputs: Sequence[str], inputs: Mapping[str, Floats]) -> list[Array]:
-        """Run the model and return the outputs with these names.
+        """Run the model and return the named outputs.
 
         Raises:
             StageError: if the model fails.
         """
         try:
             return self._session.run(list(outputs), dict(inputs))  # type: ignore[no-any-return]  # untyped
-        except Exception as error:  # onnxruntime's errors share no narrower class
+        except Exception as error:  # onnxruntime's errors have no more specific base class
             raise StageError(f"{self._where}: the model failed: {error}") from error
 
     def on_zeros(self, names: Sequence[str]) -> dict[str, Array]:
-        """Return those of the named outputs that the model has, for all-zero observations, as Unity reads them."""
+        """Return those of the named outputs that the model has, computed for all-zero inputs as Unity does."""
         present = [name for name in names if name in self.outputs]
         if not present:
             return {}
@@ -82,7 +82,7 @@ class Runtime:
 
 
 def whole_numbers(constant: Array | None) -> tuple[int, ...]:
-    """The whole numbers that an output states; 0 for values that are not finite, and none if the output is missing."""
+    """Return the integers that an output states: 0 for a value that is not finite, (0,) for a missing output."""
     if constant is None or not constant.size:
         return (0,)
     flat = constant.reshape(-1)
@@ -90,7 +90,9 @@ def whole_numbers(constant: Array | None) -> tuple[int, ...]:
 
 
 def load_onnxruntime() -> Any:
-    """Import the package; since version 1.31 it sends telemetry unless a variable forbids it before the import.
+    """Import onnxruntime with its telemetry off.
+
+    Since version 1.31 the package sends telemetry unless an environment variable forbids it before the import.
 
     Raises:
         ImportError: if onnxruntime is not installed.
@@ -101,7 +103,7 @@ def load_onnxruntime() -> Any:
     try:
         import onnxruntime
     finally:
-        if not said:  # a script that calls `run` keeps its environment variables
+        if not said:  # a script that calls `run` keeps its environment variables unchanged
             del os.environ[forbidden]
     onnxruntime.disable_telemetry_events()
     return onnxruntime
@@ -133,11 +135,11 @@ def _session(model: Path | bytes, where: str) -> Any:
 
 
 def _without_empty_outputs(content: bytes) -> bytes:
-    """Drop outputs that a model declares but no node makes; Unity's conversion to its package 3.0 left such outputs."""
+    """Drop outputs that a model declares but no node computes; Unity's conversion to package 3.0 left such outputs."""
     try:
         model = ModelProto.FromString(content)
     except DecodeError:
-        return content  # onnxruntime refuses it
+        return content  # onnxruntime reports the error
     graph = model.graph
     computed = {name for node in graph.node for name in node.output}
     computed |= {value.name for value in (*graph.initializer, *graph.input)}
@@ -153,7 +155,7 @@ def _without_empty_outputs(content: bytes) -> bytes:
 def stated_notes(model: Path, behavior: str) -> ModelMetadata:
     """Return the spec of the behaviour that a model plays, and the model's step (0 if unknown).
 
-    In a model without notes, observations have the names of the model's inputs.
+    If a model has no notes, observations are named after the model's inputs.
 
     Raises:
         StageError: if the model can't be run, or does not state everything that a spec needs.
@@ -195,7 +197,7 @@ def _observation(name: str, shape: tuple[int | None, ...], where: str) -> Observ
 
 
 def _place(name: str) -> tuple[int, int]:
-    """Return an input's place among the observations: version 2's vectors first, then its images, then by number."""
+    """Return an input's sort key among the observations: version 2's vectors, then its images, then by number."""
     for rank, pattern in ((1, _IMAGE), (2, _NUMBERED)):
         if found := pattern.fullmatch(name):
             return rank, int(found[1])

@@ -1,1 +1,1 @@
-"""Compiled passes over arrays that would take NumPy many calls."""
+"""Compiled functions for array passes that would take many NumPy calls."""

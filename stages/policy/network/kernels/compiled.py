@@ -1,4 +1,4 @@
-"""The functions of `kernels.c`, if a compiler was present when the package was built.
+"""The functions in `kernels.c`, if a compiler was present when the package was built.
 
 They are optional: each caller also implements the computation in NumPy, and uses that if `kernels` is None. Tests
 compare the two.
@@ -20,18 +20,18 @@ except ImportError:
     kernels = None
 
 ACTIVATIONS = {"tanh": 1, "relu": 2, "swish": 3}
-"""The compiled activations, and their numbers in `kernels.c`."""
+"""The activations that are compiled, with their numbers in `kernels.c`."""
 UNITS = 16
-"""The number of units in a compiled layer is a multiple of this."""
+"""Compiled layers need a number of units that is a multiple of this."""
 
 
 def compiles(activation: str, sizes: Sequence[int], dtype: torch.dtype) -> bool:
-    """Whether compiled layers exist for this activation, these sizes and this dtype."""
+    """Return True if compiled layers exist for this activation, these sizes and this dtype."""
     known = kernels is not None and activation in ACTIVATIONS and dtype == torch.float32
     return known and not any(units % UNITS for units in sizes)
 
 
 def scores(actions: ActionSpec, dtype: torch.dtype) -> bool:
-    """Whether the clipped loss is compiled for these actions."""
+    """Return True if the clipped loss is compiled for these actions and this dtype."""
     few = actions.continuous_size <= 24 and len(actions.discrete_branches) <= 8
     return kernels is not None and few and dtype == torch.float32
