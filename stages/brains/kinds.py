@@ -1,6 +1,6 @@
-"""Brains that do not learn (scripts and random choice), and a stand-in that lets a brain act among policies.
+"""Brains that do not learn (scripts and random choice), and a stand-in that lets a brain act in place of a policy.
 
-The table in `headrace.config.brains` names their constructors; a check before the run proves that they work.
+The table in `headrace.config.brains` names their constructors, which a check before the run tries out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def make_brain(request: BrainRequest) -> ActingPolicy:
     """Make the brain for a request's behaviour id.
 
     Raises:
-        StageError: if the brain can't be made; a LoadError if something that the YAML names does not exist.
+        StageError: if the brain can't be made; a LoadError if something named in the YAML does not exist.
     """
     assert request.spec is not None, "a brain is made for a behaviour"
     brain: ActingPolicy = _maker(request)(request)
@@ -52,17 +52,17 @@ def _maker(request: BrainRequest) -> Callable[[BrainRequest], Any]:
 
 
 SCRIPTED = "scripted"
-"""The `use` that stands for the scripted player of the built-in game in use."""
+"""The `use` value for the scripted player of the built-in game in use."""
 
 
 class ScriptBrain(Memoryless):
-    """A brain that calls a script.
+    """A brain that calls a user's script.
 
     Args:
-        script: called with the observations, one array [d, *shape] per observation spec, and with the action masks
-            [d, sum of branches] if the behaviour has them; returns an `ActionBatch`.
-        spec: the behaviour. A script may ignore a learned action repeat: it is called at each environment step, and its
-            masks have no choices for the repeat.
+        script: called with the observations, one array [d, *shape] per observation spec, and with the action masks [d,
+            sum of branches] if the behaviour has them; returns an `ActionBatch`.
+        spec: the behaviour. If the behaviour learns its action repeat, the script may ignore that: it is called at each
+            environment step, and its masks have no choices for the repeat.
         name: the script's name, for messages.
     """
 
@@ -117,7 +117,7 @@ class ScriptBrain(Memoryless):
 
 
 def make_script(request: BrainRequest) -> ScriptBrain | None:
-    """Make the brain.
+    """Make a script's brain.
 
     Raises:
         LoadError: if the script does not exist, has no `__call__`, does not take its arguments, or raises.
@@ -141,7 +141,7 @@ def make_script(request: BrainRequest) -> ScriptBrain | None:
 
 
 def _references(request: BrainRequest) -> list[tuple[str, Path | None]]:
-    """Return the `module:Class` of the script, or of each team's script, and where its module may be."""
+    """Return the `module:Class` of the script, or of each team's script, and the folder where its module may be."""
     if request.use != SCRIPTED:
         return [(request.use, request.folder)]
     if request.game is None or request.game not in SCRIPTED_PLAYERS:
@@ -153,7 +153,7 @@ def _references(request: BrainRequest) -> list[tuple[str, Path | None]]:
 
 
 class UniformBrain(Memoryless):
-    """A brain that draws each continuous action from [-1, 1], and each choice from the allowed ones, uniformly."""
+    """A brain that draws continuous actions uniformly from [-1, 1], and choices uniformly from the allowed ones."""
 
     def __init__(self, actions: ActionSpec) -> None:
         self._actions = actions
@@ -177,19 +177,19 @@ def uniform_actions(
     continuous = random.uniform(-1, 1, (count, actions.continuous_size)).astype(np.float32)
     scores = random.random((count, actions.mask_size))
     if masks is not None:
-        scores[~masks] = -1.0  # never the highest: each branch has an allowed choice
+        scores[~masks] = -1.0  # never the highest score, as each branch has an allowed choice
     branches = np.split(scores, np.cumsum(actions.discrete_branches)[:-1], axis=1)
     discrete = np.stack([branch.argmax(axis=1) for branch in branches], axis=1) if actions.mask_size else scores
     return ActionBatch(continuous, discrete.astype(np.int32))
 
 
 def make_uniform(request: BrainRequest) -> UniformBrain | None:
-    """Make the brain."""
+    """Make a brain that acts at random."""
     return None if request.spec is None else UniformBrain(request.spec.actions)
 
 
 class StandIn(Unchanging):
-    """An `ActingPolicy` that lets a brain decide, among policies with a different design.
+    """An `ActingPolicy` that lets a brain decide in place of a policy, whose design may differ.
 
     Columns that only a learner's own policy has (log-probabilities, memories) are zeros: no trainer learns from them,
     but a stage, a recorder or a student may read the actions.

@@ -1,4 +1,4 @@
-"""The request for a brain that does not learn, and its interface to other modules."""
+"""The request for a brain that does not learn, and the brain's interface to other modules."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from headrace.stages.policy.protocol import ActingPolicy
 
 @dataclass(frozen=True)
 class BrainRequest:
-    """Which brain is needed, for which behaviour id, and which YAML key requests it."""
+    """A request for a brain: which brain, for which behaviour id, and which YAML key asks for it."""
 
     use: str
     """The brain's name; see `headrace.config.brains.kind_of`."""
     given: Mapping[str, Any] = field(default_factory=dict)
-    """The keyword arguments from the YAML."""
+    """The brain's keyword arguments from the YAML."""
     key: KeyPath = ()
     """Path of the `use` key, for messages."""
     given_key: KeyPath = ()
-    """Path of the keyword arguments' key, for messages."""
+    """Path of the key that holds the keyword arguments, for messages."""
     folder: Path | None = None
-    """The YAML's folder, where modules and models may be."""
+    """The YAML's folder, which may contain modules and models; None without one."""
     game: str | None = None
     """The built-in game in use; None for other environments."""
     seed: int = 0
-    """The seed for code that draws its own random numbers."""
+    """Seed for code that draws its own random numbers."""
     spec: BehaviorSpec | None = None
-    """The behaviour id's spec; None before it is known, for a request that is only checked."""
+    """The behaviour id's spec; None if the request is only checked, before the spec is known."""
     person: Callable[[BehaviorSpec], ActingPolicy] | None = None
-    """Makes a brain that follows a person's keys; None if no person can play."""
+    """Function that makes a brain that follows a person's keys; None if no person can play."""
 
     @property
     def where(self) -> str:
-        """Return the key as shown in messages."""
+        """The `use` key as shown in messages."""
         return dotted(self.key)
 
 
@@ -52,17 +52,17 @@ class BrainShare:
 
 
 class Memoryless:
-    """Base of `ActingPolicy` implementations without weights or memory: everything except `act`."""
+    """Base class for `ActingPolicy` implementations without weights or memory; subclasses add `act`."""
 
     memory_size = 0
     previous_action_size = 0
 
     def load(self, update: PolicyUpdate) -> None:
-        """Load nothing."""
+        """Do nothing, as there are no weights."""
 
 
 class Unchanging:
-    """Base of `ActingPolicy` implementations that wrap another one and load no weights: everything except `act`.
+    """Base class for `ActingPolicy` implementations that wrap another one and load no weights; subclasses add `act`.
 
     Args:
         policy: the wrapped policy.
@@ -73,4 +73,4 @@ class Unchanging:
         self.memory_size, self.previous_action_size = policy.memory_size, policy.previous_action_size
 
     def load(self, update: PolicyUpdate) -> None:
-        """Load nothing."""
+        """Do nothing, as there are no weights to load."""

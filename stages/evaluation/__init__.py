@@ -1,4 +1,4 @@
-"""Evaluation: the score of a policy that plays without exploration."""
+"""Evaluation: scores of policies that play without exploration."""
 
 from headrace.stages.evaluation.opponents import EvaluationOpponents
 from headrace.stages.evaluation.stage import EvaluationResult, EvaluationStage

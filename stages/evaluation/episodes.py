@@ -1,7 +1,7 @@
-"""The episodes that count for a behaviour id's score, with their returns, lengths and results.
+"""The episodes that count towards a behaviour id's score, with their returns, lengths and results.
 
-Whether an episode counts is decided at its start: counting the first to end would favour short episodes, whose returns
-often differ.
+Whether an episode counts is decided at its start. Counting the episodes that end first would favour short ones, whose
+returns often differ.
 """
 
 from __future__ import annotations
@@ -13,43 +13,45 @@ from headrace.stages.environments.protocol import AgentSteps
 from headrace.stages.policy.memories import PATIENCE
 
 _LOOK_EVERY = 1000
-"""Ticks between two searches for vanished agents."""
+"""Number of ticks between two searches for agents that have vanished."""
 _FIRST_SLOTS = 64
 
 
 def equal_shares(total: int, parts: int) -> NDArray[np.int64]:
-    """Split `total` into `parts` integers that are as equal as possible, larger ones first."""
+    """Split `total` into `parts` integers that are as equal as possible, in descending order."""
     return np.full(parts, total // parts) + (np.arange(parts) < total % parts)
 
 
 class CountedEpisodes:
-    """Counts one behaviour id's episodes: a fixed share per instance, namely the first ones to *begin*.
+    """Counts one behaviour id's episodes: in each instance, a fixed number of the first episodes to *begin*.
 
-    An episode that never ends does not count. A broken instance plays a replacement; other instances play the share of
-    an instance that closed for good; an agent without a row for `PATIENCE` ticks gets no replacement.
+    An episode that never ends does not count. An instance that broke plays replacements for its lost episodes. If an
+    instance closes for good, the other instances play its share. An agent without a row for `PATIENCE` ticks is not
+    replaced.
 
     Args:
-        shares: [instances] the number of episodes in each instance.
+        shares: [instances] the number of episodes to count in each instance.
     """
 
     def __init__(self, shares: NDArray[np.int64]) -> None:
         self.returns: list[float] = []
-        """Undiscounted sums of the agent's own and its group's rewards."""
+        """Undiscounted return of each counted episode: the sum of the agent's own and its group's rewards."""
         self.lengths: list[int] = []
-        """Number of the agent's decisions."""
+        """Number of decisions of the agent in each counted episode."""
         self.last_rewards: list[float] = []
-        """The agent's own and its group's reward of the last step; NaN for a truncated episode."""
+        """Each counted episode's last reward, the agent's own plus its group's; NaN for a truncated episode."""
         self.running_in = np.zeros(len(shares), np.int64)
-        """[instances] the number of running episodes that count."""
+        """[instances] the number of counted episodes that are running."""
         self.unsettled = np.zeros(len(shares), np.bool_)
-        """[instances] true from the start of an episode that counts until `settle`, or until one that does not
-        count."""
+        """[instances] whether a counted episode's game still has no result: true from the episode's start until
+        `settle`, or until an episode starts that does not count.
+        """
         self._open = int(shares.sum())
         self._left = shares.copy()
         self._instances = list(range(len(shares)))
-        """The instances that have not closed."""
+        """Numbers of the instances that have not closed."""
         self._slots: dict[int, int] = {}
-        """The slot of each agent with a running episode, in the arrays below."""
+        """By agent with a running episode: the agent's index in the arrays below."""
         self._free: list[int] = []
         self._env_ids = np.zeros(0, np.int64)
         self._counts = np.zeros(0, np.bool_)
@@ -57,18 +59,20 @@ class CountedEpisodes:
         self._decisions = np.zeros(0, np.int64)
         self._seen = np.zeros(0, np.int64)
         self._deciding: bytes | None = None
-        """The agents that decided at the last tick, usually the same as at the next; None if one has left."""
+        """Bytes of the agent ids that decided at the last tick, usually the same at the next tick; None if an agent has
+        left.
+        """
         self._where = np.zeros(0, np.int64)
-        """The slots of these agents."""
+        """Slots of the agents in `_deciding`."""
         self._tick = 0
 
     @property
     def complete(self) -> bool:
-        """True if all episodes that count have ended."""
+        """True if all counted episodes have ended."""
         return not self._open
 
     def settle(self, env_ids: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Note games [g] that have ended, before the tick's rows are added; returns where they count."""
+        """Record that games [g] have ended, before the tick's rows are added; return which of the games count."""
         counts: NDArray[np.bool_] = self.unsettled[env_ids] | (self.running_in[env_ids] > 0)
         self.unsettled[env_ids] = False
         return counts
@@ -76,11 +80,11 @@ class CountedEpisodes:
     def add(
         self, steps: AgentSteps | None, lost: NDArray[np.int32] | None, closed: NDArray[np.int32] | None = None
     ) -> None:
-        """Add a tick: the rows of the behaviour id, if any, and the instances that broke or closed for good."""
+        """Add a tick: the behaviour id's rows, if any, the instances that broke, and those that closed for good."""
         self._tick += 1
         if closed is not None:
             self._share_anew({int(env_id) for env_id in closed})
-        if lost is not None:  # first, as the rows belong to the next episodes
+        if lost is not None:  # before the rows are added, as the rows belong to the next episodes
             self.forget({int(env_id) for env_id in lost})
         if steps is not None:
             self._add_rows(steps)
@@ -88,7 +92,7 @@ class CountedEpisodes:
             self._forget_vanished()
 
     def forget(self, lost: set[int]) -> None:
-        """Forget these instances' running episodes; the instances play replacements."""
+        """Drop these instances' running episodes, for which the instances will play replacements."""
         for agent, slot in [*self._slots.items()]:
             env_id = int(self._env_ids[slot])
             if env_id in lost:
@@ -96,7 +100,7 @@ class CountedEpisodes:
         self.unsettled[[*lost]] = False
 
     def _add_rows(self, steps: AgentSteps) -> None:
-        shared = steps.group_rewards  # otherwise a selfish policy would score best in a group
+        shared = steps.group_rewards  # without the group's rewards, a selfish policy would score best
         rewards = steps.rewards if shared is None else steps.rewards + shared
         counted = rewards if steps.undiscounted is None else steps.undiscounted.sum(axis=1)
         for row in range(steps.ended):
@@ -112,7 +116,7 @@ class CountedEpisodes:
         self._seen[self._where] = self._tick
 
     def _slot_of(self, agent: int, env_id: int) -> int:
-        """Return an agent's slot; an agent without one begins an episode."""
+        """Return an agent's slot; start an episode for an agent without a slot."""
         slot = self._slots.get(agent)
         if slot is not None:
             return slot
@@ -138,7 +142,7 @@ class CountedEpisodes:
             self.last_rewards.append(reward if steps.terminated[row] else np.nan)
 
     def _leave(self, agent: int, slot: int) -> bool:
-        """Free an agent's slot; returns True if its episode counts."""
+        """Free an agent's slot; return True if the agent's episode counts."""
         del self._slots[agent]
         self._free.append(slot)
         self._deciding = None
@@ -147,7 +151,7 @@ class CountedEpisodes:
         return counts
 
     def _share_anew(self, closed: set[int]) -> None:
-        """Move the shares of closed instances to the others; without others, the count is complete."""
+        """Distribute the shares of closed instances among the others; if none are left, the count is complete."""
         self.forget(closed)
         self._instances = [env_id for env_id in self._instances if env_id not in closed]
         for env_id in closed:

@@ -1,8 +1,8 @@
-"""Players in an evaluation, and opponents: which players an evaluated policy meets.
+"""Players in an evaluation, and opponents, which are the players that an evaluated policy meets.
 
-A player decides for the agents of one behaviour id, from the rows that need a decision. Opponents are the agents of
-other teams; if an environment has only one team, those of other behaviours. A policy's mates always use their own
-newest policies. `headrace.config.opponents` has the table of opponents.
+A player decides for the agents of one behaviour id, given the rows that need a decision. Opponents are the agents of
+other teams or, in an environment with only one team, those of other behaviours. The agents of an evaluated policy's
+teammates always use their own newest policies. The table of opponents is in `headrace.config.opponents`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from headrace.stages.policy.memories import AgentMemories
 from headrace.stages.policy.protocol import ActingPolicy
 
 SEED = 20_261
-"""The seed of every evaluation: all policies play the same episodes, so that their scores are comparable."""
+"""Seed of every evaluation: all policies play the same episodes, so that their scores are comparable."""
 
 Player = Callable[[AgentSteps], ActionBatch]
-"""Returns actions for the d agents that need a decision."""
+"""Function that returns actions for the d agents that need a decision."""
 
 
 class GreedyPlayer:
-    """Takes the most likely actions of a policy or a brain, and keeps its agents' memories.
+    """A player that takes the most likely actions of a policy or a brain, and keeps its agents' memories.
 
     Args:
         policy: the policy or brain, with its weights.
         spec: the behaviour id's spec.
-        seed: the seed of its random numbers.
+        seed: the seed of the player's random numbers.
     """
 
     deterministic = True
@@ -52,7 +52,7 @@ class GreedyPlayer:
         self._random = np.random.default_rng((*seed, zlib.crc32(spec.behavior_id.encode())))
 
     def load(self, update: PolicyUpdate) -> None:
-        """Use these weights from the next decision onwards; memories are kept."""
+        """Use these weights from the next decision onwards, without dropping memories."""
         self._policy.load(update)
 
     def __call__(self, steps: AgentSteps) -> ActionBatch:
@@ -71,7 +71,7 @@ class GreedyPlayer:
 
 
 class DrawingPlayer(GreedyPlayer):
-    """Samples its actions, as in training."""
+    """A player that samples its actions, as in training."""
 
     deterministic = False
 
@@ -84,53 +84,53 @@ def uniform_player(spec: BehaviorSpec) -> Player:
 _KEY = ("evaluation", "opponents")
 
 PlayPolicy = Callable[[BehaviorSpec, PolicyUpdate | None], Player]
-"""Makes a player for a policy; the policy is None if it is not known yet."""
+"""Function that makes a player from a policy; the policy is None if it is not known yet."""
 
 
 class EvaluationOpponents(Protocol):
-    """Makes the player for each opponent behaviour id."""
+    """A kind of opponents, which makes the player for each opponent behaviour id."""
 
     everyone_counts: bool
-    """True if the evaluated policy plays for all teams simultaneously; False if it plays for one team at a time."""
+    """True if the evaluated policy plays for all its teams simultaneously; False if it plays for one team at a time."""
 
     def player(self, spec: BehaviorSpec, newest: PolicyUpdate | None, play: PlayPolicy) -> Player:
         """Make a player for one evaluation.
 
         Args:
-            spec: the behaviour id.
-            newest: the newest policy of its behaviour; None if there is none yet.
-            play: makes a player that plays a policy.
+            spec: the behaviour id's spec.
+            newest: the behaviour's newest policy; None if there is none yet.
+            play: makes a player from a policy.
         """
         ...
 
 
 class SnapshotStore(Protocol):
-    """Keeps the opponents' policies, even across a resume."""
+    """Stores the opponents' policies, which survive a resume."""
 
     def read(self, behavior: str) -> PolicyUpdate | None:
-        """Return the policy of a behaviour name; None if there is none."""
+        """Return the policy stored for a behaviour name; None if there is none."""
         ...
 
     def keep(self, policy: PolicyUpdate, spec: BehaviorSpec) -> None:
-        """Keep a policy of a behaviour."""
+        """Store a policy of a behaviour."""
         ...
 
 
 class NewestOpponents:
-    """Opponents with the newest policies."""
+    """Opponents that play the newest policies."""
 
     everyone_counts = True
 
     def player(self, spec: BehaviorSpec, newest: PolicyUpdate | None, play: PlayPolicy) -> Player:
-        """Play the newest policy."""
+        """Make a player from the newest policy."""
         return play(spec, newest)
 
 
 class SnapshotOpponents:
-    """Opponents with the policies of the first evaluation, which stay the same, so that scores are comparable.
+    """Opponents that always play the policies of the first evaluation, so that scores are comparable.
 
     Args:
-        store: keeps the policies.
+        store: stores the policies.
     """
 
     everyone_counts = False
@@ -140,7 +140,7 @@ class SnapshotOpponents:
         self._kept: dict[str, PolicyUpdate] = {}
 
     def player(self, spec: BehaviorSpec, newest: PolicyUpdate | None, play: PlayPolicy) -> Player:
-        """Play the snapshot; if there is none, the newest policy becomes the snapshot."""
+        """Make a player from the stored snapshot; if there is none, store the newest policy as the snapshot."""
         if spec.name not in self._kept:
             kept = self._store.read(spec.name)
             if kept is None and newest is not None:
@@ -153,10 +153,10 @@ class SnapshotOpponents:
 
 
 class BrainOpponents:
-    """Opponents with a brain that does not learn: a new one for each behaviour id and evaluation.
+    """Opponents that play a brain that does not learn, a new one for each behaviour id and evaluation.
 
     Args:
-        request: the brain.
+        request: the request for the brain.
     """
 
     everyone_counts = False
@@ -165,7 +165,7 @@ class BrainOpponents:
         self._request = request
 
     def player(self, spec: BehaviorSpec, newest: PolicyUpdate | None, play: PlayPolicy) -> Player:
-        """Make a brain.
+        """Make a player from a new brain.
 
         Raises:
             StageError: if the brain can't be made.
@@ -174,7 +174,7 @@ class BrainOpponents:
 
 
 def make_opponents(config: RunConfig, store: SnapshotStore) -> EvaluationOpponents:
-    """Make the opponents that the YAML names.
+    """Make the opponents configured in the YAML.
 
     Raises:
         LoadError: if a brain can't be made.
@@ -195,7 +195,7 @@ def make_opponents(config: RunConfig, store: SnapshotStore) -> EvaluationOpponen
 
 
 def check_opponents(config: RunConfig) -> list[LoadError]:
-    """Find mistakes that would prevent making the opponents, as far as possible without making them."""
+    """Find mistakes that would prevent making the opponents, as far as possible without making any."""
     settings = config.evaluation
     if settings is None or settings.opponents in EVALUATION_OPPONENTS:
         return []
@@ -215,18 +215,18 @@ def _request(config: RunConfig, settings: EvaluationSettings) -> BrainRequest:
 
 
 class Seating:
-    """The players in one part of an evaluation; each is made when its behaviour id first appears.
+    """The players in one part of an evaluation; each player is made when its behaviour id first appears.
 
     Args:
         policy: the evaluated policy, under its behaviour name.
-        own: the behaviour ids that the policy plays, in one team or in all teams.
-        specs: the environments' specs; may grow.
-        newest: the newest policy of each behaviour name, if any.
+        own: the behaviour ids that the evaluated policy plays, in one team or in all teams.
+        specs: the environments' specs by behaviour id; entries may be added later.
+        newest: the newest policies by behaviour name.
         opponents: the opponents.
         make_policy: builds an acting policy.
         on_unknown: called with each behaviour name that has no policy yet; its agents act at random.
-        brain_of: returns the brain that always decides for a behaviour id, None for one that learns. It decides unless
-            the opponents are other than the newest policies.
+        brain_of: returns the brain that always decides for a behaviour id, or None if the behaviour learns. Brains
+            decide only if the opponents are the newest policies.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Seating:
         self._players: dict[str, Player] = {}
 
     def player(self, behavior_id: str) -> Player:
-        """Return the player of a behaviour id."""
+        """Return the player for a behaviour id."""
         if behavior_id not in self._players:
             self._players[behavior_id] = self._make(self._specs[behavior_id])
         return self._players[behavior_id]

@@ -1,4 +1,4 @@
-"""Scores of policies that play without training: what one actor counts, and the readable sum over all actors.
+"""Scores of policies that play without training: what one actor counts, and the scores summed over all actors.
 
 A fixed number of episodes counts per behaviour and team, shared equally by all instances of all actors (`episodes`).
 """
@@ -17,7 +17,7 @@ from headrace.stages.environments.protocol import GameResults, StepResult
 from headrace.stages.evaluation.episodes import CountedEpisodes, equal_shares
 
 _WITHOUT_END = 2**62
-"""The default number of episodes that count."""
+"""Number of episodes that count if no limit is set."""
 
 
 class Played(NamedTuple):
@@ -26,21 +26,21 @@ class Played(NamedTuple):
     returns: Sequence[float]
     lengths: Sequence[int]
     results: tuple[int, int, int]
-    """Games won, drawn and lost."""
+    """Number of games won, drawn and lost."""
 
 
 class ScoreKeeper:
     """Keeps the score of one actor's play.
 
-    The environment declares the result of a game. If it declares none, the sign of an episode's last reward is the
-    result, as in self-play's ratings, for behaviours with self-play.
+    The environment declares the result of each game. If it declares none, a behaviour with self-play takes the sign of
+    an episode's last reward as the result, as self-play's ratings do.
 
     Args:
         wanted: episodes per behaviour id over all actors; None for no limit.
         replica: number of the actor.
         replicas: number of actors.
         competes: returns True if the named behaviour has self-play.
-        on_complete: called once, when all episodes that count have ended.
+        on_complete: called once, when all counted episodes have ended.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ScoreKeeper:
         on_complete: Callable[[], None],
     ) -> None:
         self.complete = False
-        """True if all episodes that count have ended."""
+        """True if all counted episodes have ended."""
         self._wanted = wanted
         self._replica = replica
         self._replicas = replicas
@@ -64,14 +64,14 @@ class ScoreKeeper:
         self._results: dict[str, list[int]] = {}
 
     def begin(self, num_envs: int, result: StepResult) -> None:
-        """Begin with the result of resetting all instances, which replay unfinished episodes."""
+        """Add the result of resetting all instances, which will replay their unfinished episodes."""
         self._num_envs = num_envs
         for counted in self._counted.values():
             counted.forget({*range(num_envs)})
         self.add(result)
 
     def add(self, result: StepResult) -> None:
-        """Add a tick."""
+        """Add a tick's result."""
         for behavior_id in result.steps:
             if behavior_id not in self._counted:
                 self._counted[behavior_id] = CountedEpisodes(self._shares())
@@ -87,7 +87,7 @@ class ScoreKeeper:
             self._on_complete()
 
     def drain(self) -> dict[str, Played]:
-        """Return what was added since the last call, by behaviour id."""
+        """Return the episodes and games added since the last call, by behaviour id."""
         drained = {}
         for behavior_id, counted in self._counted.items():
             results = self._results[behavior_id]
@@ -108,7 +108,7 @@ class ScoreKeeper:
         return equal_shares(self._wanted, self._replicas * self._num_envs)[first : first + self._num_envs]
 
     def _is_complete(self, counted: CountedEpisodes) -> bool:
-        """True once all counted episodes have ended, including the games whose results they need."""
+        """Return True once all counted episodes have ended, and also the games whose results they need."""
         return counted.complete and not (self._declares and counted.unsettled.any())
 
     def _add_games(self, games: GameResults) -> None:
@@ -130,13 +130,13 @@ class Score:
 
     episodes: int
     mean: float
-    """Mean undiscounted return: the agents' own rewards and their group's."""
+    """Mean undiscounted return, which sums the agents' own and their group's rewards."""
     deviation: float
-    """The returns' standard deviation, as a population."""
+    """Population standard deviation of the returns."""
     lowest: float
     highest: float
     length: float
-    """Mean number of an agent's decisions per episode."""
+    """Mean number of decisions per agent and episode."""
     shortest: int
     longest: int
     won: int = 0
@@ -144,22 +144,22 @@ class Score:
     drawn: int = 0
     lost: int = 0
     rating: float | None = None
-    """The policy's ELO at the end of training with self-play; None otherwise."""
+    """The policy's ELO rating at the end of training with self-play; None otherwise."""
     returns: tuple[float, ...] = ()
-    """Each episode's return, if the number of episodes was fixed in advance."""
+    """Each episode's return, if the number of episodes was fixed in advance; otherwise empty."""
     lengths: tuple[int, ...] = ()
 
     @property
     def games(self) -> int:
-        """Games with a result."""
+        """Number of games with a result."""
         return self.won + self.drawn + self.lost
 
 
 class ScoreSums:
-    """The growing score of a behaviour id, as sums, because play may last for days.
+    """A behaviour id's running score, stored as sums because play may last for days.
 
     Args:
-        keep: whether to keep each episode too.
+        keep: whether to keep each episode's return too.
     """
 
     def __init__(self, keep: bool) -> None:
@@ -189,10 +189,10 @@ class ScoreSums:
         self.join(more)
 
     def join(self, other: ScoreSums) -> None:
-        """Add other episodes and games."""
+        """Add another instance's episodes and games."""
         count = self._count + other._count
         if count:
-            # Chan, Golub and LeVeque 1983, eq. 2.1: the squared deviations of two combined samples.
+            # Chan, Golub and LeVeque (1983), eq. 2.1: the squared deviations of two combined samples.
             gap = other._mean - self._mean
             self._squares += other._squares + gap * gap * self._count * other._count / count
             self._mean += gap * other._count / count
@@ -205,7 +205,7 @@ class ScoreSums:
         self._results = [a + b for a, b in zip(self._results, other._results, strict=True)]
 
     def score(self, rating: float | None) -> Score | None:
-        """Return the score; None if there is no episode."""
+        """Return the score, or None if there is no episode."""
         if not self._count:
             return None
         won, drawn, lost = self._results
@@ -227,7 +227,7 @@ class ScoreSums:
 
 
 def score_table(scores: Mapping[str, Score]) -> str:
-    """Return scores as a text table, one line per behaviour id."""
+    """Return scores as a text table with one line per behaviour id."""
     games = any(score.games for score in scores.values())
     rated = any(score.rating is not None for score in scores.values())
     heading = ["behaviour", "episodes", "mean return ± SD", "min", "max", "length (min to max)"]
@@ -247,7 +247,7 @@ def score_table(scores: Mapping[str, Score]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of equal length as lines with aligned columns, the first one to the left."""
+    """Return rows of equal length as lines with aligned columns; the first column is left-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *others in rows:

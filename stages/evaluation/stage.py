@@ -19,15 +19,15 @@ from headrace.stages.stage import Stage, StageContext
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """The score of a policy."""
+    """A policy's score."""
 
     policy: PolicyUpdate
     spec: BehaviorSpec
-    """The spec of the first of its behaviour ids."""
+    """Spec of the first behaviour id that the policy played."""
     mean: float
     """Mean undiscounted return, including group rewards."""
     deviation: float
-    """Standard deviation of the returns, as a population."""
+    """Population standard deviation of the returns."""
     lowest: float
     """The smallest return."""
     highest: float
@@ -36,7 +36,7 @@ class EvaluationResult:
     """Mean number of decisions per episode."""
     episodes: int
     best: bool
-    """True if better than all earlier scores of its behaviour."""
+    """True if this score is better than all earlier scores of its behaviour."""
     shortest: int
     """Number of decisions in the shortest episode."""
     longest: int
@@ -44,11 +44,11 @@ class EvaluationResult:
 
 
 class EvaluationStage(Stage[PolicyUpdate, None]):
-    """Receives policies, plays those that are `every` steps past the last one played, and reports their scores.
+    """Receives policies, plays one whenever it is `every` steps past the last one played, and reports the scores.
 
-    There is one evaluation for each behaviour name, and they take turns in the same environments. `opponents` determine
-    which players a policy meets, and for how many teams it plays. At the end the stage plays the last policies, if it
-    has not yet.
+    Each behaviour name has its own evaluation, and all evaluations take turns in the same environments. `opponents`
+    determine which players a policy meets, and for how many teams it plays. At the end the stage plays the last
+    policies that it has not played yet.
 
     Args:
         make_group: builds the environments.
@@ -56,10 +56,11 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         opponents: the policies' opponents.
         every: trainer steps between two evaluations of a behaviour.
         episodes: episodes per evaluation.
-        report: called with each result; returns False if a best policy could not be saved and so does not count.
-        best: the best scores so far by behaviour name, in a resumed run.
-        before_reset: called before the environments are reset, with the seed.
-        brain_of: returns the brain that always decides for a behaviour id, None for one that learns.
+        report: called with each result; returns False if a best policy could not be saved, in which case it does not
+            count as the best.
+        best: in a resumed run, the best scores so far by behaviour name.
+        before_reset: called with the seed before the environments are reset.
+        brain_of: returns the brain that always decides for a behaviour id, or None if the behaviour learns.
     """
 
     may_block = True
@@ -103,11 +104,11 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         return self._group.close() if self._group is not None else None
 
     def progress(self) -> int | None:
-        """Count ticks; None if the group itself reports what is late."""
+        """Return the number of ticks; None if the group itself watches deadlines."""
         return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._ticks
 
     async def process(self, item: PolicyUpdate) -> AsyncIterator[None]:
-        """Play the policy, addressed to its behaviour name, if an evaluation is due."""
+        """Play the policy, whose `behavior_id` is a behaviour name, if an evaluation is due."""
         name = item.behavior_id
         self._newest[name] = item.copy()
         if item.step >= self._due.get(name, self._every):
@@ -116,7 +117,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         yield
 
     async def finish(self) -> AsyncIterator[None]:
-        """Play the last policies that are not yet played, so that even a short run has a best policy."""
+        """Play the last policies that have not been played, so that even a short run has a best policy."""
         for name, policy in self._newest.items():
             if policy.version and policy.step != self._played.get(name):
                 await self._evaluate(name)
@@ -152,11 +153,11 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             self._best[name] = mean
 
     async def play(self, policy: PolicyUpdate) -> tuple[list[CountedEpisodes], BehaviorSpec]:
-        """Play a policy; returns its episodes by behaviour id, and the spec of the first of these."""
+        """Play a policy; return its episodes by behaviour id, and the spec of the first of these ids."""
         group, name = self._group, policy.behavior_id
         assert group is not None, "the stage was not started"
         result = await self._reset(group)
-        while not (ids := self._ids_of(name, group)):  # an id may appear after the start
+        while not (ids := self._ids_of(name, group)):  # a behaviour id may appear after the start
             actions = {i: uniform_player(group.behavior_specs[i])(steps) for i, steps in result.steps.items()}
             result = await self._step(group, actions)
         ids.sort(key=lambda i: (behavior_team(i), i))
@@ -177,7 +178,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
         return [*counted.values()], group.behavior_specs[ids[0]]
 
     def _ids_of(self, name: str, group: EnvironmentGroup) -> list[str]:
-        """The ids of a behaviour, except those for which a brain always decides."""
+        """Return a behaviour's ids, except those for which a brain always decides."""
         specs = group.behavior_specs.items()
         return [i for i, spec in specs if behavior_name(i) == name and self._brain_of(spec) is None]
 
@@ -194,7 +195,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
     async def _play_side(
         self, group: EnvironmentGroup, policy: PolicyUpdate, counted: Mapping[str, CountedEpisodes], result: StepResult
     ) -> None:
-        """Play until all counted episodes have ended; the policy plays for their behaviour ids."""
+        """Play until all episodes in `counted` have ended; the policy plays for the behaviour ids in `counted`."""
         seating = Seating(
             policy,
             counted,
@@ -223,7 +224,7 @@ class EvaluationStage(Stage[PolicyUpdate, None]):
             )
 
     def _warn(self, about: str, message: str) -> None:
-        """Warn once."""
+        """Log a warning once per topic `about`."""
         if about not in self._warned:
             self._warned.add(about)
             self._context.log.warning("evaluation: %s.", message)

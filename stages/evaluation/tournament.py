@@ -1,6 +1,6 @@
-"""A tournament: every entrant plays every other in one group of environments, on both sides.
+"""A tournament in which each entrant plays every other entrant, on both sides, in one group of environments.
 
-As with episodes, whether a game counts is decided at its start: each instance's first games count.
+As with episodes, whether a game counts is decided at its start: the first games of each instance count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.stages.evaluation.episodes import equal_shares
 from headrace.stages.evaluation.opponents import Player
 
 MakePlayer = Callable[[int, BehaviorSpec, Sequence[int]], Player]
-"""(entrant's number, spec, seed) → that entrant's player for a behaviour id."""
+"""Function that makes an entrant's player for a behaviour id, given the entrant's number, the spec and a seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Tournament:
         group: the environments, with two teams and declared results of games.
         entrants: number of entrants.
         games: games per pair; in half of them, and in any odd one, the earlier entrant is on the lower team.
-        make: makes players.
-        seed: the environments' seed for each pair and side, so that all play from the same starts.
-        before_reset: called before the environments are reset, with the seed.
+        make: makes the players.
+        seed: the environments' seed for each pair and side, so that all pairs play from the same starts.
+        before_reset: called with the seed before the environments are reset.
         report: called with the result of each pair and side.
-        stop: ends the tournament after the current pair's games.
+        stop: if set, the tournament ends after the current pair's games.
     """
 
     group: EnvironmentGroup
@@ -64,7 +64,7 @@ class Tournament:
         """Reset the environments, and check that they have two teams.
 
         Raises:
-            StageError: if they don't.
+            StageError: if they do not have two teams.
         """
         self._started = await self._reset()
         ids = sorted(self.group.behavior_specs)
@@ -75,7 +75,7 @@ class Tournament:
         """Play all pairs.
 
         Raises:
-            StageError: if the environment ends games without a winner or a draw.
+            StageError: if the environment ends games without declaring a winner or a draw.
         """
         assert self._started is not None, "it was not started"
         for first, second in itertools.combinations(range(self.entrants), 2):
@@ -111,29 +111,29 @@ class Tournament:
 class CountedGames:
     """Counts the results of each instance's first games.
 
-    A game that is cut short, for example by a time limit, is drawn.
+    A game that is cut short, for example by a time limit, counts as drawn.
 
     Args:
-        shares: [instances] the number of games in each instance.
+        shares: [instances] the number of games to count in each instance.
     """
 
     def __init__(self, shares: NDArray[np.int64]) -> None:
         self.results = [0, 0, 0]
-        """Games that the lower team won, drew and lost."""
+        """Number of games that the lower team won, drew and lost."""
         self._left = shares.copy()
         self._playing = np.zeros(len(shares), np.int64)
-        """[instances] agents that decided at the last tick."""
+        """[instances] number of agents that decided at the last tick."""
 
     @property
     def complete(self) -> bool:
-        """True if all games that count have ended."""
+        """True if all counted games have ended."""
         return not self._left.any()
 
     def add(self, result: StepResult, lower: int) -> None:
-        """Add a tick; `lower` is the lower team.
+        """Add a tick's result; `lower` is the lower team.
 
         Raises:
-            StageError: if a game has ended without a result.
+            StageError: if a game ended without a result.
         """
         declared = np.zeros(len(self._left), np.bool_)
         if result.games is not None:
@@ -164,7 +164,7 @@ class CountedGames:
 
 
 def matrix(results: Sequence[PairResult], entrants: int) -> NDArray[np.int64]:
-    """Return [P, P, 3]: the games that the row's entrant won, drew and lost against the column's."""
+    """Return [P, P, 3]: the number of games that the row's entrant won, drew and lost against the column's."""
     counts = np.zeros((entrants, entrants, 3), np.int64)
     for each in results:
         counts[each.first, each.second] += (each.won, each.drawn, each.lost)
@@ -173,7 +173,7 @@ def matrix(results: Sequence[PairResult], entrants: int) -> NDArray[np.int64]:
 
 
 def single_games(results: Sequence[PairResult]) -> Iterator[tuple[int, int, float]]:
-    """Yield (first, second, first's points) for each game."""
+    """Yield (first entrant, second entrant, first entrant's points) for each game."""
     for each in results:
         for count, points in ((each.won, 1.0), (each.drawn, 0.5), (each.lost, 0.0)):
             yield from itertools.repeat((each.first, each.second, points), count)

@@ -1,4 +1,4 @@
-"""Exhibition: one game at its own pace, for people who watch or play."""
+"""Exhibition: one game at its own pace, for people to watch or play."""
 
 from headrace.stages.exhibition.show import Cast, Casting, Show
 

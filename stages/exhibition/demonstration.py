@@ -1,4 +1,4 @@
-"""Demonstrations: a person's play, as a stream for imitation learning."""
+"""Demonstrations: streams of a person's play, for imitation learning."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ from headrace.stages.agent.processor import AgentProcessor
 from headrace.stages.environments.protocol import AgentSteps
 
 EDGE = "agent_processor"
-"""The edge whose recordings have the same format."""
+"""The pipeline edge whose recordings have the same format as demonstrations."""
 _LONGEST = 64
-"""Maximum steps per trajectory, the most that a killed process loses; readers join an episode's pieces."""
+"""Maximum steps per trajectory, and so the most that a killed process loses; readers join the parts of an episode."""
 
 
 class Demonstration:
-    """The steps of one agent that a person plays, written as they happen.
+    """The steps of one agent that a person plays, written to a file as they happen.
 
     Args:
         path: the stream file, which must not exist.
         spec: the agent's behaviour.
-        run_id: for the header.
+        run_id: the run's id, for the header.
         config: the run's configuration as plain data, for the header.
 
     Raises:
-        StreamError: if the file can't be made.
+        StreamError: if the file can't be created.
     """
 
     def __init__(self, path: Path, spec: BehaviorSpec, run_id: str, config: Mapping[str, Any]) -> None:
-        # A demonstration holds one agent without mates, and each action is what the person pressed then.
+        # A demonstration holds one agent without teammates, and each action is what the person pressed at that step.
         self._spec = replace(spec, grouped=False, action_repeat=None)
         self._processor = AgentProcessor(lambda name: _LONGEST)
-        # `squashed` states that actions have the environment's form.
+        # `squashed` states that actions have the form that the environment receives.
         header = StreamHeader.of(run_id, time.time(), (EDGE,), (self._spec,), config, squashed=[spec.name])
         self._writer = StreamWriter(path, header)
         self._tick = 0
         self.steps = 0
-        """The number of decisions so far."""
+        """Number of decisions so far."""
 
     @property
     def path(self) -> Path:
-        """The stream file."""
+        """Path of the stream file."""
         return self._writer.path
 
     def add(self, steps: AgentSteps, actions: ActionBatch, agent: int) -> None:
-        """Add the agent's rows at a tick, and the decision made for it.
+        """Add the agent's rows at a tick, and the action chosen for it.
 
         Args:
-            steps: the rows of its behaviour id.
-            actions: the actions of all rows that decide.
+            steps: the rows of the agent's behaviour id.
+            actions: the actions of all rows that need a decision.
             agent: the agent's id.
 
         Raises:
-            StreamError: if the disk refuses the step.
+            StreamError: if the step can't be written to disk.
         """
         rows = np.flatnonzero(steps.agent_ids == agent)
         if not len(rows):
@@ -99,7 +99,7 @@ class Demonstration:
             self._writer.write(EDGE, batch, time.monotonic())
 
     def cut(self) -> None:
-        """End the trajectory here: another player makes the next steps."""
+        """End the trajectory here, because another player makes the next steps."""
         for batch in self._processor.close_all():
             self._writer.write(EDGE, batch, time.monotonic())
 

@@ -20,29 +20,29 @@ from headrace.stages.games.scene import Display, Drawn
 USUAL_FPS = 30.0
 """The default frame rate, for environments that state none."""
 _QUALITY = 88
-"""JPEG quality: lower values blur the edges of the flat colours that games use."""
+"""JPEG quality; lower values blur the edges of the flat colours that games use."""
 _MOST_WAITING = 64
-"""The most pictures kept per step."""
+"""Maximum number of frames kept until the next `take`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The look of a game at one moment: shapes, or an image."""
+    """A frame, which is the look of a game at one moment: shapes, or an image."""
 
     shapes: list[Any] | None = None
     image: bytes = b""
-    """The image as JPEG."""
+    """The image as JPEG; empty for shapes."""
     pixels: NDArray[np.uint8] | None = None
-    """The image itself, RGB [height, width, 3], for uncompressed video."""
+    """The uncompressed image, RGB [height, width, 3]; None unless the video is uncompressed."""
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, by behaviour id."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Coordinates of the top of the agent that a person plays, by behaviour id."""
+    """By behaviour id: coordinates of the top of the agent that a person plays."""
 
 
 @runtime_checkable
 class Rendering(Protocol):
-    """A group whose instances render themselves."""
+    """A group that can render its instances as images."""
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
         """Return an RGB image [height, width, 3]."""
@@ -53,7 +53,7 @@ class WatchedGroup:
     """A group that is observed during its steps; all calls and results pass through unchanged.
 
     Args:
-        group: the group; it is closed with this one.
+        group: the wrapped group, which is closed together with this one.
     """
 
     def __init__(self, group: EnvironmentGroup) -> None:
@@ -65,13 +65,13 @@ class WatchedGroup:
                 setattr(self, name, getattr(group, name))
 
     def close(self) -> Awaitable[None] | None:
-        """Close the group."""
+        """Close the wrapped group."""
         return self._group.close()  # type: ignore[no-any-return]
 
     def _then(
         self, result: StepResult | Awaitable[StepResult], follow: Callable[[StepResult], None]
     ) -> StepResult | Awaitable[StepResult]:
-        """Return the result, and make a call once it is available."""
+        """Return the result, and call `follow` once the result is available."""
         if inspect.isawaitable(result):
             return self._later(result, follow)
         self.behavior_specs = self._group.behavior_specs
@@ -85,11 +85,11 @@ class WatchedGroup:
 
 
 class FilmedGroup(WatchedGroup):
-    """A group that records each environment step; wrappers around it may hold an action for several steps.
+    """A group that captures a frame of each environment step, even if a wrapper holds an action for several steps.
 
     Args:
-        group: a `Drawn` or `Rendering` one; it is closed with this one.
-        raw: whether images stay uncompressed instead of becoming JPEG.
+        group: a `Drawn` or `Rendering` group, which is closed together with this one.
+        raw: whether images stay uncompressed instead of being encoded as JPEG.
     """
 
     def __init__(self, group: EnvironmentGroup, raw: bool = False) -> None:
@@ -103,12 +103,12 @@ class FilmedGroup(WatchedGroup):
 
     @property
     def frame_s(self) -> float:
-        """Seconds between two pictures, at the game's own pace."""
+        """Seconds between two frames, at the game's own pace."""
         return self.display.frame_s if self.display is not None else 1.0 / frames_per_second(self._group)
 
     @property
     def sides(self) -> Mapping[str, str]:
-        """The sides' names to show, by behaviour id: the id's own, or an agent's."""
+        """The name to show for each behaviour id's side, as stated by the game; empty if the game states none."""
         stated = getattr(self._group, "metadata", {}).get("sides")
         return self.display.sides if self.display is not None else stated if isinstance(stated, Mapping) else {}
 
@@ -125,21 +125,21 @@ class FilmedGroup(WatchedGroup):
         return score
 
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
-        """Reset, and take a picture."""
+        """Reset, and capture a frame."""
         self._waiting.clear()
         return self._then(self._group.reset(seed), self._expose)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
-        """Step, and take a picture, unless the group takes them during the step."""
+        """Step, and capture a frame, unless the group captures frames during the step."""
         return self._then(self._group.step(actions), self._expose if self.display is None else _pass_on)
 
     def take(self) -> list[Picture]:
-        """Return the pictures taken since the last call."""
+        """Return the frames captured since the last call."""
         taken, self._waiting = self._waiting, []
         return taken
 
     def now(self) -> Picture:
-        """Return a picture of the current state."""
+        """Return a frame of the current state."""
         if self.display is None:
             image = self._group.render(0)
             return Picture(pixels=np.array(image)) if self._raw else Picture(image=encode(image))
@@ -152,17 +152,17 @@ class FilmedGroup(WatchedGroup):
 
 
 def _pass_on(_: StepResult) -> None:
-    """Do nothing: the step has taken the pictures."""
+    """Do nothing, because the group has captured its frames during the step."""
 
 
 def frames_per_second(group: Any) -> float:
-    """Return the frame rate that an environment states in its metadata (`render_fps`)."""
+    """Return the frame rate that an environment states in its metadata (`render_fps`), or the default."""
     stated = getattr(group, "metadata", {}).get("render_fps")
     return float(stated) if isinstance(stated, int | float) and 0 < stated <= 1000 else USUAL_FPS
 
 
 def encode(image: NDArray[np.uint8]) -> bytes:
-    """Return an RGB image as JPEG."""
+    """Encode an RGB image as JPEG."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -170,16 +170,16 @@ def encode(image: NDArray[np.uint8]) -> bytes:
     return buffer.getvalue()
 
 
-# Pictures from an agent's observations, for environments that draw nothing, such as Atari's own vectorised one.
+# Images from an agent's observations, for environments that render nothing, such as Atari's own vectorised one.
 
 _IMAGE_RANK = 3
 
 
 class ObservationPictures(WatchedGroup):
-    """A group with one instance, shown as the newest image among an agent's observations.
+    """A group with one instance whose image is the newest one among an agent's observations.
 
     Args:
-        group: the group; it is closed with this one.
+        group: the wrapped group, which is closed together with this one.
     """
 
     def __init__(self, group: EnvironmentGroup) -> None:
@@ -197,7 +197,7 @@ class ObservationPictures(WatchedGroup):
         return self._then(self._group.step(actions), self._look)
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
-        """Return the newest observed image, as RGB [height, width, 3].
+        """Return the newest image observed, as RGB [height, width, 3].
 
         Raises:
             StageError: if no observation is an image.
@@ -215,15 +215,15 @@ class ObservationPictures(WatchedGroup):
 
 
 def to_rgb(image: NDArray[np.generic], spec: ObservationSpec) -> NDArray[np.uint8]:
-    """Return an observed image as RGB [height, width, 3]; with an unusual number of channels, the last one in grey.
+    """Return an observed image as RGB [height, width, 3]; unless it has 3 channels, show its last one in grey.
 
     Args:
-        image: has the spec's shape; floats are 0 to 1.
-        spec: states where the channels are.
+        image: an image of the spec's shape; floats range from 0 to 1.
+        spec: the image's spec, which says where the channels are.
     """
     pixels = image if spec.channels_last else np.moveaxis(image, 0, 2)
     if pixels.shape[2] != 3:
         pixels = pixels[:, :, -1:].repeat(3, axis=2)
     if np.issubdtype(pixels.dtype, np.floating):
         pixels = (pixels * 255).clip(0, 255)
-    return np.array(pixels, np.uint8, order="C")  # a copy: the environment reuses its own array
+    return np.array(pixels, np.uint8, order="C")  # copied, because the environment reuses its array

@@ -1,4 +1,4 @@
-"""Keys that a person holds, and their meaning as an agent's action."""
+"""The keys that a person holds, and their translation to an agent's action."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.errors import StageError
 
 _ARROWS = ("ArrowLeft", "ArrowRight"), ("ArrowDown", "ArrowUp"), ("a", "d"), ("s", "w")
-"""(decrease, increase) keys for the first continuous actions."""
+"""Pairs of keys that decrease and increase a value, for each of the first continuous actions."""
 _DIGITS = "1234567890"
 _TOGETHER = "+"
-"""Joins keys that are pressed together."""
+"""Joins the names of keys that are pressed together."""
 
 
 def keys_of(
     spec: BehaviorSpec, configured: Mapping[str, KeyMapSettings], usual: Mapping[str, KeyMapSettings]
 ) -> KeyMapSettings:
-    """Return the keys of a behaviour id: the YAML's for the id or its name, the game's own, or arrows and digits.
+    """Return a behaviour id's keys: the YAML's for the id or its name, the game's own, or arrows and digits.
 
     Args:
-        spec: the behaviour id.
-        configured: `environment.keys`.
+        spec: the behaviour id's spec.
+        configured: the keys in `environment.keys`.
         usual: the game's own keys, by behaviour id.
 
     Raises:
-        StageError: if the YAML's keys don't fit the behaviour's actions.
+        StageError: if the YAML's keys do not fit the behaviour's actions.
     """
     for key in (spec.behavior_id, spec.name):
         if key in configured:
@@ -41,16 +41,16 @@ def keys_of(
 
 
 def choosable(spec: BehaviorSpec) -> ActionSpec:
-    """Return the actions that a person controls: all but a learned action repeat."""
+    """Return the actions that a person controls: all except a learned action repeat."""
     actions = spec.actions
     learned = spec.action_repeat == "learned"
     return ActionSpec(actions.continuous_size, actions.discrete_branches[:-1] if learned else actions.discrete_branches)
 
 
 def default_keys(actions: ActionSpec, masked: bool = False) -> KeyMapSettings:
-    """Return arrow keys for continuous actions and for branches with two choices, digits for larger branches.
+    """Return arrow keys for continuous actions and for branches with two choices, and digits for larger branches.
 
-    An environment with masks is usually a board game: the game waits, if each choice has a key.
+    An environment with masks is usually a board game, so if each choice has a key, the game waits for one.
     """
     press: dict[str, KeySettings] = {}
     for index, pair in enumerate(_ARROWS[: actions.continuous_size]):
@@ -64,7 +64,10 @@ def default_keys(actions: ActionSpec, masked: bool = False) -> KeyMapSettings:
 
 
 def buttons(keys: KeyMapSettings) -> list[list[str]]:
-    """Return the keys by effect, a list for each button of a page; each key without its own effect gets a button."""
+    """Return the keys grouped by effect, one group per button of a page.
+
+    A key that only has an effect together with others gets a button too.
+    """
     found: dict[KeySettings, list[str]] = {}
     for key, does in keys.press.items():
         if len(key) == 1 or _TOGETHER not in key:
@@ -74,10 +77,10 @@ def buttons(keys: KeyMapSettings) -> list[list[str]]:
 
 
 def check_keys(keys: KeyMapSettings, actions: ActionSpec, where: str, path: tuple[str, ...] = ()) -> None:
-    """Check that keys name existing actions.
+    """Check that keys refer to existing actions.
 
     Raises:
-        StageError: if a key does not.
+        StageError: if a key refers to an action that does not exist.
     """
     branches = actions.discrete_branches
     for key, does in keys.press.items():
@@ -96,13 +99,13 @@ def check_keys(keys: KeyMapSettings, actions: ActionSpec, where: str, path: tupl
 def action_of(
     keys: KeyMapSettings, pressed: Collection[str], spec: BehaviorSpec, allowed: NDArray[np.bool_] | None
 ) -> ActionBatch | None:
-    """Return the action of one agent; None if the game waits for a key and no permitted one is pressed.
+    """Return one agent's action; None if the game waits for a key and no permitted key is pressed.
 
     Args:
         keys: the agent's keys.
         pressed: the pressed keys.
         spec: the agent's behaviour.
-        allowed: [sum of branches] its action mask; None permits everything.
+        allowed: [sum of branches] the agent's action mask; None permits all choices.
     """
     actions = spec.actions
     continuous = np.zeros((1, actions.continuous_size), np.float32)
@@ -124,7 +127,7 @@ def action_of(
     continuous[0, bounded] = continuous[0, bounded].clip(-1, 1)
     if allowed is not None:
         for branch, choices in enumerate(actions.discrete_branches):
-            if not _may(actions, branch, int(discrete[0, branch]), allowed):  # the mask forbids rest here
+            if not _may(actions, branch, int(discrete[0, branch]), allowed):  # the mask forbids the rest action
                 discrete[0, branch] = next(c for c in range(choices) if _may(actions, branch, c, allowed))
     return ActionBatch(continuous, discrete)
 
@@ -133,12 +136,12 @@ def _may(actions: ActionSpec, branch: int, choice: int, allowed: NDArray[np.bool
     return allowed is None or bool(allowed[sum(actions.discrete_branches[:branch]) + choice])
 
 
-# Hands: the keys that a person holds, as far as known: messages may be late, duplicated or lost.
+# The keys that a person holds, as far as known: messages may be late, duplicated or lost.
 
 LATE_S = 1.5
-"""Seconds without a message until no key counts as pressed; the page sends several messages a second."""
+"""Seconds without a message after which no key counts as pressed; the page sends several messages a second."""
 AWAY_S = 5.0
-"""Seconds without a message until the person counts as gone, and the policy takes over."""
+"""Seconds without a message after which the person counts as gone and the policy takes over."""
 MOST_KEYS = 16
 
 
@@ -151,7 +154,7 @@ class HeldKeys:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.changed = asyncio.Event()
-        """Set by each message."""
+        """Set whenever a message arrives."""
         self._clock = clock
         self._held: frozenset[str] = frozenset()
         self._tapped: set[str] = set()
@@ -162,8 +165,9 @@ class HeldKeys:
         """Receive a message.
 
         Args:
-            number: increases with each of a person's messages; messages not newer than the last are ignored.
-            held: all keys that are held now.
+            number: sequence number that increases with each of a person's messages; older or repeated messages are
+                ignored.
+            held: all keys that the person holds now.
         """
         if number <= self._number:
             return
@@ -175,12 +179,12 @@ class HeldKeys:
 
     @property
     def there(self) -> bool:
-        """True unless the person has left or the connection is lost."""
+        """False if the person has left or the connection is lost."""
         return self._clock() - self._heard < AWAY_S
 
     @property
     def late(self) -> bool:
-        """True if no key counts, because no message has arrived for a while."""
+        """True if no key counts because no message has arrived for a while."""
         return self._clock() - self._heard >= LATE_S
 
     @property
@@ -190,10 +194,10 @@ class HeldKeys:
 
     @property
     def tapped(self) -> frozenset[str]:
-        """The subset that was newly pressed since the last decision."""
+        """The keys in `pressed` that were newly pressed since the last decision."""
         return frozenset(self._tapped) if self.pressed else frozenset()
 
     def decided(self) -> None:
-        """Note that a decision has used the keys: a tap counts once."""
+        """Record that a decision has used the keys, so that a tap counts only once."""
         self._tapped.clear()
         self.changed.clear()

@@ -1,7 +1,7 @@
 """Makes the one environment instance that people see: in a video, on the live page, or in its own window.
 
-Every run that trains is shown, or refused by name: `why_not_shown` refuses before anything is made,
-`make_shown_group` if only the environment itself can tell.
+Every run that trains can be shown, or is refused with the reason: `why_not_shown` refuses before anything is made,
+`make_shown_group` if only the environment itself reveals the reason.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from headrace.surroundings import absolute
 
 
 def why_not_shown(config: RunConfig) -> str:
-    """Return why a run's environments can't be shown on a page or filmed; empty if they can."""
+    """Return why a run's environments can't be shown on a page or recorded; empty if they can."""
     return config.environment_kind.not_shown
 
 
 def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[EnvironmentGroup, FilmedGroup]:
-    """Make one instance with its video: the group to step, and the group that records it.
+    """Make one instance with its video: return the group to step, and the group that captures frames.
 
     Args:
-        request: the environments.
-        raw: whether images stay uncompressed instead of becoming JPEG.
+        request: the request for the environments.
+        raw: whether images stay uncompressed instead of being encoded as JPEG.
 
     Raises:
         StageError: if the environments can't be shown.
@@ -65,16 +65,17 @@ def make_shown_group(request: EnvironmentRequest, raw: bool = False) -> tuple[En
         group.close()
     except StageError as error:
         if not _may_act_vectorised(request.config):
-            if renders(request.config) and "render_mode" in str(error):  # which the user did not configure
+            if renders(request.config) and "render_mode" in str(error):  # the user did not set render_mode
                 words = f"it can't be shown: images need render_mode: {PICTURES}, but with that, {error}"
                 raise type(error)(words) from error
             raise
-    # Vectorised implementations usually draw nothing, and policies of this one can't play single environments.
+    # Vectorised implementations usually render nothing, and policies trained on this one can't play single
+    # environments.
     return make_group(as_it_acts, lambda group: film(ObservationPictures(group))), filmed[-1]
 
 
 def _played_in(made: EnvironmentRequest | EnvironmentGroup) -> list[tuple[Any, ...]]:
-    """Return what policies see and do, known only after a reset."""
+    """Return what policies observe and the actions they take, which are known only after a reset."""
     if isinstance(made, EnvironmentRequest):
         with closing(make_group(made)) as group:
             return _played_in(group)
@@ -83,7 +84,10 @@ def _played_in(made: EnvironmentRequest | EnvironmentGroup) -> list[tuple[Any, .
 
 
 def _may_act_vectorised(config: RunConfig) -> bool:
-    """Return True if a run may act in an environment's own vectorised implementation; its id is registered by now."""
+    """Return True if a run may use an environment's own vectorised implementation.
+
+    The environment's id must already be registered.
+    """
     settings = config.environment
     if settings is None or settings.kind != "gymnasium" or settings.id is None:
         return False
@@ -95,22 +99,22 @@ def _may_act_vectorised(config: RunConfig) -> bool:
 
 
 def _with_one(config: RunConfig) -> dict[str, Any]:
-    """Return the configuration with one instance, as plain data."""
+    """Return the configuration, changed to one instance, as plain data."""
     plain = config.to_plain()
     plain["environment"]["num_envs"] = 1
     return plain
 
 
 def for_one_screen(config: RunConfig) -> RunConfig:
-    """Return the configuration with one instance that renders."""
+    """Return the configuration, changed to one instance that renders images."""
     return _drawing(config, _with_one(config), PICTURES)
 
 
 def for_one_window(config: RunConfig) -> RunConfig:
-    """Return the configuration with one actor and one instance, which opens a window.
+    """Return the configuration, changed to one actor and one instance, which opens a window.
 
     Raises:
-        StageError: if its environments have no window.
+        StageError: if the run's environments have no window.
     """
     if config.builtin_game is not None:
         raise StageError(
@@ -132,7 +136,7 @@ def for_one_window(config: RunConfig) -> RunConfig:
 
 
 def _drawing(config: RunConfig, plain: dict[str, Any], render_mode: str) -> RunConfig:
-    """Return the configuration with single environments, and with this render mode if they accept one."""
+    """Return the configuration, changed to single environments with this render mode if they accept one."""
     section: dict[str, Any] = plain["environment"]
     options: dict[str, Any] = {**section.get("options", {})}
     if section["kind"] == "gymnasium" and section.get("id"):
@@ -144,13 +148,15 @@ def _drawing(config: RunConfig, plain: dict[str, Any], render_mode: str) -> RunC
 
 
 _STACKED = re.compile(r"ALE/.*-v\d+")
-"""Ids with their own vectorised implementation, which observes differently; some have a prefix `module:`."""
+"""Ids of environments with their own vectorised implementation, which returns different observations; ids may have a
+`module:` prefix, which is removed first.
+"""
 _SINGLE_ONLY = {"obs_type", "mode", "difficulty", "sound_obs"}
-"""Options that only single environments have."""
+"""Options that only single environments accept."""
 
 
 def _plays_stacked_frames(config: RunConfig) -> bool:
-    """Return True for Atari's own vectorised implementation, whose single instances observe differently."""
+    """Return True if the run uses Atari's own vectorised implementation, whose observations differ from single ones."""
     settings = config.environment
     if settings is None or not _STACKED.fullmatch((settings.id or "").rpartition(":")[2]):
         return False
@@ -160,12 +166,12 @@ def _plays_stacked_frames(config: RunConfig) -> bool:
 
 
 def for_one_film(config: RunConfig) -> RunConfig:
-    """Return the configuration with one actor and one instance, which `make_shown_group` can film.
+    """Return the configuration, changed to one actor and one instance, which `make_shown_group` can record.
 
     The videos' folder is absolute, because the actor may run in another folder.
 
     Raises:
-        StageError: if its environments provide no images.
+        StageError: if the run's environments provide no images.
     """
     if refused := why_not_shown(config):
         raise StageError(refused)
@@ -176,14 +182,14 @@ def for_one_film(config: RunConfig) -> RunConfig:
 
 
 def _with_one_actor(config: RunConfig) -> dict[str, Any]:
-    """Return the configuration with one instance in one actor, as plain data."""
+    """Return the configuration, changed to one actor with one instance, as plain data."""
     plain = _with_one(config)
     plain["pipeline"]["hosts"]["actors"]["replicas"] = 1
     return plain
 
 
 def renders(config: RunConfig) -> bool:
-    """Return True if a run's environments take a `render_mode`, as those of Gymnasium and PettingZoo do."""
+    """Return True if a run's environments accept a `render_mode`, as those of Gymnasium and PettingZoo do."""
     settings = config.environment
     if settings is None or settings.kind not in ("gymnasium", "pettingzoo"):
         return False

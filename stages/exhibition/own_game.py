@@ -1,6 +1,6 @@
-"""The run's own game: its only instance, stepped at a human pace; people may play, and the game waits for them.
+"""The run's own game: the run's only instance, stepped at a human pace. People may play, and the game waits for them.
 
-A seat is a person's place in the game; its brain decides by the keys that the person presses.
+A seat is a person's place in the game; the seat's brain decides according to the keys that the person presses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.stages.exhibition.projector import Projector, Shown
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 
 Masks = NDArray[np.bool_] | None
-"""[d, sum of branches] action masks; None without masks."""
+"""[d, sum of branches] action masks; None if the behaviour has none."""
 
 
 class Seats:
@@ -33,7 +33,7 @@ class Seats:
 
     Args:
         is_seat: returns whether a person decides for a behaviour id.
-        keys: returns the keys of a behaviour id.
+        keys: returns a behaviour id's keys.
         clock: seconds on a monotonic clock.
     """
 
@@ -45,17 +45,17 @@ class Seats:
     ) -> None:
         self.is_seat = is_seat
         self.paused = False
-        """True while a person pauses the game."""
+        """True while a person has paused the game."""
         self.speed = 1.0
-        """Relative speed; 1 is the game's own."""
+        """Speed relative to the game's own; 1 is normal."""
         self.changed = asyncio.Event()
-        """Set when the state may have changed; each waiter clears it before its check."""
+        """Set when the state may have changed; each waiter clears the event before checking the state."""
         self._keys = keys
         self._clock = clock
         self._hands: dict[str, HeldKeys] = {}
 
     def direct(self, taken: Collection[str], paused: bool, speed: float) -> None:
-        """Set the behaviour ids where people sit, the pause and the speed."""
+        """Set the behaviour ids for which people play, whether the game is paused, and its speed."""
         self._hands = {each: self._hands.get(each) or HeldKeys(self._clock) for each in taken}
         self.paused, self.speed = paused, speed
         self.changed.set()
@@ -67,17 +67,17 @@ class Seats:
             self.changed.set()
 
     def decided(self) -> None:
-        """Note that the game has used the decisions: a tap counts once."""
+        """Record that the game has used the decisions, so that a tap counts only once."""
         for hands in self._hands.values():
             hands.decided()
 
     def empty(self, specs: Iterable[BehaviorSpec]) -> list[str]:
-        """Return the behaviour ids with an absent person: the seat is free, or messages have stopped."""
+        """Return the behaviour ids whose person is absent: the seat is free, or messages have stopped."""
         ids = [spec.behavior_id for spec in specs if self.is_seat(spec)]
         return [each for each in ids if each not in self._hands or self._hands[each].late]
 
     def undecided(self, specs: Mapping[str, BehaviorSpec], steps: Mapping[str, AgentSteps]) -> str:
-        """Return the behaviour id whose person must press a key; empty if there is none."""
+        """Return the behaviour id whose person must press a key; empty if no key is needed."""
         for behavior_id, rows in steps.items():
             spec = specs[behavior_id]
             if self.is_seat(spec) and (keys := self._keys(spec)).wait:
@@ -87,10 +87,10 @@ class Seats:
         return ""
 
     def actions(self, spec: BehaviorSpec, masks: Masks, count: int) -> ActionBatch:
-        """Return the pressed keys as the actions of `count` agents; the rest action if no key counts."""
+        """Return the pressed keys as the actions of `count` agents; if no key counts, the rest action."""
         keys = self._keys(spec)
         rows = [*self._decided(keys, spec, masks, count)]
-        if None in rows:  # a waiting game continues without its person, who has just gone
+        if None in rows:  # a game that waits for a key continues if its person has just left
             rows = [*self._decided(keys.model_copy(update={"wait": False}), spec, masks, count)]
         decided = [each for each in rows if each is not None]
         if not decided:
@@ -102,7 +102,7 @@ class Seats:
         )
 
     def sit(self, spec: BehaviorSpec) -> PersonBrain:
-        """Return the brain of a behaviour id."""
+        """Return the brain for a behaviour id."""
         return PersonBrain(self, spec)
 
     def _decided(
@@ -121,11 +121,11 @@ class Seats:
 
 
 class PersonBrain(Memoryless):
-    """Decides for all agents of a behaviour id by the keys that its person presses.
+    """Decides for all agents of a behaviour id according to the keys that its person presses.
 
     Args:
-        seats: the keys' source.
-        spec: the behaviour id.
+        seats: the source of the keys.
+        spec: the behaviour id's spec.
     """
 
     def __init__(self, seats: Seats, spec: BehaviorSpec) -> None:
@@ -145,10 +145,10 @@ class PersonBrain(Memoryless):
 
 
 def make_player(request: BrainRequest) -> ActingPolicy | None:
-    """Make the brain, if there are seats.
+    """Make the brain; return None if the request is only checked.
 
     Raises:
-        StageError: if there are no seats.
+        StageError: if no person can play.
     """
     if request.spec is None:
         return None
@@ -165,17 +165,17 @@ KEY = "key"
 class OwnGame:
     """A group that withholds its rows until everyone who must decide on them is present.
 
-    Meanwhile its ticks are empty: there is one whenever `Seats.changed` is set, so that the actor handles messages
-    while it waits for people, as it does between any two ticks.
+    While rows are withheld, ticks are empty: there is one whenever `Seats.changed` is set, so that the actor can handle
+    messages between ticks even while it waits for people.
 
     Args:
-        group: one instance, to be stepped; closed with this one.
-        film: the source of its pictures.
-        seats: the people.
-        show: called with each picture.
-        tell: called when a wait begins, with its reason (`paused`, `key` or behaviour ids), or ends (empty).
+        group: the group to step, with one instance; it is closed together with this one.
+        film: the source of frames.
+        seats: the people who play.
+        show: called with each frame.
+        tell: called when a wait begins, with the reason (`paused`, `key` or behaviour ids), or ends (empty).
         clock: seconds on a monotonic clock.
-        sleep: waits.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -192,7 +192,8 @@ class OwnGame:
         self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
         self.projector = Projector(film, show, clock, self._wait)
         self.has_deadlines = False
-        """True while it waits, for people or for the next picture's time, so supervision expects no progress."""
+        """True while the game waits, for people or for the next frame's time, so that supervision expects no progress.
+        """
         self._group = group
         self._film = film
         self._seats = seats
@@ -205,7 +206,7 @@ class OwnGame:
             self.set_parameters = group.set_parameters
 
     async def reset(self, seed: int | None = None) -> StepResult:
-        """Reset; the first step returns the rows to decide on, as people may be absent."""
+        """Reset; the first `step` returns the rows that need a decision, as people may be absent."""
         result = await settled(self._group.reset(seed))
         self.behavior_specs = self._group.behavior_specs
         self._film.take()
@@ -214,7 +215,7 @@ class OwnGame:
         return replace(result, steps={})
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Step at the game's own pace; or wait for a change, after which the withheld rows may follow."""
+        """Step at the game's own pace, or wait for a change, after which the withheld rows may follow."""
         if self._kept is None:
             self._seats.decided()
             before = self._film.score
@@ -227,23 +228,23 @@ class OwnGame:
         return kept
 
     def request_stop(self) -> None:
-        """End all waits: the run ends."""
+        """End all waits, because the run is ending."""
         self._ending = True
         self._seats.changed.set()
 
     def close(self) -> Awaitable[None] | None:
-        """Close the group."""
+        """Close the wrapped group."""
         return self._group.close()
 
     async def _may_go_on(self, kept: StepResult) -> bool:
-        """Return whether all people who must decide are present; if not, return after a change."""
+        """Return True if all people who must decide are present; otherwise wait for a change and return False."""
         self.projector.speed = self._seats.speed
         absent, about = self._absent(), ""
         if not absent and self._fresh:
             self._fresh = False
             self.projector.begin()
             await self.projector.count_down()
-            self._seats.decided()  # taps during the wait were meant for the game before
+            self._seats.decided()  # taps during the wait were meant for the previous game
             absent = self._absent()
         if not absent:
             about = self._seats.undecided(self.behavior_specs, kept.steps)

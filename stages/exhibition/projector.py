@@ -1,6 +1,6 @@
-"""The projector: shows a game's pictures at the right times, and pauses when a point is scored or a game ends.
+"""The projector: shows a game's frames at the right times, and pauses when a point is scored or a game ends.
 
-`Standings` count how the shown games ended.
+`Standings` counts how the games shown have ended.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from headrace.stages.exhibition.film import FilmedGroup, Picture
 
 
 class Standings:
-    """How the shown games ended."""
+    """How the games shown have ended."""
 
     def __init__(self) -> None:
         self.wins: dict[str, int] = {}
-        """Won games by behaviour id, where teams play."""
+        """Number of games won, by behaviour id, if teams play each other."""
         self.games = 0
-        """Games, or episodes, that have ended."""
+        """Number of games, or episodes, that have ended."""
         self.returns: dict[str, float] = {}
-        """The last episode's return, averaged over agents, by behaviour id."""
+        """By behaviour id: the last episode's return, averaged over agents."""
         self._running: dict[int, float] = {}
 
     def add(self, result: StepResult, ids: Mapping[str, Any]) -> tuple[bool, str]:
-        """Add a tick; returns whether a game or an episode has ended, and the winner, if any."""
+        """Add a tick's result; return whether a game or an episode has ended, and the winner (empty if none)."""
         over = False
         for behavior_id, steps in result.steps.items():
             ended = []
@@ -60,10 +60,10 @@ class Standings:
 
 
 FASTEST_S = 0.019
-"""The minimum number of seconds between two pictures; at a higher pace some are skipped."""
+"""Minimum seconds between two frames; at a faster pace some frames are skipped."""
 COUNT_DOWN = 3
 COUNT_S = 0.6
-"""Seconds per number of the countdown to a person's game."""
+"""Seconds per number in the countdown before a game that people play."""
 ROUND_S = 0.9
 """Seconds of pause after a point; people get the same time again to prepare."""
 GAME_S = 2.0
@@ -74,23 +74,23 @@ _LATE_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A picture and its note."""
+    """A frame and a note about it."""
 
     picture: Picture
     note: str = ""
-    """`3`, `2`, `1`, `point`, `won`, `drawn`, `over`, `key` (waits for one) or empty."""
+    """`3`, `2`, `1`, `point`, `won`, `drawn`, `over`, `key` (the game waits for a key) or empty."""
     about: str = ""
-    """The behaviour id that the note is about."""
+    """Behaviour id that the note is about; empty if there is none."""
 
 
 class Projector:
-    """Shows one game at its own pace: a step lasts until its last picture has been shown long enough.
+    """Shows one game at its own pace: a step lasts until its last frame has been shown long enough.
 
     Args:
-        film: the source of pictures.
-        show: called with each picture.
+        film: the source of frames.
+        show: called with each frame.
         clock: seconds on a monotonic clock.
-        sleep: waits.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Projector:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.speed = 1.0
-        """1 is the game's own pace."""
+        """Speed relative to the game's own pace; 1 is normal."""
         self.standings = Standings()
         self._film = film
         self._show = show
@@ -111,22 +111,22 @@ class Projector:
         self._shown_at = -1.0
 
     def begin(self) -> None:
-        """Restart the schedule now: time before this is not game time."""
+        """Restart the schedule now, so that the time before does not count as game time."""
         self._due = self._clock()
 
     async def follow(
         self, before: Mapping[str, int], result: StepResult, specs: Mapping[str, BehaviorSpec], people: bool
     ) -> bool:
-        """Show the pictures of a step.
+        """Show a step's frames.
 
         Args:
-            before: the score before it.
+            before: the score before the step.
             result: the step's result.
             specs: the specs of all behaviours.
-            people: True if people play, who need more time between games.
+            people: whether people play, since they need more time between games.
 
         Returns:
-            True if a game, or an episode, has ended.
+            True if a game or an episode has ended.
         """
         last = await self._roll()
         over, winner = self.standings.add(result, specs)
@@ -140,16 +140,16 @@ class Projector:
         return over
 
     async def count_down(self) -> None:
-        """Let people get ready for a game."""
+        """Count down, so that people can get ready for a game."""
         for left in range(COUNT_DOWN, 0, -1):
             await self._rest(self._film.now(), COUNT_S, str(left))
 
     async def put(self, note: str = "", about: str = "") -> None:
-        """Show the present state, without waiting."""
+        """Show the current state, without waiting."""
         await self._put(Shown(self._film.now(), note, about))
 
     async def _roll(self) -> Picture:
-        """Show the pictures of a step, each at its time; returns the last one."""
+        """Show a step's frames, each at its time; return the last frame."""
         pictures = self._film.take() or [self._film.now()]
         for picture in pictures:
             await self._wait(self._film.frame_s / self.speed)

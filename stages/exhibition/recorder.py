@@ -1,6 +1,6 @@
 """Records the games of one instance during play: one video per game, each in its own file.
 
-Videos are mp4 (H.264), written by PyAV (the extra `video`); without it, short and small GIFs by Pillow.
+PyAV (the extra `video`) writes videos as mp4 (H.264). Without PyAV, Pillow writes short and small GIFs.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ Pixels = NDArray[np.uint8]
 """An RGB image [height, width, 3]."""
 
 GIF_S = 20.0
-"""Maximum length of a GIF in seconds; it is held in memory until written."""
+"""Maximum length of a GIF in seconds; a GIF is held in memory until it is written."""
 GIF_FPS = 25.0
 """Maximum frame rate of a GIF; browsers show hardly more."""
 GIF_WIDTH = 400
 """Maximum width of a GIF in pixels."""
 _LOOKED_AT = 16
-"""Number of pictures that determine a GIF's colours."""
+"""Number of frames that determine a GIF's colours."""
 _CODECS = ("libx264", "libopenh264", "mpeg4")
-"""Codecs of mp4, best first; distributions' builds of ffmpeg may lack those of H.264."""
+"""Codecs for mp4, best first; ffmpeg builds in Linux distributions may not have those for H.264."""
 _UNFINISHED = ".part"
 
 
 class VideoFile(Protocol):
-    """A video being written; its file exists once it is closed."""
+    """A video that is being written; its file exists once it is closed."""
 
     path: Path
 
     def add(self, image: Pixels) -> None:
-        """Add a picture."""
+        """Add a frame."""
         ...
 
     def close(self) -> None:
@@ -59,11 +59,11 @@ class VideoFile(Protocol):
 
 
 def open_video(path: Path, fps: float) -> VideoFile:
-    """Begin a video: mp4 with the extra `video`, otherwise a GIF.
+    """Open a video for writing: mp4 with the extra `video`, otherwise a GIF.
 
     Args:
-        path: the file without its suffix.
-        fps: pictures per second.
+        path: the file's path without its suffix.
+        fps: frames per second.
 
     Raises:
         OSError: if the file can't be written.
@@ -73,7 +73,7 @@ def open_video(path: Path, fps: float) -> VideoFile:
 
 
 def makes_mp4() -> bool:
-    """True if PyAV is installed."""
+    """Return True if PyAV is installed."""
     return find_spec("av") is not None
 
 
@@ -81,8 +81,8 @@ class Mp4File:
     """A video as mp4.
 
     Args:
-        path: the file without its suffix.
-        fps: pictures per second.
+        path: the file's path without its suffix.
+        fps: frames per second.
     """
 
     def __init__(self, path: Path, fps: float) -> None:
@@ -94,11 +94,11 @@ class Mp4File:
         codec = next(each for each in _CODECS if each in av.codecs_available)
         self._container: Any = av.open(str(self._unfinished), "w", format="mp4")
         self._stream: Any = self._container.add_stream(codec, rate=Fraction(fps).limit_denominator(1000))
-        self._stream.pix_fmt = "yuv420p"  # the only format that all browsers show
+        self._stream.pix_fmt = "yuv420p"  # the only pixel format that all browsers show
         self._size: tuple[int, int] | None = None
 
     def add(self, image: Pixels) -> None:
-        """Add a picture, scaled to the first one's size if necessary."""
+        """Add a frame, scaled to the first frame's size if necessary."""
         if self._size is None:
             self._size = image.shape[1] + image.shape[1] % 2, image.shape[0] + image.shape[0] % 2
             self._stream.width, self._stream.height = self._size
@@ -107,7 +107,7 @@ class Mp4File:
         self._put(self._av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24"))
 
     def close(self) -> None:
-        """Finish the file; a video without pictures leaves no file."""
+        """Finish the file; a video without frames leaves no file."""
         if self._size is not None:
             self._put(None)
         self._container.close()
@@ -125,8 +125,8 @@ class GifFile:
     """A video's first seconds as a GIF.
 
     Args:
-        path: the file without its suffix.
-        fps: pictures per second.
+        path: the file's path without its suffix.
+        fps: frames per second.
     """
 
     def __init__(self, path: Path, fps: float) -> None:
@@ -137,10 +137,10 @@ class GifFile:
         self._added = 0
         self._size = (0, 0)
         self._pictures: list[bytes] = []
-        """RGB, compressed: games' pictures have flat colours."""
+        """RGB frames, compressed; games' frames have flat colours, which compress well."""
 
     def add(self, image: Pixels) -> None:
-        """Add a picture, unless the GIF skips it."""
+        """Add a frame, unless the GIF skips it."""
         if self._added % self._every == 0 and len(self._pictures) < self._most:
             picture = Image.fromarray(image)
             if not self._pictures:
@@ -152,10 +152,11 @@ class GifFile:
         self._added += 1
 
     def close(self) -> None:
-        """Write the file; a video without pictures leaves no file."""
+        """Write the file; a video without frames leaves no file."""
         if not self._pictures:
             return
-        # One palette, from pictures throughout, and no dithering: static parts stay equal, and take no space.
+        # One palette, taken from frames throughout the video, and no dithering: static parts stay equal and take no
+        # space.
         places = np.linspace(0, len(self._pictures) - 1, min(_LOOKED_AT, len(self._pictures))).astype(int)
         seen = [self._picture(self._pictures[place]) for place in places]
         palette = Image.fromarray(np.concatenate([np.asarray(each) for each in seen])).quantize(255)
@@ -177,10 +178,10 @@ class GameRecorder:
     """Makes environments that record each game to its own video file.
 
     Args:
-        request: the environments.
+        request: the request for the environments.
         folder: the videos' folder.
-        name: the prefix of the videos' names.
-        most: the most games to record; None for all.
+        name: the prefix of the videos' file names.
+        most: the maximum number of games to record; None for all.
     """
 
     def __init__(self, request: EnvironmentRequest, folder: Path, name: str, most: int | None) -> None:
@@ -191,7 +192,7 @@ class GameRecorder:
         self._games = 0
 
     def make(self) -> EnvironmentGroup:
-        """Make the environments; called again after they break.
+        """Make the environments; this is called again if they break.
 
         Raises:
             StageError: if the environments can't be recorded.
@@ -205,7 +206,7 @@ class GameRecorder:
         return RecordedGroup(group, film, self._open)
 
     def _open(self, fps: float) -> VideoFile | None:
-        """Begin another game's video; None if there are enough."""
+        """Open the video for another game; return None if enough games are recorded."""
         if self._games == self._most:
             return None
         self._games += 1
@@ -219,9 +220,9 @@ class RecordedGroup(WatchedGroup):
     """A group with one instance that writes its games to video files.
 
     Args:
-        group: the group; it is closed with this one.
-        film: its pictures.
-        open_file: begins a game's video, given the frame rate; returns None if this game is not recorded.
+        group: the wrapped group, which is closed together with this one.
+        film: the source of frames.
+        open_file: opens a game's video, given the frame rate; returns None if this game is not recorded.
     """
 
     def __init__(
@@ -235,15 +236,15 @@ class RecordedGroup(WatchedGroup):
         self._scenes: SceneImages | None = None
 
     def reset(self, seed: int | None = None) -> StepResult | Awaitable[StepResult]:
-        """Reset, and begin a video."""
+        """Reset, and start a video."""
         return self._then(self._group.reset(seed), self._begin)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult | Awaitable[StepResult]:
-        """Step, and add the pictures to the video; when a game ends, begin the next video."""
+        """Step, and add the frames to the video; when a game ends, start the next video."""
         return self._then(self._group.step(actions), self._go_on)
 
     def close(self) -> Awaitable[None] | None:
-        """Finish the video, and close the group."""
+        """Finish the video, and close the wrapped group."""
         try:
             self._finish()
         finally:
@@ -263,7 +264,7 @@ class RecordedGroup(WatchedGroup):
         if not over:
             self._add(pictures)
             return
-        self._add(pictures[:-1])  # the last one shows the next game, which begins in the same tick
+        self._add(pictures[:-1])  # the last frame shows the next game, which starts at the same tick
         self._finish()
         self._file = self._open_file(1 / self._film.frame_s)
         self._add(pictures[-1:])

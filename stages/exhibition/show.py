@@ -1,7 +1,8 @@
-"""The show: steps one instance at the game's own pace, and shows a picture of each moment; and its cast of players.
+"""The show: steps one instance at the game's own pace and shows each frame. Its cast is the players of all behaviours.
 
-The newest policy, a snapshot, a scripted player or random choice plays a part; a person may take over one of its
-agents. The part's own player keeps playing the others, and takes that agent back when the person leaves.
+A behaviour id's part is played by the newest policy, a snapshot, a scripted player or random choice. A person may take
+over one of the part's agents. The part's own player keeps playing the other agents, and takes that agent back when the
+person leaves.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from headrace.stages.exhibition.projector import Projector, Shown, Standings
 
 NEWEST = "newest"
 _MISSED = 100
-"""If the person's agent vanishes, the number of its mates' decisions after which the person gets another agent."""
+"""If the person's agent vanishes, the person gets another agent after this many decisions of the other agents."""
 
 
 class Players(Protocol):
-    """The available players."""
+    """The players that can be chosen."""
 
     def choices(self, spec: BehaviorSpec) -> Sequence[str]:
-        """The names of the available players for a behaviour id; `newest` comes first."""
+        """Return the names of the players available for a behaviour id; `newest` comes first."""
         ...
 
     def make(self, spec: BehaviorSpec, name: str) -> Player | None:
@@ -44,20 +45,20 @@ class Players(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Casting:
-    """The chosen player for one behaviour id."""
+    """The player chosen for one behaviour id."""
 
     player: str = NEWEST
-    """The player's name among the choices."""
+    """Name of the player, one of `Players.choices`."""
     person: bool = False
-    """True if a person takes over one of its agents."""
+    """Whether a person takes over one of the behaviour id's agents."""
 
 
 class Cast:
     """The players of all behaviour ids.
 
     Args:
-        players: the available players.
-        keys: returns the keys of a behaviour id.
+        players: the players that can be chosen.
+        keys: returns a behaviour id's keys.
         clock: seconds on a monotonic clock.
     """
 
@@ -71,13 +72,13 @@ class Cast:
         self._keys = keys
         self._clock = clock
         self.trouble = ""
-        """Why the player chosen last does not play."""
+        """Why the player chosen last does not play; empty if it does."""
         self._parts: dict[str, Casting] = {}
         self._players: dict[str, tuple[str, Player]] = {}
         self._persons: dict[str, Person] = {}
 
     def give(self, behavior_id: str, part: Casting) -> None:
-        """Give a part to another player, from the next decision on."""
+        """Give a behaviour id's part to another player, starting with the next decision."""
         if part.player != self.part(behavior_id).player:
             self.trouble = ""
         self._parts[behavior_id] = part
@@ -87,22 +88,22 @@ class Cast:
             self._persons[behavior_id] = Person(HeldKeys(self._clock))
 
     def part(self, behavior_id: str) -> Casting:
-        """Return the part of a behaviour id."""
+        """Return the part for a behaviour id."""
         return self._parts.get(behavior_id, Casting())
 
     def hands(self, behavior_id: str) -> HeldKeys | None:
-        """Return the hands of the person who plays for a behaviour id; None without one."""
+        """Return the keys held by the person who plays for a behaviour id; None if no person does."""
         person = self._persons.get(behavior_id)
         return None if person is None else person.hands
 
     def person(self, behavior_id: str) -> Person | None:
-        """Return the person who plays for a behaviour id; None if there is none, or the person has gone."""
+        """Return the person who plays for a behaviour id; None if no person does, or the person has left."""
         person = self._persons.get(behavior_id)
         return person if person is not None and person.hands.there else None
 
     @property
     def seats(self) -> list[str]:
-        """The behaviour ids for which people play, present or not."""
+        """The behaviour ids for which people play, whether present or not."""
         return [*self._persons]
 
     @property
@@ -111,7 +112,7 @@ class Cast:
         return [behavior_id for behavior_id in self._persons if self.person(behavior_id) is not None]
 
     def decide(self, spec: BehaviorSpec, steps: AgentSteps) -> ActionBatch | None:
-        """Decide for all agents of a behaviour id; None if the game waits for its person.
+        """Decide for all agents of a behaviour id; return None if the game waits for a person's key.
 
         Raises:
             StageError: if a player can't play.
@@ -127,9 +128,9 @@ class Cast:
             keys = self._keys(spec)
             theirs = action_of(keys, person.hands.tapped if keys.wait else person.hands.pressed, spec, allowed)
             if theirs is None:
-                return None  # call no other player either: one with memory must be called once
+                return None  # no other player decides either, as one with memory must be called only once
             person.hands.decided()
-        rest = self._player(spec)(steps)  # for a single agent too: a policy with memory needs each observation
+        rest = self._player(spec)(steps)  # called even for one agent: a policy with memory needs each observation
         if theirs is None or row is None:
             return rest
         continuous, discrete = rest.continuous.copy(), rest.discrete.copy()
@@ -143,10 +144,10 @@ class Cast:
             return player
         try:
             player = self._choose_from.make(spec, wanted)
-        except StageError as error:  # such as an exported policy that the run has since removed
+        except StageError as error:  # for example an exported policy that the run has since removed
             self.trouble = f"{error}; {spec.behavior_id} acts at random"
             player = uniform_player(spec)
-        if player is None:  # no policy exists yet; try again at the next decision
+        if player is None:  # no policy exists yet; tried again at the next decision
             return uniform_player(spec)
         self._players[spec.behavior_id] = wanted, player
         return player
@@ -156,17 +157,17 @@ class Person:
     """A person who plays one agent.
 
     Args:
-        hands: the keys that the person presses.
+        hands: the keys that the person holds.
     """
 
     def __init__(self, hands: HeldKeys) -> None:
         self.hands = hands
         self.agent: int | None = None
-        """The agent's id; None until one of the behaviour id needs a decision."""
+        """The agent's id; None until an agent of the behaviour id needs a decision."""
         self._missed = 0
 
     def row(self, agents: list[int]) -> int | None:
-        """Return the row of the person's agent among those that need a decision; None if it is not among them."""
+        """Return the row of the person's agent among the agents that need a decision; None if it needs none."""
         if self.agent is None and agents:
             self.agent = min(agents)
         if self.agent in agents:
@@ -179,20 +180,20 @@ class Person:
 
 
 _WAIT_S = 0.1
-"""Seconds between checks for whether the person has left, while the game waits for a key."""
+"""While the game waits for a key: seconds between checks for whether the person has left."""
 
 
 class Show:
     """Plays one instance for viewers, until it is cancelled.
 
     Args:
-        group: one instance, to be stepped.
-        film: the source of its pictures.
+        group: the group to step, with one instance.
+        film: the source of frames.
         cast: the players, who decide.
-        show: called with each picture.
+        show: called with each frame.
         played: called with each tick's rows and their actions.
         clock: seconds on a monotonic clock.
-        sleep: waits.
+        sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -216,21 +217,21 @@ class Show:
         self._restart = False
 
     def pace(self, speed: float, paused: bool) -> None:
-        """Set the speed, as a multiple of the game's own pace, and the pause."""
+        """Set the speed, as a multiple of the game's own pace, and whether the game is paused."""
         self._projector.speed = speed
         (self._running.clear if paused else self._running.set)()
 
     @property
     def standings(self) -> Standings:
-        """How the games have ended so far."""
+        """How games have ended so far."""
         return self._projector.standings
 
     def restart(self) -> None:
-        """Begin a new game, with the standings at zero, as the players have changed."""
+        """Start a new game with the standings at zero, because the players have changed."""
         self._restart = True
 
     async def run(self, seed: int) -> None:
-        """Play game after game."""
+        """Play game after game, with this seed for the first."""
         result = await settled(self._group.reset(seed))
         self._film.take()
         self._projector.begin()
@@ -252,7 +253,7 @@ class Show:
                 await self._begin_game()
 
     async def _decide(self, result: StepResult) -> dict[str, ActionBatch]:
-        """Get all decisions; waits for a person who must decide, in a game that waits."""
+        """Get all decisions; in a game that waits for keys, wait for the person who must decide."""
         specs = self._group.behavior_specs
         order = sorted(result.steps, key=lambda behavior_id: self._cast.person(behavior_id) is None)
         actions: dict[str, ActionBatch] = {}
@@ -277,7 +278,7 @@ class Show:
         for behavior_id in self._cast.persons:
             hands = self._cast.hands(behavior_id)
             if hands is not None:
-                hands.decided()  # taps during the wait were meant for the game before
+                hands.decided()  # taps during the wait were meant for the previous game
 
     async def _wait(self, seconds: float) -> None:
         await self._sleep(seconds)

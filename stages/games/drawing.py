@@ -1,4 +1,4 @@
-"""Renders built-in games' scenes to images with Pillow, matching the live page."""
+"""Renders built-in games' scenes as images with Pillow, to match the live page."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from headrace.stages.games.scene import Display, Shape
 
 WIDTH = 600
 _OVERSAMPLING = 2
-"""Factor by which images are drawn larger and then reduced, which smooths edges."""
+"""Factor by which images are drawn larger before they are reduced, which smooths edges."""
 
 
 class SceneImages:
-    """Draws a game's scenes in front of its fixed parts.
+    """Draws a game's scenes in front of the game's fixed parts.
 
     Args:
         display: the fixed parts.
-        width: image width in pixels; reduced if the image would be taller than that.
+        width: image width in pixels; the width is reduced if the image would be taller than wide.
     """
 
     def __init__(self, display: Display, width: int = WIDTH) -> None:
         self._left, self._bottom, wide, high = display.view
         self._scale = _OVERSAMPLING * width / max(wide, high)
-        # Videos have an even number of pixels each way.
+        # Videos need an even number of pixels in each direction.
         size = (_even(width * wide / max(wide, high)), _even(width * high / max(wide, high)))
         self._behind = _sky(display.sky, (size[0] * _OVERSAMPLING, size[1] * _OVERSAMPLING))
         self._draw(self._behind, display.backdrop)
 
     def image(self, shapes: Sequence[Shape]) -> NDArray[np.uint8]:
-        """Return a scene as an RGB image [height, width, 3]."""
+        """Draw a scene; return an RGB image [height, width, 3]."""
         canvas = self._behind.copy()
         self._draw(canvas, shapes)
         return np.asarray(canvas.reduce(_OVERSAMPLING), np.uint8)
@@ -62,7 +62,7 @@ class SceneImages:
     ) -> None:
         ((left, top), (right, bottom)) = self._points([(x - rx, y + ry), (x + rx, y - ry)])
         inked = round(max(1.0, width * self._scale)) if line and width else 0
-        if inked:  # a line is half outside its edge, Pillow's wholly inside
+        if inked:  # a stroke is half outside its edge here, but Pillow draws it entirely inside
             left, top, right, bottom = left - inked / 2, top - inked / 2, right + inked / 2, bottom + inked / 2
         pen.ellipse((left, top, right, bottom), _colour(fill), _colour(line) if inked else None, inked)
 

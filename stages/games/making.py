@@ -1,4 +1,4 @@
-"""The table of built-in games, and making one from the `environment` section."""
+"""The table of built-in games, and a function that makes a game from the `environment` section."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUILTIN_GAMES: Mapping[str, str] = {
 
 
 def make_game_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
-    """Make a built-in game's group; raises like `factory.make_group`."""
+    """Make a built-in game's group; raise the same errors as `factory.make_group`."""
     settings = request.settings
     make, name = _find_game(request.config), f"built-in game {settings.id!r}"
     offered = {"num_envs": settings.num_envs, "behavior": settings.behavior or ""}
@@ -35,7 +35,10 @@ def make_game_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
 
 
 def named_game(config: RunConfig) -> Iterator[Callable[[], Any]]:
-    """Yield a call that imports the game; raises a StageError if there is none, or its agents have no behaviour."""
+    """Yield a function that imports and returns the game's class.
+
+    The function raises a StageError if there is no such game, or its agents have no behaviour.
+    """
     yield partial(_find_game, config)
 
 
@@ -48,6 +51,6 @@ def _find_game(config: RunConfig) -> Callable[..., Any]:
         raise StageError(f"environment.id: there is no built-in game {game!r}{hint}", key=("environment", "id"))
     module, _, name = BUILTIN_GAMES[game].partition(":")
     make: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    if settings.behavior is None and "behavior" in factory.parameter_names(make):  # others name their behaviours
+    if settings.behavior is None and "behavior" in factory.parameter_names(make):  # other games name them
         raise StageError(f"environment: {without_behavior(config, game)}", key=("environment",))
     return make

@@ -1,4 +1,4 @@
-"""A trained policy as a player of a game that is stepped without the pipeline."""
+"""A trained policy as a player in a game that is stepped without the pipeline."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from headrace.stages.policy.protocol import ActingPolicy
 
 
 class PolicyPlayer:
-    """Acts with a policy and its own random generator.
+    """Plays with a policy and its own random generator.
 
-    It keeps a recurrent policy's memories by row: a row is the same agent until `forget` is called.
+    A recurrent policy's memories are kept by row: each row is assumed to be the same agent until `forget` is called.
 
     Args:
         policy: the policy.
-        actions: the actions of its behaviour.
+        actions: the action spec of the policy's behaviour.
         seed: the seed of the random numbers.
-        deterministic: True to take the most likely actions instead of sampling.
+        deterministic: whether to take the most likely actions instead of samples.
     """
 
     def __init__(self, policy: ActingPolicy, actions: ActionSpec, seed: int, deterministic: bool = False) -> None:
@@ -39,6 +39,6 @@ class PolicyPlayer:
         return decision.actions
 
     def forget(self, rows: NDArray[np.int64]) -> None:
-        """Forget the memories of rows whose episodes have ended."""
+        """Drop the memories of rows whose episodes have ended."""
         if self._memories is not None:
             self._memories.forget(rows)

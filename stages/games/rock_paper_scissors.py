@@ -1,9 +1,8 @@
 """Rock, paper, scissors with stakes, as an environment group: the smallest game without a best strategy.
 
 Both teams choose simultaneously, and a tick is a game. The winner gets the stake of the winning choice, and the loser
-loses as much. In equilibrium the stake of scissors sets the share of rock, the stake of rock that of paper, and the
-stake of paper that of scissors (`equilibrium`). A best response to only the last opponent cycles forever
-(docs/league.md).
+loses the same amount. In equilibrium, the stakes of scissors, rock and paper set the shares of rock, paper and
+scissors, respectively (`equilibrium`). Best responses to only the last opponent cycle forever (docs/league.md).
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ def payoffs(stakes: Sequence[float] = STAKES) -> NDArray[np.float64]:
 
 
 def equilibrium(stakes: Sequence[float] = STAKES) -> NDArray[np.float64]:
-    """Return the strategy [3] that loses to no other strategy."""
+    """Return the strategy [3] that no other strategy beats."""
     rock, paper, scissors = stakes
     return np.array([scissors, rock, paper]) / sum(stakes)
 
 
 class RockPaperScissorsGroup:
-    """`num_envs` pairs of players.
+    """`num_envs` pairs of rock, paper, scissors players.
 
     Args:
         num_envs: number of pairs.
@@ -60,22 +59,22 @@ class RockPaperScissorsGroup:
         self._played = 0
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Begin the first game of each pair."""
+        """Start each pair's first game."""
         self._played = 0
         return self._result(np.empty((2, 0), np.float32))
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Play one game of each pair."""
+        """Play one game for each pair."""
         mine, theirs = (actions[behavior_id].discrete[:, 0] for behavior_id in self.behavior_ids)
         won = self._payoffs[mine, theirs].astype(np.float32)
         self._played += 1
         return self._result(np.stack([won, -won]))
 
     def close(self) -> None:
-        """Do nothing: there are no resources."""
+        """Do nothing, as there are no resources to release."""
 
     def _result(self, rewards: NDArray[np.float32]) -> StepResult:
-        """Return the rows of both teams: the endings of all games [2, n], if they were played, then the new games."""
+        """Return the rows of both teams: the final rows of all games [2, n], if any were played, then the new games."""
         n, ended = self.num_envs, rewards.shape[1]
         rows = np.concatenate([self._pairs[:ended], self._pairs])
         episodes = np.repeat(np.array([self._played - 1, self._played]), (ended, n))

@@ -1,6 +1,6 @@
 """Scenes: the look of a built-in game, as a few shapes in the game's own units, which can be drawn at any size.
 
-A shape is a list of plain data, ready to be sent. Points are (x, y) with y pointing up; colours are as in CSS.
+A shape is a list of plain data, ready to send. Points are (x, y) with y pointing up; colours are as in CSS.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def disc(x: float, y: float, rx: float, ry: float, fill: str | None, line: str = "", width: float = 0.0) -> Shape:
-    """Return an ellipse with half axes `rx` and `ry`."""
+    """Return an ellipse with semi-axes `rx` and `ry`."""
     return ["disc", _cut(x), _cut(y), _cut(rx), _cut(ry), fill, line, width]
 
 
@@ -37,10 +37,10 @@ def _cut(number: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The look of a game at one moment."""
+    """A game's look at one moment."""
 
     shapes: list[Shape]
-    """The moving shapes, from back to front, in front of the backdrop."""
+    """The moving shapes in front of the backdrop, ordered from back to front."""
     score: Mapping[str, int] = field(default_factory=dict)
     """Points in the running game, by behaviour id; empty for a game without points."""
     heads: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -56,15 +56,15 @@ class Display:
     view: tuple[float, float, float, float]
     """Left, bottom, width and height of the visible area."""
     sky: tuple[str, str]
-    """Colours of the background, at its top and bottom."""
+    """Colours of the background at the top and at the bottom."""
     backdrop: list[Shape]
     """The shapes behind all scenes."""
     sides: Mapping[str, str]
     """The displayed name for each behaviour id's agents."""
     keys: Mapping[str, KeyMapSettings]
-    """By behaviour id: the keys of a person who plays for it."""
+    """By behaviour id: the keys of a person who plays for that id."""
     aim: str = ""
-    """The condition for winning."""
+    """The goal of the game, as shown to players."""
 
 
 @runtime_checkable
@@ -72,11 +72,11 @@ class Drawn(Protocol):
     """A group that draws itself as scenes."""
 
     on_tick: Any
-    """If not None, called without arguments after each tick that is worth showing."""
+    """Called without arguments after each tick that is worth showing; None for no call."""
 
     @property
     def display(self) -> Display:
-        """The fixed parts."""
+        """The fixed parts of the display."""
         ...
 
     def scene(self, env_id: int = 0) -> Scene:
@@ -85,6 +85,12 @@ class Drawn(Protocol):
 
 
 def choices(rest: Sequence[int], wait: bool = False, **keys: tuple[int, int]) -> KeyMapSettings:
-    """Return a map of keys to branch and choice."""
+    """Return a map from keys to a branch and a choice.
+
+    Args:
+        rest: the choices while no key is pressed.
+        wait: whether the game waits for a key.
+        **keys: (branch, choice) by key.
+    """
     press = {key: KeySettings(branch=branch, value=value) for key, (branch, value) in keys.items()}
     return KeyMapSettings(press=press, rest=tuple(rest), wait=wait)

@@ -1,4 +1,4 @@
-"""Decides for the agents of many actors: all waiting requests for a policy go through it in one forward pass.
+"""Decides for the agents of many actors: one forward pass per policy handles all waiting requests for that policy.
 
 This is the design of SEED RL (Espeholt et al. 2020, "SEED RL: Scalable and Efficient Deep-RL with Accelerated Central
 Inference"): actors only step environments, and policies run on a machine with a GPU, or on a core with a large cache.
@@ -26,13 +26,13 @@ from headrace.stages.errors import StageError
 from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 
 _Place = tuple[str, int]
-"""(actor, index of one of its questions)."""
+"""(actor, index of a question in the actor's request)."""
 
 
 class CentralDecider:
     """Keeps policies and requests, and answers the requests.
 
-    An actor has one request at a time: a newer request replaces one that is not answered yet.
+    Each actor has one pending request at a time: a newer request replaces one that has not been answered yet.
 
     Args:
         make_policy: makes an acting policy for a behaviour spec.
@@ -50,7 +50,7 @@ class CentralDecider:
         self._requests: dict[str, DecisionRequest] = {}
 
     def __len__(self) -> int:
-        """The number of waiting requests."""
+        """Return the number of waiting requests."""
         return len(self._requests)
 
     def add_behavior(self, spec: BehaviorSpec) -> None:
@@ -62,7 +62,7 @@ class CentralDecider:
         return len(self._policies[behavior_id])
 
     def load(self, update: PolicyUpdate) -> None:
-        """Keep a policy, which actors may query from now on.
+        """Store a policy, which actors may query from now on.
 
         Raises:
             StageError: if the policy does not fit its behaviour.
@@ -70,14 +70,14 @@ class CentralDecider:
         self._policies[update.behavior_id].load(update)
 
     def receive(self, actor: str, request: DecisionRequest) -> None:
-        """Keep an actor's request until `answer`."""
+        """Store an actor's request until `answer` is called."""
         self._requests[actor] = request
 
     def answer(self) -> list[tuple[str, DecisionAnswer]]:
         """Answer all waiting requests, each to its actor.
 
         Raises:
-            StageError: as in `ActingPolicy.act`, or if a question is for a policy that is not kept.
+            StageError: as in `ActingPolicy.act`, or if a question refers to a policy that is not kept.
         """
         requests, self._requests = self._requests, {}
         groups: dict[tuple[int, bool, frozenset[str]], tuple[KeptPolicy, list[tuple[_Place, PolicyQuestion]]]] = {}
@@ -102,9 +102,9 @@ class CentralDecider:
 def decide_together(
     kept: KeptPolicy, questions: Sequence[PolicyQuestion], random: np.random.Generator
 ) -> list[PolicyAnswer]:
-    """Decide, in one forward pass, for the agents in several questions to one policy, all with the same columns."""
+    """Answer several questions to one policy, all with the same columns, in one forward pass."""
     names = questions[0].columns
-    # Copies even a single question: arrays from another process are read-only, and some networks write to theirs.
+    # Copy even a single question, as arrays from another process are read-only and some networks write to their inputs.
     joined = {name: np.concatenate([question.columns[name] for question in questions]) for name in names}
     observations = tuple(joined[name] for name in sorted(names, key=_number) if name.startswith("obs_"))
     recall = Recall(joined["memories"], joined["previous_actions"]) if "memories" in names else None
@@ -128,7 +128,7 @@ def _number(name: str) -> int:
 
 
 def _columns_of(decision: Decision, known: set[str]) -> dict[str, Array]:
-    """Return an answer's columns, without those that the actor already has."""
+    """Return a decision's columns, without those that the actor already has."""
     columns = {f"{DECISION}{name}": column for name, column in decision.columns.items() if name not in known}
     columns |= {"continuous": decision.actions.continuous, "discrete": decision.actions.discrete}
     if decision.recall is not None:
@@ -136,7 +136,7 @@ def _columns_of(decision: Decision, known: set[str]) -> dict[str, Array]:
     return columns
 
 
-# The policies that an actor may query for one behaviour id: its trainer's newest one, and snapshots in use.
+# The policies that an actor may query for one behaviour id: the trainer's newest one, and snapshots in use.
 
 
 @dataclass
@@ -150,8 +150,8 @@ class KeptPolicy:
 class KeptPolicies:
     """Keeps the policies that actors may query.
 
-    Policies straight from the trainer replace each other. A snapshot is forgotten once every actor plays by a later
-    one and no longer names it; before an actor's first request, it may want any snapshot.
+    A newer policy from the trainer replaces the previous one. A snapshot is dropped once no actor names it any more and
+    every actor names a later one. Before its first request, an actor may need any snapshot.
 
     Args:
         make: makes a policy, into which weights are then loaded.
@@ -163,13 +163,13 @@ class KeptPolicies:
         self._snapshots: dict[int, KeptPolicy] = {}
         """Snapshots by number, in the order in which they were last sent."""
         self._held: dict[str, tuple[int, ...]] = {}
-        """For each actor, the snapshots that it named last."""
+        """By actor: the snapshots in the actor's last request."""
 
     def __len__(self) -> int:
         return len(self._snapshots) + (self._newest is not None)
 
     def load(self, update: PolicyUpdate) -> None:
-        """Keep a policy that was sent."""
+        """Store a policy that was sent, if its version is new."""
         if update.snapshot < 0:
             if self._newest is None:
                 self._newest = KeptPolicy(self._make(), -1)
@@ -182,10 +182,10 @@ class KeptPolicies:
             kept.version = update.version
 
     def find(self, question: PolicyQuestion) -> KeptPolicy:
-        """Return the policy that a question is for.
+        """Return the policy that a question refers to.
 
         Raises:
-            StageError: if the policy is not kept, which no actor should cause.
+            StageError: if the policy is not kept, which should never happen.
         """
         kept = self._newest if question.snapshot < 0 else self._snapshots.get(question.snapshot)
         if kept is None:
@@ -196,7 +196,13 @@ class KeptPolicies:
         return kept
 
     def forget(self, actor: str, held: tuple[int, ...], actors: int) -> None:
-        """Forget unused snapshots, now that an actor has named those it holds; `actors` is the number of actors."""
+        """Drop unused snapshots.
+
+        Args:
+            actor: the actor whose request is being handled.
+            held: the snapshots that this actor now holds.
+            actors: the number of actors.
+        """
         if self._held.get(actor) == held:
             return
         self._held[actor] = held

@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writes one edge's messages. Several recorders may share a writer within one thread.
+    """Writes one edge's messages to a stream file. Several recorders in one thread may share a writer.
 
     Args:
-        writer: the stream file.
+        writer: the writer of the stream file.
         edge: the edge's name, as in the writer's header.
         clock: seconds on a monotonic clock.
 
@@ -38,7 +38,7 @@ class Recorder:
         """Write a message immediately, in the caller's thread; docs/stream-format.md has the cost.
 
         Raises:
-            StreamError: if the disk refuses the message.
+            StreamError: if the message can't be written to disk.
         """
         self.writer.write(self.edge, message, self._clock())
 
@@ -46,7 +46,7 @@ class Recorder:
 class GuardedRecorder:
     """A recorder that stops with a warning at the first disk error, so that a failed recording does not end the run.
 
-    It does not resume when the disk has room again: a recording with a gap would replay as a different run.
+    The recorder does not resume when the disk has space again: a recording with a gap would replay as a different run.
 
     Args:
         make: makes the recorder and its file.
@@ -64,7 +64,7 @@ class GuardedRecorder:
         self._write(lambda recorder: recorder.tap(message))
 
     def announce(self, later: StreamHeader) -> None:
-        """Describe behaviours that the file's header lacks; see `StreamWriter.announce`."""
+        """Describe behaviours that are missing from the file's header; see `StreamWriter.announce`."""
         self._write(lambda recorder: recorder.writer.announce(later))
 
     def finish(self) -> None:

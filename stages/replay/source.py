@@ -1,7 +1,7 @@
 """Replay: a source that yields recorded messages instead of the stages that produced them.
 
 The streams' headers contain everything that the downstream stages need before the first message (specs, edges); these
-stages are built from `behavior_specs`. Properties of the recorded run can be read without replaying it.
+stages are built from `behavior_specs`. A recorded run's properties can be read without replaying the run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.stages.stage import Source, StageContext
 from headrace.surroundings import absolute
 
 TRAINER_EDGE = "trainer"
-"""The edge before a trainer: its messages have passed all other stages."""
+"""The edge before a trainer, whose messages have passed all other stages."""
 
 
 class ReplaySource(Source[Message]):
@@ -36,17 +36,17 @@ class ReplaySource(Source[Message]):
 
     Args:
         streams: files, folders or glob patterns, replayed in this order; a folder's or pattern's files are sorted by
-            name. A file named twice is replayed once.
-        edge: the edge to replay; may be None if the files hold only one.
+            name. A file that occurs twice is replayed once.
+        edge: the edge to replay; may be None if the files hold only one edge.
         behaviors: names or ids of the behaviours to replay; None for all.
-        announce: called with each behaviour that was unknown at `start`, before its first message.
-        speed: `max` (as fast as backpressure allows), `realtime`, or how many times faster than real time.
-            Each file's clock starts at its first message; late messages follow immediately.
+        announce: called with each behaviour that was unknown at `start`, before the behaviour's first message.
+        speed: `max` (as fast as backpressure allows), `realtime`, or how many times faster than real time. Each file's
+            clock starts at its first message; late messages follow immediately.
         clock: seconds on a monotonic clock.
         sleep: waits for a number of seconds.
 
     Raises:
-        StageError: if the speed is none of these.
+        StageError: if the speed is not one of these.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ReplaySource(Source[Message]):
         self._sleeper: asyncio.Task[None] | None = None
         self._read = 0
         self.behavior_specs: dict[str, BehaviorSpec] = {}
-        """The replayed behaviours, by id; complete after `start`, except for files that still grow."""
+        """The replayed behaviours' specs by id; complete after `start`, except for files that are still growing."""
 
     def start(self, context: StageContext) -> None:
         """Read all headers and check that the files agree.
@@ -89,7 +89,7 @@ class ReplaySource(Source[Message]):
         self._check_agreement()
 
     def progress(self) -> int | None:
-        """Count frames; None while the source waits until the next frame is due."""
+        """Return the number of frames read; None while the source waits until the next frame is due."""
         return self._read if self._sleeper is None else None
 
     async def produce(self) -> AsyncIterator[Message]:
@@ -104,7 +104,7 @@ class ReplaySource(Source[Message]):
             with closing(iter(reader)) as frames:
                 for frame in frames:
                     self._read += 1
-                    await asyncio.sleep(0)  # reading never waits: let other stages of this host have a turn
+                    await asyncio.sleep(0)  # reading never waits, so let this host's other stages run
                     if not self._wanted(frame):
                         continue
                     self._introduce(reader, frame)
@@ -116,7 +116,7 @@ class ReplaySource(Source[Message]):
             self._report(reader)
 
     def request_stop(self) -> None:
-        """End soon, also in the middle of a long wait between two messages."""
+        """End soon, even in the middle of a long wait between two messages."""
         self._stopping = True
         if self._sleeper is not None:
             self._sleeper.cancel()
@@ -127,7 +127,8 @@ class ReplaySource(Source[Message]):
         clock_0, time_0 = began
         wait_s = clock_0 + (time_s - time_0) / self._factor - self._clock()
         if wait_s > 0:
-            # Cancelling a child task ends a task group without an error: `request_stop` thus cuts the wait short.
+            # A task group ends without an error if its child task is cancelled, so `request_stop` can cut the wait
+            # short.
             async with asyncio.TaskGroup() as group:
                 self._sleeper = group.create_task(self._sleep(wait_s))
             self._sleeper = None
@@ -139,17 +140,17 @@ class ReplaySource(Source[Message]):
         return self._selected(message.behavior_id)
 
     def _introduce(self, reader: StreamReader, frame: Frame) -> None:
-        """Announce a message's behaviour to the stages that take it: without a spec they would wait forever."""
+        """Announce a message's behaviour to the stages that take it, which would wait forever without a spec."""
         message = frame.message
         if not isinstance(message, TrajectoryBatch) or message.behavior_id in self.behavior_specs:
             return
-        self._check_agreement()  # including behaviours that a growing file has announced since
+        self._check_agreement()  # including behaviours that a growing file has announced meanwhile
         try:
             behavior_team(message.behavior_id)
         except SpecError as error:
             raise StageError(f"replay: {reader.path}: message {frame.sequence}: {error}") from error
         mates = [spec for spec in self.behavior_specs.values() if spec.name == message.behavior]
-        if message.behavior_id not in self.behavior_specs and mates:  # earlier releases did not announce it
+        if message.behavior_id not in self.behavior_specs and mates:  # earlier releases did not announce this id
             self.behavior_specs[message.behavior_id] = replace(mates[0], behavior_id=message.behavior_id)
         spec = self.behavior_specs.get(message.behavior_id)
         if spec is None:
@@ -211,7 +212,7 @@ def _factor(speed: str | float) -> float:
 
 
 def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
-    """Return the files that names and patterns match, in the given order, each once.
+    """Return the files that paths and patterns match, in the given order, each once.
 
     Args:
         streams: files, folders of `.stream` files or glob patterns; a folder's or pattern's files are sorted by name.
@@ -224,7 +225,7 @@ def resolve_streams(streams: Sequence[str | Path]) -> list[Path]:
         place = absolute(stream)
         if place.is_dir():
             found = sorted(map(str, place.glob("*.stream")))
-        else:  # a file's own name may contain brackets
+        else:  # the name of an existing file may contain brackets
             found = [str(place)] if place.exists() else sorted(glob.glob(str(place), recursive=True))
         if not found:
             raise StageError(
@@ -263,12 +264,12 @@ def _difference(other: StreamReader, agreed: BehaviorSpec, reader: StreamReader,
 
 def _columns(reader: StreamReader, spec: BehaviorSpec) -> set[tuple[str, str, str, tuple[int, ...]]]:
     table = reader.header.columns.get(spec.behavior_id, {})
-    # Recordings of earlier releases lack the trajectories' numbers, which trainers do not use.
+    # Recordings from earlier releases do not contain the trajectories' numbers, which trainers do not use.
     return {(axis, c.name, c.dtype, c.shape) for axis, columns in table.items() for c in columns if c.name != "numbers"}
 
 
 def recorded_seed(streams: Sequence[str | Path]) -> int:
-    """Return the seed of the first recording's run; -1 if the recording does not state it.
+    """Return the seed of the run in the first recording; -1 if the recording does not state it.
 
     Raises:
         StageError: if a pattern matches nothing.
@@ -280,7 +281,9 @@ def recorded_seed(streams: Sequence[str | Path]) -> int:
 
 
 def recorded_agents(streams: Sequence[str | Path]) -> int | None:
-    """Return how many agents acted concurrently in the first recording's run: environments × actors; None if unknown.
+    """Return how many agents acted concurrently in the first recording's run; None if unknown.
+
+    This is the number of environments × actors.
 
     Raises:
         StageError: if a pattern matches nothing.

@@ -1,10 +1,10 @@
-"""Connect four as an environment group: a tick is one move on every board.
+"""Connect Four as an environment group: a tick is one move on every board.
 
-A game is an episode of both teams: 1 for the winner, -1 for the loser, 0 for both if the board is full. The teams
-take turns at moving first: team t begins game e of board i where i + e is even for t = 0, odd for t = 1. Games may
+A game is an episode for both teams: the winner's reward is 1, the loser's -1, and both get 0 if the board is full. The
+teams take turns at moving first: in game e of board i, team 0 moves first if i + e is even, otherwise team 1. Games may
 begin with random moves, which do not count as decisions.
 
-Observations, actions and masks are those of PettingZoo's `classic/connect_four-v3`, so policies can change between
+Observations, actions and masks are those of PettingZoo's `classic/connect_four-v3`, so policies can be moved between
 the two; this implementation is about fifty times as fast.
 """
 
@@ -24,24 +24,24 @@ from headrace.stages.games.connect_four import scene as screen
 from headrace.stages.games.scene import Display, Scene
 
 ACTIONS = ActionSpec(discrete_branches=(rules.COLUMNS,), masked=True)
-"""The column for a stone; full ones are masked."""
+"""The choice is the column for a stone; full columns are masked."""
 OBSERVATION = ObservationSpec("observation", (2 * rules.PLACES,), "int8")
 
 _TEAMS = (0, 1)
 
 
 class ConnectFourGroup:
-    """`num_envs` boards of connect four.
+    """`num_envs` Connect Four boards.
 
     Args:
         num_envs: number of boards.
         behavior: behaviour name; the ids are `<behavior>?team=0` and `<behavior>?team=1`.
-        opening_moves: the most random moves at a game's start; each game draws its number, 0 included. A game that the
-            opening would end begins with the empty board. Self-play that always starts from the empty board soon
-            masters its few openings, and little else.
+        opening_moves: the maximum number of random moves at a game's start; each game draws its number, from 0 upwards.
+            A game that its opening would end starts from the empty board instead. Self-play that always starts from the
+            empty board soon masters its few openings, and little else.
 
     Raises:
-        ValueError: if there is no board, or an option is out of its range.
+        ValueError: if there is no board, or an option is out of range.
     """
 
     def __init__(self, num_envs: int, *, behavior: str = "ConnectFour", opening_moves: int = 0) -> None:
@@ -54,13 +54,13 @@ class ConnectFourGroup:
             )
         self.num_envs = num_envs
         self.on_tick: Callable[[], None] | None = None
-        """Called after each move, before the board of a finished game is cleared."""
+        """Called after each move, before a finished game's board is cleared."""
         self.behavior_ids = tuple(f"{behavior}?team={team}" for team in _TEAMS)
         self.behavior_specs: Mapping[str, BehaviorSpec] = {
             behavior_id: BehaviorSpec(behavior_id, (OBSERVATION,), ACTIONS) for behavior_id in self.behavior_ids
         }
         self.stones = np.zeros((2, num_envs), np.uint64)
-        """[2, C] stones of each team."""
+        """[2, C] each team's stones."""
         self.heights = np.zeros((num_envs, rules.COLUMNS), np.int8)
         self._moves = np.zeros(num_envs, np.int32)
         self._episodes = np.zeros(num_envs, np.int64)
@@ -74,10 +74,10 @@ class ConnectFourGroup:
         return (self._boards + self._episodes + self._moves) % 2
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Begin a new game on every board.
+        """Start a new game on every board.
 
         Args:
-            seed: determines all openings; None continues the random numbers.
+            seed: determines all openings; None continues the previous random numbers.
         """
         if seed is not None:
             self._random = np.random.default_rng(seed)
@@ -124,14 +124,14 @@ class ConnectFourGroup:
         return screen.display(self.behavior_ids)
 
     def scene(self, env_id: int = 0) -> Scene:
-        """Return the present look of one board, as shapes."""
+        """Return one board's current look, as shapes."""
         return screen.scene(self.stones[:1, env_id], self.stones[1:, env_id])
 
     def close(self) -> None:
-        """Do nothing: there are no resources."""
+        """Do nothing, as there are no resources to release."""
 
     def _begin(self, boards: NDArray[np.int32]) -> None:
-        """Begin new games on some boards, with their openings."""
+        """Start new games on some boards, with their openings."""
         self._empty(boards)
         if not self._opening_moves or not len(boards):
             return
@@ -148,7 +148,7 @@ class ConnectFourGroup:
         self._moves[boards] = 0
 
     def _drop(self, boards: NDArray[np.int32], columns: NDArray[np.signedinteger]) -> None:
-        """Drop a stone of the team that moves next, on each of some boards."""
+        """On each of some boards, drop a stone for the team whose move it is."""
         self.stones[self.to_move[boards], boards] |= rules.drop(columns, self.heights[boards])
         self.heights[boards, columns] += 1
         self._moves[boards] += 1
@@ -163,13 +163,13 @@ class ConnectFourGroup:
         rewards: NDArray[np.float32],
         lengths: NDArray[np.int32],
     ) -> StepResult:
-        """Return the rows of both teams: the endings of boards `ended` [e], then the boards where the team moves next.
+        """Return the rows of both teams: final rows of boards `ended` [e], then the boards where the team moves next.
 
         Args:
-            ended: [e] boards whose game is over; they have restarted.
-            final: [2, e, 84] each team's last observations there.
-            rewards: [2, e] each team's last rewards there.
-            lengths: [e] moves of these games.
+            ended: [e] boards whose game is over; they have already restarted.
+            final: [2, e, 84] each team's last observations on these boards.
+            rewards: [2, e] each team's last rewards on these boards.
+            lengths: [e] number of moves in these games.
         """
         mover = self.to_move
         steps = {}

@@ -1,4 +1,4 @@
-"""Connect four on a screen: the board, and a key for each column."""
+"""Connect Four on a screen: the board, and a key for each column."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.stages.games.connect_four.rules import Stones
 from headrace.stages.games.scene import Display, Scene, area, disc
 
 _MOVE_S: Final = 0.6
-"""Seconds between two moves of players that need no time to think."""
+"""Seconds between two moves if both players need no time to think."""
 _MARGIN: Final = 0.35
 _COLOURS: Final = ("#e5584a", "#f3c73f")
 _LINES: Final = ("#b23e34", "#c49a1c")
@@ -21,7 +21,7 @@ _NAMES: Final = ("red", "yellow")
 
 
 def display(behavior_ids: tuple[str, ...]) -> Display:
-    """Return the fixed parts of the picture."""
+    """Return the fixed parts of the display."""
     wide, high = float(rules.COLUMNS), float(rules.ROWS)
     edge = 0.12
     corners = [(-edge, -edge), (wide + edge, -edge), (wide + edge, high + edge), (-edge, high + edge)]
@@ -39,7 +39,7 @@ def display(behavior_ids: tuple[str, ...]) -> Display:
 
 
 def scene(first: Stones, second: Stones) -> Scene:
-    """Return the look of a board, from the stones of both teams, each [1]."""
+    """Return a board's look, given the stones of both teams, each [1]."""
     planes = rules.to_planes(first, second).reshape(rules.ROWS, rules.COLUMNS, 2)
     shapes = [
         disc(x + 0.5, rules.ROWS - 0.5 - row, 0.4, 0.4, _COLOURS[team], _LINES[team], 0.05)

@@ -1,4 +1,4 @@
-"""Scripted players, as yardsticks: one moves at random, one looks one move ahead."""
+"""Scripted players as baselines: one moves at random, one looks one move ahead."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class RandomPlayer:
         self._random = np.random.default_rng(seed)
 
     def __call__(self, observations: tuple[Array, ...], masks: NDArray[np.bool_]) -> ActionBatch:
-        """Decide for d boards from masks [d, 7]."""
+        """Decide for d boards, given masks [d, 7]."""
         return _any_of(masks, self._random)
 
 
 class TacticalPlayer:
-    """Wins in one move if it can, otherwise blocks the other player's winning move, otherwise moves at random.
+    """Plays a winning move if there is one, otherwise blocks the other player's, otherwise moves at random.
 
-    Among several such columns it chooses at random.
+    Among several equally good columns it chooses at random.
     """
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
 
     def __call__(self, observations: tuple[Array, ...], masks: NDArray[np.bool_]) -> ActionBatch:
-        """Decide for d boards from observations [d, 84] and masks [d, 7]."""
+        """Decide for d boards, given observations [d, 84] and masks [d, 7]."""
         own, other, heights = rules.from_planes(observations[0])
         wins, threats = rules.winning_columns(own, heights), rules.winning_columns(other, heights)
         urgent = np.where(wins.any(axis=1, keepdims=True), wins, threats)

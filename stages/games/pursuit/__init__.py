@@ -1,4 +1,4 @@
-"""Pursuit, a built-in game of two against one: two pursuers chase a faster evader (docs/pettingzoo.md)."""
+"""Pursuit, a built-in two-against-one game: two pursuers chase a faster evader (docs/pettingzoo.md)."""
 
 from headrace.stages.games.pursuit.group import PursuitGroup
 from headrace.stages.games.pursuit.scripted import ScriptedEvader, ScriptedPursuer

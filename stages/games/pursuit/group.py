@@ -1,10 +1,10 @@
 """Pursuit as an environment group: two pursuers against one evader, in hundreds of arenas simultaneously.
 
-A game is an episode of all three. It ends when a pursuer catches the evader, or when the time is up: then the evader
-wins. That is the game's own rule and all agents see the time left, so the episode is terminated, never truncated. The
-final reward has the sign of the result, as ML-Agents' self-play expects.
+A game is an episode for all three agents. It ends when a pursuer catches the evader, or when the time is up, in which
+case the evader wins. The time limit is part of the game's rules and all agents see the time left, so the episode is
+terminated, never truncated. The final reward has the sign of the result, as ML-Agents' self-play expects.
 
-The two sides are separate behaviours, with teams of unequal size: the smallest asymmetric game.
+The two sides are separate behaviours with teams of unequal size, which makes this the smallest asymmetric game.
 """
 
 from __future__ import annotations
@@ -45,32 +45,33 @@ from headrace.stages.games.pursuit.motion import (
 from headrace.stages.games.scene import Display, Scene
 
 ACTIONS = ActionSpec(discrete_branches=(len(DIRECTIONS),))
-"""Stand still, or one of eight directions."""
+"""The choice is to stand still, or one of eight directions."""
 
 PARAMETERS: Mapping[str, str] = {
     "pursuer_speed": f"top speed of the pursuers, {PURSUER_SPEED:g} m/s by default",
     "evader_speed": f"top speed of the evader, {EVADER_SPEED:g} m/s by default",
 }
-"""Environment parameters, drawn for each game, and what they mean."""
+"""Environment parameters, which are drawn for each game, with their descriptions."""
 
 
 class PursuitGroup:
-    """`num_envs` arenas with two pursuers and an evader each.
+    """`num_envs` arenas, each with two pursuers and an evader.
 
     Args:
         num_envs: number of arenas.
-        time_limit_s: seconds that the evader has to survive.
+        time_limit_s: seconds that the evader must survive.
         pursuer: behaviour name of the pursuers, team 0.
         evader: behaviour name of the evader, team 1.
-        evader_speed: top speed of the evader in m/s, unless it is an environment parameter.
-        catch_distance: distance between the centres of a pursuer and the evader, in metres, at which it is caught.
+        evader_speed: the evader's top speed in m/s, unless it is an environment parameter.
+        catch_distance: distance in metres between the centres of a pursuer and the evader at which the evader is
+            caught.
 
     Raises:
-        ValueError: if an option is out of its range.
+        ValueError: if an option is out of range.
     """
 
     on_tick: Callable[[], None] | None = None
-    """Called after each tick of motion, so that a video has more frames than decisions."""
+    """Called after each tick of motion, so that a video has more frames than the game has decisions."""
 
     def __init__(
         self,
@@ -119,11 +120,11 @@ class PursuitGroup:
         self._catch_distance = catch_distance
         self._top_speeds: Floats = np.tile(SPEEDS[:, None], (num_envs, 1, 1))
         self._top_speeds[:, EVADER] = evader_speed
-        """[C, 3, 1] top speeds in the running games."""
+        """[C, 3, 1] the agents' top speeds in the running games."""
         self._parameters: EpisodeParameters | None = None
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Draw parameters at the start of each game.
+        """Draw these parameters at the start of each game.
 
         Raises:
             StageError: if a parameter is not among `PARAMETERS`.
@@ -132,7 +133,7 @@ class PursuitGroup:
         self._parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Begin a new game in every arena; without a seed, random numbers continue."""
+        """Start a new game in every arena; without a seed, the previous random numbers continue."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self._decisions[:] = 0
@@ -142,7 +143,7 @@ class PursuitGroup:
         return self._result(none, None, np.zeros(0, np.bool_), np.zeros(self.num_envs, np.float32), None)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Move all agents by their decisions; finished games restart.
+        """Move all agents according to their decisions; restart finished games.
 
         Args:
             actions: by behaviour id; two rows per arena for the pursuers, one for the evader.
@@ -168,13 +169,13 @@ class PursuitGroup:
         return screen.display(self.pursuer_id, self.evader_id)
 
     def scene(self, env_id: int = 0) -> Scene:
-        """Return the present look of one arena, as shapes."""
+        """Return one arena's current look, as shapes."""
         places, speeds = self.arenas.places[env_id], self.arenas.speeds[env_id]
         left = float(self._time_left(self._env_ids)[env_id])
         return screen.scene((self.pursuer_id, self.evader_id), places, speeds, left, self._catch_distance)
 
     def close(self) -> None:
-        """Do nothing: there are no resources."""
+        """Do nothing, as there are no resources to release."""
 
     def _begin_games(self, arenas: NDArray[np.int32]) -> None:
         self.arenas.place(arenas, self._random)
@@ -186,7 +187,7 @@ class PursuitGroup:
                 self._top_speeds[arenas, EVADER, 0] = drawn["evader_speed"]
 
     def _move(self, actions: Mapping[str, ActionBatch]) -> NDArray[np.bool_]:
-        """Move the agents; return [C] true where the evader was caught."""
+        """Move the agents; return [C] True where the evader was caught."""
         chosen = np.empty((self.num_envs, AGENTS), np.int32)
         chosen[:, :PURSUERS] = actions[self.pursuer_id].discrete[:, 0].reshape(self.num_envs, PURSUERS)
         chosen[:, EVADER] = actions[self.evader_id].discrete[:, 0]
@@ -211,14 +212,14 @@ class PursuitGroup:
         rewards: Floats,
         game_seconds: NDArray[np.floating] | None,
     ) -> StepResult:
-        """Return endings (if any), then all decision rows; rewards are the evader's, pursuers get the negative.
+        """Return final rows (if any), then all decision rows; pursuers get the negative of the evader's rewards.
 
         Args:
-            ended: [e] arenas whose game is over; they have restarted.
-            final: the last observations of pursuers and evaders there; None if no game is over.
-            fallen: [e] true where the evader was caught.
-            rewards: [C] rewards of the decision rows.
-            game_seconds: [e] lengths of these games.
+            ended: [e] arenas whose game is over; they have already restarted.
+            final: the last observations of pursuers and evaders in these arenas; None if no game is over.
+            fallen: [e] True where the evader was caught.
+            rewards: [C] the evader's rewards in the decision rows.
+            game_seconds: [e] lengths of these games in seconds.
         """
         result = (STEP_REWARD + np.where(fallen, -RESULT_REWARD, RESULT_REWARD)).astype(np.float32)
         evaders_rewards = np.concatenate([result, rewards])

@@ -1,12 +1,12 @@
-"""Many arenas simultaneously: constants, the agents' places and speeds, one tick of motion, and observations.
+"""Many arenas simultaneously: constants, the agents' positions and velocities, one tick of motion, and observations.
 
-Pure mechanics: this module knows no games or rewards. Lengths are in metres, times in seconds. The constants are tuned
-so that the scripted players of both sides win about half of their games, and skill decides the rest. Agents pass
-through each other. Axis letters: C arenas; the agents' axis has the pursuers first and the evader last.
+Pure mechanics: this module has no games or rewards. Lengths are in metres, times in seconds. The constants are tuned so
+that the scripted players of both sides win about half of their games, and skill decides the rest. Agents pass through
+each other. Axis letters: C arenas; the agents' axis has the pursuers first and the evader last.
 
-An agent sees its own place and speed, the others' places relative to its own and their speeds, and the time left. A
-pursuer sees its mate and then the evader; the evader sees the nearer pursuer and then the other. `ArenaView` splits
-observations for scripted players.
+An agent observes its own position and velocity, the other agents' positions relative to its own and their velocities,
+and the time left. A pursuer sees its teammate and then the evader; the evader sees the nearer pursuer and then the
+other one. `ArenaView` splits observations for scripted players.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from headrace.queues.messages import Floats
 PURSUERS: Final = 2
 AGENTS: Final = PURSUERS + 1
 EVADER: Final = PURSUERS
-"""Index of the evader among the agents of an arena; the pursuers come first."""
+"""Index of the evader on the agents' axis; the pursuers come first."""
 PURSUER_TEAM: Final = 0
 EVADER_TEAM: Final = 1
 
 HALF_WIDTH: Final = 1.0
-"""Half the side of the arena, a square around the origin."""
+"""Half the side length of the arena, a square around the origin."""
 TICK_S: Final = 0.04
-"""Length of a tick of motion; no agent moves farther in it than a catch reaches."""
+"""Seconds per tick of motion; in one tick no agent moves farther than the catch distance."""
 TICKS_PER_DECISION: Final = 3
 
 PURSUER_SPEED: Final = 0.5
@@ -39,15 +39,15 @@ CATCH_DISTANCE: Final = 0.07
 """Distance between the centres of a pursuer and the evader at which the evader is caught."""
 
 FASTEST: Final = CATCH_DISTANCE / TICK_S
-"""Highest speed at which an agent moves no farther in a tick than a catch reaches."""
+"""Highest speed at which an agent moves no farther than the catch distance in one tick."""
 
 START_WITHIN: Final = 0.35
-"""The evader starts near the centre: this bounds both coordinates. Pursuers start at the walls."""
+"""Bound on both coordinates of the evader's start, near the centre. Pursuers start at the walls."""
 
 STEP_REWARD: Final = 0.005
-"""The evader's reward for each decision, and each pursuer's cost."""
+"""The evader's reward for each decision, and each pursuer's penalty."""
 RESULT_REWARD: Final = 1.0
-"""The winners' reward at a game's end, and the losers' cost."""
+"""The winners' reward at a game's end, and the losers' penalty."""
 
 
 SPEEDS: Floats = np.array([PURSUER_SPEED] * PURSUERS + [EVADER_SPEED], np.float32)
@@ -57,17 +57,17 @@ _angles = np.arange(8) * (np.pi / 4)
 DIRECTIONS: Floats = np.concatenate([np.zeros((1, 2)), np.stack([np.cos(_angles), np.sin(_angles)], 1)]).astype(
     np.float32
 )
-"""[9, 2] directions of the actions: stand still, then eight directions, anticlockwise from +x."""
+"""[9, 2] the actions' directions: stand still, then eight directions, anticlockwise from +x."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arenas:
-    """Places and speeds of all agents in C arenas; `advance` changes the arrays in place."""
+    """Positions and velocities of all agents in C arenas; `advance` changes the arrays in place."""
 
     places: Floats
-    """[C, 3, 2] the agents' positions in x and y, in metres."""
+    """[C, 3, 2] the agents' x and y positions, in metres."""
     speeds: Floats
-    """[C, 3, 2] the agents' velocities in x and y, in metres per second."""
+    """[C, 3, 2] the agents' x and y velocities, in metres per second."""
 
     @classmethod
     def empty(cls, arenas: int) -> Arenas:
@@ -75,7 +75,7 @@ class Arenas:
         return cls(np.zeros((arenas, AGENTS, 2), np.float32), np.zeros((arenas, AGENTS, 2), np.float32))
 
     def place(self, arenas: NDArray[np.signedinteger], random: np.random.Generator) -> None:
-        """Put all agents at their starts: the evader near the centre, each pursuer anywhere at a wall."""
+        """Move all agents to their starts: the evader near the centre, each pursuer anywhere along a wall."""
         count = len(arenas)
         draws = random.random((count, AGENTS, 2), dtype=np.float32)
         places = (2 * draws - 1) * np.float32(HALF_WIDTH)
@@ -90,11 +90,11 @@ class Arenas:
 
 
 def advance(arenas: Arenas, wanted: Floats) -> None:
-    """Move all agents by one tick, changing `arenas`.
+    """Move all agents by one tick.
 
     Args:
         arenas: changed in place.
-        wanted: [C, 3, 2] the target velocity of each agent.
+        wanted: [C, 3, 2] each agent's target velocity.
     """
     speeds, places = arenas.speeds, arenas.places
     change = wanted - speeds
@@ -108,21 +108,22 @@ def advance(arenas: Arenas, wanted: Floats) -> None:
 
 
 def caught(arenas: Arenas, distance: float = CATCH_DISTANCE) -> NDArray[np.bool_]:
-    """Return [C] true where a pursuer is at most `distance` metres from the evader."""
+    """Return [C] True where a pursuer is at most `distance` metres from the evader."""
     way = arenas.places[:, :PURSUERS] - arenas.places[:, EVADER:]
     return np.asarray((np.square(way).sum(axis=2) <= distance**2).any(axis=1))
 
 
 OBSERVATION_SIZE: Final = 4 * AGENTS + 1
-"""x, y, vx, vy of the agent itself and of both others, and the time left as a share of a game."""
+"""Size of an observation: x, y, vx, vy of the agent itself and of both others, and the share of the game's time left.
+"""
 
 
 def observe(arenas: Arenas, time_left: Floats) -> tuple[Floats, Floats]:
-    """Return the observations of pursuers [2 C, 13], arena by arena, and of evaders [C, 13].
+    """Return the observations of pursuers [2 C, 13], grouped by arena, and of evaders [C, 13].
 
     Args:
         arenas: the arenas.
-        time_left: [C] remaining share of the game's time.
+        time_left: [C] the share of the game's time that is left.
     """
     state = np.concatenate([arenas.places, arenas.speeds], axis=2)
     count = len(state)
@@ -143,7 +144,7 @@ def observe(arenas: Arenas, time_left: Floats) -> tuple[Floats, Floats]:
 
 
 def _from(viewer: Floats, other: Floats) -> Floats:
-    """Return the other's place relative to the viewer's, and its own speed."""
+    """Return the other agent's position relative to the viewer's, and the other agent's own velocity."""
     seen = np.broadcast_to(other, np.broadcast_shapes(viewer.shape, other.shape)).copy()
     seen[..., :2] -= viewer[..., :2]
     return seen
@@ -151,15 +152,15 @@ def _from(viewer: Floats, other: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class ArenaView:
-    """Observations [d, 13] by agent, each [d, 4]: x, y, vx, vy; places of others are relative to the observer's."""
+    """Observations [d, 13] split by agent, each [d, 4]: x, y (relative to the observer for other agents), vx, vy."""
 
     own: Floats
     first: Floats
-    """For a pursuer, its mate; for the evader, the nearer pursuer."""
+    """[d, 4] for a pursuer, its teammate; for the evader, the nearer pursuer."""
     second: Floats
-    """For a pursuer, the evader; for the evader, the other pursuer."""
+    """[d, 4] for a pursuer, the evader; for the evader, the other pursuer."""
 
     @classmethod
     def of(cls, observations: Floats) -> ArenaView:
-        """Split observations."""
+        """Split observations [d, 13]."""
         return cls(observations[:, :4], observations[:, 4:8], observations[:, 8:12])

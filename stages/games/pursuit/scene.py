@@ -1,4 +1,4 @@
-"""Pursuit on a screen: the arena from above, the keys of its players, and their names."""
+"""Pursuit on a screen: the arena from above, the players' keys, and their names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIZE: Final = 0.045
 
 
 def display(pursuer_id: str, evader_id: str) -> Display:
-    """Return the fixed parts of the picture."""
+    """Return the fixed parts of the display."""
     inner, outer = HALF_WIDTH + 0.03, HALF_WIDTH + _MARGIN
     corners = [(-inner, -inner), (inner, -inner), (inner, inner), (-inner, inner)]
     return Display(
@@ -33,13 +33,13 @@ def display(pursuer_id: str, evader_id: str) -> Display:
 
 
 def scene(ids: tuple[str, str], places: Floats, speeds: Floats, time_left: float, caught_at: float) -> Scene:
-    """Return the present look of an arena.
+    """Return an arena's current look.
 
     Args:
-        ids: the behaviour ids of pursuers and evader.
-        places: [3, 2] positions of the agents.
-        speeds: [3, 2] velocities of the agents.
-        time_left: remaining share of the game.
+        ids: the behaviour ids of the pursuers and the evader.
+        places: [3, 2] the agents' positions.
+        speeds: [3, 2] the agents' velocities.
+        time_left: the share of the game's time that is left.
         caught_at: distance at which the evader is caught.
     """
     shapes = [
@@ -58,7 +58,7 @@ def scene(ids: tuple[str, str], places: Floats, speeds: Floats, time_left: float
 
 
 def _keys() -> KeyMapSettings:
-    """Return arrows for the four directions; two pressed together mean the direction between them."""
+    """Return arrow keys for the four directions; two keys pressed together mean the direction between them."""
     arrows = {"ArrowRight": (1, 0), "ArrowLeft": (-1, 0), "ArrowUp": (0, 1), "ArrowDown": (0, -1)}
     press = {key: {"branch": 0, "value": _direction(*way)} for key, way in arrows.items()}
     for (first, way), (second, other) in product(list(arrows.items())[:2], list(arrows.items())[2:]):

@@ -1,7 +1,7 @@
-"""A scripted player for each side. They see what policies see, keep no state, and draw no random numbers.
+"""A scripted player for each side. The players see what policies see, keep no state, and draw no random numbers.
 
-The nearer pursuer runs at the evader; the farther one cuts off its escape. The evader considers places all over the
-arena and heads for the one to which its lead over the pursuers is greatest.
+The nearer pursuer runs at the evader; the farther one cuts off its escape. The evader considers positions all over the
+arena and heads for the one with the greatest lead over the pursuers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from headrace.stages.games.pursuit.motion import (
 )
 
 _LEAD: Final = 0.6
-"""Share of the time to the evader for which a pursuer extrapolates the evader's speed."""
+"""A pursuer extrapolates the evader's motion over this share of the time it needs to reach the evader."""
 _FLANK: Final = 0.35
-"""Distance beyond the evader at which the farther pursuer aims, as a share of the mate's distance from it."""
+"""Distance beyond the evader at which the farther pursuer aims, as a share of the nearer pursuer's distance.
+"""
 _GRID: Final = 7
-"""Places that the evader considers, along each side of the arena."""
+"""Number of positions along each side of the arena that the evader considers."""
 _ON_THE_WAY: Final = (0.25, 0.5, 1.0)
-"""Shares of the way to a place at which the evader compares times of arrival."""
+"""Shares of the way to a position at which the evader compares times of arrival."""
 
 _steps = np.linspace(-HALF_WIDTH, HALF_WIDTH, _GRID)
 _REFUGES: Final[Floats] = np.stack(np.meshgrid(_steps, _steps), axis=-1).reshape(-1, 2).astype(np.float32)
@@ -36,10 +37,10 @@ _REFUGES: Final[Floats] = np.stack(np.meshgrid(_steps, _steps), axis=-1).reshape
 
 
 class ScriptedPursuer:
-    """Plays any number of pursuers simultaneously; the same observations always get the same actions."""
+    """Plays any number of pursuers simultaneously; equal observations always get equal actions."""
 
     def act(self, observations: tuple[Array, ...]) -> ActionBatch:
-        """Decide for d pursuers from their observations [d, 13]."""
+        """Decide for d pursuers, given their observations [d, 13]."""
         seen = ArenaView.of(observations[0])
         mate, evader, flight = seen.first[:, :2], seen.second[:, :2], seen.second[:, 2:]
         distance = _size(evader)[:, None]
@@ -55,10 +56,10 @@ class ScriptedPursuer:
 
 
 class ScriptedEvader:
-    """Plays any number of evaders simultaneously; the same observations always get the same actions."""
+    """Plays any number of evaders simultaneously; equal observations always get equal actions."""
 
     def act(self, observations: tuple[Array, ...]) -> ActionBatch:
-        """Decide for d evaders from their observations [d, 13]."""
+        """Decide for d evaders, given their observations [d, 13]."""
         seen = ArenaView.of(observations[0])
         way = _REFUGES - seen.own[:, None, :2]
         ahead = np.full(way.shape[:2], np.inf, np.float32)

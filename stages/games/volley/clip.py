@@ -17,13 +17,13 @@ from headrace.stages.games.volley.physics import TICK_S
 from headrace.stages.games.volley.scene import LIVELY_COLOURS
 
 Player = Callable[[tuple[Array, ...]], ActionBatch]
-"""Maps observations, one agent per row, to one action per row."""
+"""Function that maps observations, one agent per row, to one action per row."""
 
 _TICKS_PER_FRAME = 2
-"""25 pictures a second."""
+"""Number of ticks per frame, which gives 25 frames a second."""
 _COLOURS = 96
 _SWATCH_SHARE = 0.02
-"""Share of a picture's pixels that each lively colour gets when the palette is chosen."""
+"""Share of a frame's pixels that each vivid colour gets when the palette is chosen."""
 
 
 def write_clip(
@@ -38,11 +38,11 @@ def write_clip(
 
     Args:
         path: the GIF to write.
-        group: its other courts are played too, but not visible: one court is enough.
+        group: the courts; only the first is recorded, although all are played, so one court is enough.
         players: the players on the left (team 0) and on the right.
         seconds: length of the video.
-        width: width of the picture in pixels; it is half as high.
-        seed: for the group's reset; without one, each clip shows different serves.
+        width: width of the video in pixels; the height is half of that.
+        seed: the seed for the group's reset; if None, each clip shows different serves.
     """
     film: list[Image.Image] = []
     images = SceneImages(group.display, width)
@@ -80,7 +80,7 @@ def _write_gif(path: Path, film: list[Image.Image]) -> None:
 
 
 def _palette(frame: Image.Image) -> Image.Image:
-    """Choose colours; small lively areas get more weight, or the sky would take nearly all colours."""
+    """Choose the palette; small vivid areas get more weight, as otherwise the sky would take nearly all colours."""
     pixels = np.asarray(frame).reshape(-1, 3)
     lively = np.array([ImageColor.getrgb(colour) for colour in LIVELY_COLOURS], np.uint8)
     swatches = np.repeat(lively, int(len(pixels) * _SWATCH_SHARE), axis=0)

@@ -1,8 +1,8 @@
 """Volley as an environment group: points, matches and serves on top of `physics`, in the pipeline's columns.
 
-A match is an episode: the first team with `points_to_win` points wins it. When the time is up, the leader wins the
-running rally and the match; with equal points the match is truncated as a draw. So the final reward always has the sign
-of the result, as ML-Agents' self-play expects.
+A match is an episode: the first team with `points_to_win` points wins. When the time is up, the leading team wins the
+current rally and the match; with equal points the match is truncated as a draw. The final reward therefore always has
+the sign of the result, as ML-Agents' self-play expects.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from headrace.stages.games.drawing import SceneImages
 
 ACTIONS = ActionSpec(discrete_branches=(3, 2))
-"""Branch 0: back, stay, forward (towards the net); branch 1: stay down, jump."""
+"""Branch 0 is back, stay or forward (towards the net); branch 1 is stay down or jump."""
 
 PARAMETERS: Mapping[str, str] = {
     "ball_gravity": f"acceleration of the falling ball, {BALL_GRAVITY:g} m/s² by default",
     "serve_speed": f"maximum horizontal speed of a serve, {SERVE_SPEED[1]:g} m/s by default",
 }
-"""Environment parameters, drawn for each match, and what they mean."""
+"""Environment parameters, which are drawn for each match, with their descriptions."""
 
 _MOVES = np.array([-1, 0, 1], dtype=np.float32)
 _JUMPS = np.array([False, True])
@@ -58,13 +58,13 @@ class VolleyGroup:
 
     Args:
         num_envs: number of courts.
-        points_to_win: points that win a match.
-        time_limit_s: seconds of play after which points decide a match, or it is truncated as a draw.
+        points_to_win: number of points that win a match.
+        time_limit_s: seconds of play after which the points decide a match, or the match is truncated as a draw.
         frame_skip: physics ticks (of 0.02 s) per decision.
         behavior: behaviour name; the ids are `<behavior>?team=0` and `<behavior>?team=1`.
 
     Raises:
-        ValueError: if an option is out of its range.
+        ValueError: if an option is out of range.
     """
 
     def __init__(
@@ -90,7 +90,9 @@ class VolleyGroup:
         self.points_to_win = points_to_win
         self.frame_skip = frame_skip
         self.on_tick: Callable[[], None] | None = None
-        """Called after each physics tick, so that videos have more frames than decisions, and on a new score."""
+        """Called after each physics tick, so that videos have more frames than the game has decisions, and after each
+        point.
+        """
         self.behavior_ids = (f"{behavior}?team=0", f"{behavior}?team=1")
         observations = (ObservationSpec("court", (OBSERVATION_SIZE,)),)
         self.behavior_specs: Mapping[str, BehaviorSpec] = {
@@ -98,7 +100,7 @@ class VolleyGroup:
         }
         self.courts = Courts.empty(num_envs)
         self.score = np.zeros((2, num_envs), dtype=np.int32)
-        """[2, C] points of each team in the running match."""
+        """[2, C] each team's points in the running match."""
         self._decisions = np.zeros(num_envs, dtype=np.int32)
         self._episodes = np.zeros(num_envs, dtype=np.int64)
         self._env_ids = np.arange(num_envs, dtype=np.int32)
@@ -106,12 +108,12 @@ class VolleyGroup:
         self._images: SceneImages | None = None
         self._parameters: EpisodeParameters | None = None
         self._ball_gravity: Floats | float = BALL_GRAVITY
-        """The ball's gravity: one value for all running matches, or [C]."""
+        """Gravity of the ball in m/s²: one value for all running matches, or [C]."""
         self._serve_speed: Floats | None = None
-        """[C] maximum serve speed in the running matches; None means the default."""
+        """[C] maximum serve speed in the running matches; None for the default."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Draw parameters at the start of each match.
+        """Draw these parameters at the start of each match.
 
         Raises:
             StageError: if a parameter is not among `PARAMETERS`.
@@ -124,7 +126,7 @@ class VolleyGroup:
             self._serve_speed = np.zeros(self.num_envs, np.float32)
 
     def reset(self, seed: int | None = None) -> StepResult:
-        """Begin a new match on every court; without a seed, random numbers continue."""
+        """Start a new match on every court; without a seed, the previous random numbers continue."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self.score[:] = 0
@@ -136,7 +138,7 @@ class VolleyGroup:
         return self._result(none, np.zeros(0, np.float32), np.zeros(self.num_envs, np.float32), None)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Play `frame_skip` ticks with each player's decision; points, matches and serves follow at their end.
+        """Play `frame_skip` ticks with each player's decision, then award points, end matches and serve.
 
         Args:
             actions: by behaviour id, one row per court in the order of the courts.
@@ -146,7 +148,7 @@ class VolleyGroup:
         self.score[0] += landed > 0
         self.score[1] += landed < 0
         if self.on_tick is not None and landed.any():
-            self.on_tick()  # before the next serve, or match
+            self.on_tick()  # before the next serve or match
         lead = np.sign(self.score[0] - self.score[1])
         over = (self.score.max(axis=0) >= self.points_to_win) | (self._decisions >= self.match_decisions)
         ended = np.flatnonzero(over).astype(np.int32)
@@ -159,15 +161,15 @@ class VolleyGroup:
         return self._result(ended, final_rewards, rewards, final, result_lengths)
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:
-        """Return an RGB image [300, 600, 3] of one court."""
-        from headrace.stages.games.drawing import SceneImages  # import Pillow only to draw
+        """Return one court as an RGB image [300, 600, 3]."""
+        from headrace.stages.games.drawing import SceneImages  # import Pillow only if images are drawn
 
         if self._images is None:
             self._images = SceneImages(self.display)
         return self._images.image(self.shapes_with_score(env_id))
 
     def shapes_with_score(self, env_id: int) -> list[Shape]:
-        """Return the current look of one court, with the score as lamps."""
+        """Return one court's current look, with the score as lamps."""
         return [*self.scene(env_id).shapes, *screen.lamps(self.score[:, env_id], self.points_to_win)]
 
     @property
@@ -176,14 +178,14 @@ class VolleyGroup:
         return screen.display(self.behavior_ids, self.points_to_win)
 
     def scene(self, env_id: int = 0) -> Scene:
-        """Return the present look of one court, as shapes."""
+        """Return one court's current look, as shapes."""
         return screen.scene(self.courts, self.score, self.behavior_ids, env_id)
 
     def close(self) -> None:
-        """Do nothing: there are no resources."""
+        """Do nothing, as there are no resources to release."""
 
     def _play(self, actions: Mapping[str, ActionBatch]) -> NDArray[np.int8]:
-        """Advance the courts; return [C] the side where the ball first touched the ground, as `advance` does."""
+        """Advance the courts; return [C] the side where the ball first touched the ground, encoded as in `advance`."""
         discrete = np.stack([actions[behavior_id].discrete for behavior_id in self.behavior_ids])
         move, jump = _MOVES[discrete[..., 0]], _JUMPS[discrete[..., 1]]
         landed = np.zeros(self.num_envs, dtype=np.int8)
@@ -211,7 +213,7 @@ class VolleyGroup:
             self._serve_speed[beginning] = drawn["serve_speed"]
 
     def _serve(self, courts: NDArray[np.signedinteger]) -> None:
-        """Send both players home and toss the ball up above the net, towards either side with equal chance."""
+        """Send both players home and toss the ball up above the net, towards either side with equal probability."""
         if not courts.size:
             return
         side, speed, rise = self._random.random((3, courts.size), dtype=np.float32)
@@ -238,7 +240,7 @@ class VolleyGroup:
         final: Floats | None,
         match_seconds: NDArray[np.floating] | None = None,
     ) -> StepResult:
-        """Return endings (if any), then a decision row for every court; team 1 gets team 0's rewards negated."""
+        """Return final rows (if any), then a decision row for every court; team 1 gets team 0's rewards negated."""
         now = observe(self.courts)
         truncated = final_rewards == 0
         env_ids = np.concatenate([ended, self._env_ids])

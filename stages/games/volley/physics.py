@@ -1,13 +1,12 @@
 """Many courts simultaneously: constants, the state of players and balls, one tick of motion, and observations.
 
-Pure mechanics: this module has no points, serves or episodes (see `group`) and draws no random numbers. Lengths are
-in metres, times in seconds. The constants are tuned for short games that skill decides; docs/volley.md describes the
-effect of each change. Axis letters: C courts; the players' arrays have a team axis of 2 before it.
+Pure mechanics: this module has no points, serves or episodes (see `group`) and draws no random numbers. Lengths are in
+metres, times in seconds. The constants are tuned for short games that skill decides; docs/volley.md describes the
+effect of changing each. Axis letters: C courts; the players' arrays have a team axis of size 2 before it.
 
-The two sides are symmetric bit for bit. Each player's state is kept in the player's own frame, in which the net is
-at x = 0, the player's half has x < 0, and forward is +x; the ball uses team 0's frame. Mirroring a court swaps the
-team axis and negates the ball's x, and every expression below is built so that floating-point rounding commutes with
-that.
+The two sides are symmetric bit for bit. Each player's state is kept in the player's own frame, in which the net is at x
+= 0, the player's half has x < 0, and forward is +x; the ball uses team 0's frame. Mirroring a court swaps the team axis
+and negates the ball's x. Every expression below is written so that floating-point rounding commutes with mirroring.
 
 An observation is twelve numbers in the player's own frame, the same on both sides of the net. `CourtView` inverts their
 scaling for scripted players, which see the same numbers as a trained policy.
@@ -24,47 +23,48 @@ from numpy.typing import NDArray
 from headrace.queues.messages import Floats
 
 TICK_S: Final = 0.02
-"""Length of a physics tick; a decision lasts `frame_skip` of them."""
+"""Seconds per physics tick; a decision lasts `frame_skip` ticks."""
 
 HALF_WIDTH: Final = 3.0
-"""From the net (x = 0) to either wall."""
+"""Distance from the net (x = 0) to either wall."""
 CEILING: Final = 2.75
 NET_HEIGHT: Final = 0.9
 NET_RADIUS: Final = 0.05
-"""The net is a post with a round top: all points closer than this to the line from (0, 0) to (0, NET_HEIGHT)."""
+"""Radius of the net, a post with a round top: all points closer than this to the line from (0, 0) to (0, NET_HEIGHT).
+"""
 
 PLAYER_RADIUS: Final = 0.34
 PLAYER_SPEED: Final = 2.6
 PLAYER_ACCELERATION: Final = 20.0
 PLAYER_JUMP: Final = 3.8
-"""Upward speed at take-off: 0.72 m high, 0.76 s in the air."""
+"""Upward speed at take-off, which gives a jump of 0.72 m and 0.76 s."""
 PLAYER_GRAVITY: Final = 10.0
 
 BALL_RADIUS: Final = 0.2
 BALL_GRAVITY: Final = 6.5
-"""Less than the players': a floating ball gives them time to think."""
+"""Gravity of the ball, lower than the players': a floating ball gives them time to think."""
 BALL_MAX_SPEED: Final = 6.5
-"""Below (BALL_RADIUS + NET_RADIUS) / TICK_S, so that the ball can't tunnel through the net."""
+"""Maximum speed of the ball, below (BALL_RADIUS + NET_RADIUS) / TICK_S so that it can't tunnel through the net."""
 BALL_MIN_REBOUND: Final = 3.6
-"""Least speed at which the ball leaves a player, who is springy, so that no player can carry the ball."""
+"""Minimum speed at which the ball leaves a player; players are springy, so that they can't carry the ball."""
 
 PLAYER_RESTITUTION: Final = 0.95
 WALL_RESTITUTION: Final = 0.85
 NET_RESTITUTION: Final = 0.6
 FLOOR_RESTITUTION: Final = 0.5
-"""Only for show: the rally is already over."""
+"""Restitution of the floor; only visible, as the rally is already over."""
 
 HOME: Final = 1.5
-"""Distance from the net at which a player awaits the serve."""
+"""Distance from the net at which a player waits for the serve."""
 SERVE_HEIGHT: Final = 2.0
 SERVE_SPEED: Final = (0.7, 2.1)
-"""Range of the serve's horizontal speed; it starts above the net, towards the receiving side."""
+"""Range of the serve's horizontal speed; the ball starts above the net and flies towards the receiving side."""
 SERVE_RISE: Final = (0.4, 1.8)
 """Range of the serve's upward speed."""
 
 
 X, Y, VX, VY = range(4)
-"""Rows of `Courts.ball` and `Courts.players`."""
+"""Row indices of `Courts.ball` and `Courts.players`."""
 
 _TO_BALL_FRAME = np.array([[1.0], [-1.0]], dtype=np.float32)
 _TINY = 1e-6
@@ -75,13 +75,13 @@ class Courts:
     """The state of C courts; `advance` changes the arrays in place."""
 
     ball: Floats
-    """[4, C] x, y, vx, vy of the ball in team 0's frame; metres, metres per second."""
+    """[4, C] the ball's x, y, vx, vy in team 0's frame; metres, metres per second."""
     players: Floats
-    """[4, 2, C] x, y, vx, vy of each team's player, in the player's own frame."""
+    """[4, 2, C] each player's x, y, vx, vy in the player's own frame; metres, metres per second."""
 
     @classmethod
     def empty(cls, courts: int) -> Courts:
-        """Return courts at zero, to be filled by a serve."""
+        """Return courts with all values 0, for a serve to fill in."""
         return cls(np.zeros((4, courts), np.float32), np.zeros((4, 2, courts), np.float32))
 
 
@@ -129,7 +129,7 @@ def _fly(ball: Floats, gravity: Floats | float) -> None:
 
 
 def _bounce_off_players(ball: Floats, players: Floats) -> None:
-    """Push the ball out of both players and give it the rebound of each, as seen by the moving player."""
+    """Push the ball out of both players, and let it rebound from each as seen by the moving player."""
     reach = PLAYER_RADIUS + BALL_RADIUS
     dx = ball[X] * _TO_BALL_FRAME - players[X]
     dy = ball[Y] - players[Y]
@@ -143,7 +143,8 @@ def _bounce_off_players(ball: Floats, players: Floats) -> None:
     rebound = np.maximum(-PLAYER_RESTITUTION * approach, BALL_MIN_REBOUND)
     kick = np.where(touching, np.maximum(rebound - approach, 0.0), 0.0)
     push = np.where(touching, reach - distance, 0.0)
-    # Both teams' parts are joined before they meet the ball's state: that order survives mirroring exactly.
+    # Both teams' contributions are added together before they are added to the ball's state, which survives mirroring
+    # exactly.
     _add_from_both(ball[X], push * nx * _TO_BALL_FRAME)
     _add_from_both(ball[Y], push * ny)
     _add_from_both(ball[VX], kick * nx * _TO_BALL_FRAME)
@@ -200,14 +201,14 @@ OBSERVATION_SIZE: Final = len(OBSERVATION_NAMES)
 _PLAYER_SCALE = (HALF_WIDTH, CEILING, PLAYER_SPEED, PLAYER_JUMP)
 _BALL_SCALE = (HALF_WIDTH, CEILING, BALL_MAX_SPEED, BALL_MAX_SPEED)
 SCALE: Final[Floats] = np.array([*_PLAYER_SCALE, *_BALL_SCALE, *_PLAYER_SCALE], dtype=np.float32)
-"""[12] the metres, or metres per second, that correspond to an observation of 1."""
+"""[12] metres, or metres per second, that correspond to an observation of 1."""
 
 _FLIP = np.array([-1, 1, -1, 1], dtype=np.float32).reshape(4, 1, 1)
 _BALL_TO_FRAMES = np.array([[1, -1], [1, 1], [1, -1], [1, 1]], dtype=np.float32).reshape(4, 2, 1)
 
 
 def observe(courts: Courts) -> Floats:
-    """Return the observations [2, C, 12] of each team's player, within about [-1, 1]; x < 0 in its own half."""
+    """Return each player's observations [2, C, 12], within about [-1, 1]; x < 0 in the player's own half."""
     features = np.empty((3, 4, 2, courts.ball.shape[1]), dtype=np.float32)
     features[0] = courts.players
     np.multiply(courts.ball[:, None], _BALL_TO_FRAMES, out=features[1])

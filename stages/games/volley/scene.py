@@ -1,4 +1,4 @@
-"""Volley on a screen: a court as shapes, the keys of its players, and their names."""
+"""Volley on a screen: a court as shapes, the players' keys, and their names."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _TEAMS: Final = (("#f27059", "#b23e34", "#ff8c75"), ("#4084d6", "#204e96", "#5ca
 _NAMES: Final = ("red, left", "blue, right")
 _SHADOW, _BALL, _SEAM, _WHITE, _INK = "#ccac78", "#fff0b2", "#b08434", "#ffffff", "#2a2834"
 LIVELY_COLOURS: Final = (*_TEAMS[0][:2], *_TEAMS[1][:2], _BALL, _SEAM, _WHITE, _INK, "#fff6d6", _SHADOW)
-"""Colours that a palette must keep, however few pixels have them; one is the sun's."""
+"""Colours that a palette must keep, however few pixels have them; the second to last is the sun's."""
 _BACK, _STAY, _FORWARD = 0, 1, 2
 
 
 def display(behavior_ids: tuple[str, str], points_to_win: int) -> Display:
-    """Return the fixed parts. The player on the right walks forward to the left."""
+    """Return the fixed parts of the display. The player on the right walks forward to the left."""
     moves = ((_BACK, _FORWARD), (_FORWARD, _BACK))
     keys = {
         behavior_id: choices(
@@ -62,7 +62,7 @@ def display(behavior_ids: tuple[str, str], points_to_win: int) -> Display:
 
 
 def scene(courts: Courts, score: NDArray[np.int32], behavior_ids: tuple[str, str], env_id: int) -> Scene:
-    """Return the present look of a court."""
+    """Return a court's current look."""
     ball_x, ball_y = (float(courts.ball[row, env_id]) for row in (X, Y))
     stands = [(float(courts.players[X, team, env_id]) * (1 - 2 * team), team) for team in (0, 1)]
     shapes = [_shadow(ball_x, ball_y - BALL_RADIUS, BALL_RADIUS)]
@@ -77,7 +77,7 @@ def scene(courts: Courts, score: NDArray[np.int32], behavior_ids: tuple[str, str
 
 
 def lamps(score: NDArray[np.int32], points_to_win: int) -> list[Shape]:
-    """Return the points [2] of a court as rows of lamps in the upper corners; they light up from the wall inwards."""
+    """Return a court's points [2] as rows of lamps in the upper corners, which light up from the wall inwards."""
     gap = min(0.22, 2.4 / points_to_win)
     return [
         disc(
@@ -145,7 +145,7 @@ def _eye(x: float, y: float, ball: tuple[float, float]) -> list[Shape]:
 
 
 def _ball(x: float, y: float) -> list[Shape]:
-    """Return a ball with three bent seams that turns as if it rolled."""
+    """Return a ball with three curved seams, turned as if it rolled."""
     shapes = [disc(x, y, BALL_RADIUS, BALL_RADIUS, _BALL, _SEAM, 0.025)]
     for seam in range(3):
         turn = -x / BALL_RADIUS + seam * 2 * pi / 3

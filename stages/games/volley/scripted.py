@@ -1,9 +1,9 @@
 """A scripted opponent with human limitations.
 
-It sees what a policy sees and keeps no state between decisions. It runs to where the ball will land, and jumps at a
-ball within reach. It does not aim, and its predictions are imperfect: it reacts to a ball only once that has crossed
-the net, expects 70 % of the remaining flight (so that it is late for fast and for far balls), and considers only
-rebounds from the wall behind it.
+The player sees what a policy sees and keeps no state between decisions. It runs to where the ball will land, and jumps
+if the ball is within reach. It does not aim, and its predictions are imperfect: it reacts only to a ball that has
+crossed the net, predicts 70 % of the remaining flight (so that it is late for fast and distant balls), and considers
+only rebounds from the wall behind it.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from headrace.stages.games.volley.physics import (
 )
 
 _CONTACT_HEIGHT: Final = 0.85
-"""Height of the ball's centre at which it expects to hit the ball, in metres."""
+"""Height of the ball's centre, in metres, at which the player expects to hit the ball."""
 _FORESIGHT: Final = 0.7
-"""Share of the remaining flight that it expects."""
+"""Share of the remaining flight that the player predicts."""
 _BEHIND: Final = 0.17
-"""Distance behind the ball at which it stands, so that the ball goes forward."""
+"""Distance in metres behind the ball at which the player stands, so that the ball goes forward."""
 _STEADY: Final = 0.08
-"""It does not walk if the target is nearer than this, in metres."""
+"""Distance from the target, in metres, within which the player stands still."""
 _JUMP_REACH: Final = (0.4, 0.75, 1.3)
-"""It jumps at a falling ball within this sideways distance, and between these heights; metres."""
+"""The player jumps at a falling ball within the first distance sideways, and between the other two heights; metres."""
 
 _BACK, _STAY, _FORWARD = 0, 1, 2
 
 
 class ScriptedPlayer:
-    """Plays any number of courts simultaneously; the same observations always get the same actions."""
+    """Plays any number of courts simultaneously; equal observations always get equal actions."""
 
     def act(self, observations: tuple[Array, ...]) -> ActionBatch:
-        """Decide for d players from their observations [d, 12]."""
+        """Decide for d players, given their observations [d, 12]."""
         seen = CourtView.of(observations[0])
         way = _target(seen) - seen.own[X]
         move = np.where(way > _STEADY, _FORWARD, np.where(way < -_STEADY, _BACK, _STAY))
@@ -56,7 +56,7 @@ class ScriptedPlayer:
 
 
 def _target(seen: CourtView) -> Floats:
-    """Return [d] the place to stand: behind the expected landing point, or at home if the ball is not ours."""
+    """Return [d] where to stand: behind the expected landing point, or at home if the ball is in the other half."""
     ball = seen.ball
     above = np.maximum(ball[Y] - _CONTACT_HEIGHT, 0.0)
     seconds = (ball[VY] + np.sqrt(ball[VY] ** 2 + 2 * BALL_GRAVITY * above)) / BALL_GRAVITY
