@@ -83,8 +83,8 @@ def interpreter_to_start(platform: str = sys.platform) -> tuple[str, dict[str, s
 
     In a virtual environment on Windows, `python.exe` is a launcher that starts the interpreter as a child with another
     process id. As `multiprocessing` does, we therefore start the interpreter itself and pass it the launcher's name,
-    from
-    which it finds the environment. The interpreter removes that variable at once, so its own children don't see it.
+    from which it finds the environment. The interpreter removes that variable at once, so its own children don't see
+    it.
     """
     base: str = getattr(sys, "_base_executable", None) or sys.executable
     if platform != "win32" or os.path.normcase(base) == os.path.normcase(sys.executable):

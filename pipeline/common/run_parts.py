@@ -53,8 +53,7 @@ class RunPartKind:
     """
     page: str = ""
     """`module:name` of a function that returns the game for the live page, or empty. The first part with one provides
-    the
-    game.
+    the game.
     """
     roles: Mapping[str, HostRole] = field(default_factory=dict)
     """Roles of the part's own hosts, by role name."""

@@ -26,8 +26,7 @@ if sys.platform == "win32":
 else:
     _OF_PERSONS = (signal.SIGINT,)
 """Signals sent from the keyboard, which escalate when repeated. SIGTERM does not escalate, because a scheduler may
-repeat
-it. Nor does a closed terminal, which several processes notice and report to each other.
+repeat it. Nor does a closed terminal, which several processes notice and report to each other.
 """
 SAME_S = 1.0
 """Seconds within which a repeated request counts as the same one: `timeout` and terminals signal a process and its

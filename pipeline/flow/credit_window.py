@@ -71,19 +71,17 @@ class CreditWindow:
     the number of outstanding credits. Some of their steps have arrived at the trainer; the others are in flight or not
     made yet. These may arrive in any order, except that steps from one source arrive in the order in which it makes
     them. In the worst case, a step in flight is therefore used after all outstanding steps except the `after` steps
-    that its source makes later. If the trainer is at version V now, it is then at V + ceil((out - after) / rows) - 1.
-    A step made by version v is used in time if the trainer's version is at most v + lag, which means
+    that its source makes later. If the trainer is at version V now, it is then at V + ceil((out - after) / rows) - 1. A
+    step made by version v is used in time if the trainer's version is at most v + lag, which means
 
         out <= (lag + 1 - V) * rows + leeway,   where leeway = v * rows + after.
 
     A grant raises `out`, and waits unless this condition then holds for all steps in flight. It need not hold for steps
     that have arrived, because the granted steps arrive later. Nor does it matter for steps of the same source, which
     makes the granted steps later. An update raises V by 1 and lowers `out` by at least `rows`. An arrival removes a
-    step
-    from the condition, and a newer version in place of an older one raises `leeway`. The condition therefore still
-    holds
-    when the next grant is made. No rule that keeps the bound grants more, because every order of arrival that this rule
-    allows for can occur.
+    step from the condition, and a newer version in place of an older one raises `leeway`. The condition therefore still
+    holds when the next grant is made. No rule that keeps the bound grants more, because every order of arrival that
+    this rule allows for can occur.
 
     With one source, only the window's size, (lag + 1) * rows, limits grants; the same is true at lag 0. With several
     sources, the condition costs time only if actors make lag * rows steps after an update before three things have

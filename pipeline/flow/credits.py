@@ -41,8 +41,7 @@ class CreditLedger:
 
     Args:
         at_rest: grant only when nothing is in transit: all actors wait, and all their emitted steps have reached a
-            trainer
-            or were returned. Grants then do not depend on timing, and all actors receive them simultaneously.
+            trainer or were returned. Grants then do not depend on timing, and all actors receive them simultaneously.
     """
 
     RESTORED = -1

@@ -1,4 +1,4 @@
-"""Starts every child process of Headrace: with a lifeline, a mark for the sweeper and a file for its last words."""
+"""Starts Headrace's child processes, each with a lifeline, a mark for the sweeper and a file for its last words."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def start_child(
     mark: str,
     **options: Any,
 ) -> tuple[ProcessTree, socket.socket, bytes]:
-    """Start one of our modules in a child process, which ends when its lifeline closes.
+    """Start one of Headrace's modules in a child process, which ends when its lifeline closes.
 
     Args:
-        module: takes its lifeline before anything else (`held`); its arguments are the name, those of the lifeline and
-            of its last words, and `arguments`.
-        name: the child's name in a list of processes.
-        words: main's end of its last words.
+        module: the module to run. It must take its lifeline before anything else (`held`). Its arguments are the name,
+            the arguments for its lifeline and for its last words, and `arguments`.
+        name: the child's name in a process list.
+        words: main's end of the child's last words.
         arguments: further arguments.
         environment: the child's environment variables.
         mark: environment mark by which the sweeper recognises the child's own children.
@@ -62,7 +62,7 @@ def start_child(
 
 
 def child_environment() -> dict[str, str]:
-    """Let the child find the same packages, and use one thread in numeric libraries unless the user sets a number."""
+    """Return a child's environment, in which it finds the same packages and numeric libraries use one thread."""
     environment = dict(surroundings().variables)
     let_child_find_us(environment)
     use_one_thread(environment)

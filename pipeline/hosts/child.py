@@ -1,4 +1,4 @@
-"""The entry point of a process host: it imports the host's modules, then runs the hosts of its start messages."""
+"""The entry point of a process host: imports the host's modules, then runs the hosts that start messages describe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if sys.platform == "win32":
 
 
 def leave_signals_to_main() -> None:
-    """Ignore requests to end: main decides when and how."""
+    """Ignore requests to end this process, because main decides when and how it ends."""
     from headrace.pipeline.common.process import default_in_forks
     from headrace.pipeline.hosts.sweeper import VARIABLE
 
@@ -27,7 +27,7 @@ def leave_signals_to_main() -> None:
             signal.siginterrupt(number, False)  # restart interrupted system calls
     default_in_forks(numbers)
     if sys.platform == "win32":
-        # A closing console notifies its processes one by one, each after the last has ended: main may be the last.
+        # A closing console notifies one process after the other has ended, and main may be the last.
         main_mark = os.environ.get(VARIABLE, "").partition("/")[0]
         on_console_end(partial(request, main_mark), lambda: None)
 
@@ -51,7 +51,7 @@ def main(line: str, last_words: str, *modules: str) -> int:
             import_early(modules)
         let_loops_wait()
         return run_host_process(lifeline)
-    except BaseException:  # main shows the error, SystemExit too: no host may ask to exit
+    except BaseException:  # main shows the error, even SystemExit: no host may request an exit
         write_last_words(descriptor, traceback.format_exc())
         return 1
 

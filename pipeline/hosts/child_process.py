@@ -1,9 +1,9 @@
 """Main's child processes: each imports its modules, then waits for a message that assigns its host.
 
-Importing takes most of a start. So main starts children as soon as the configuration says which ones it needs
-(`started_early`), before its own imports, and they import in parallel. An unforeseen host gets its child when it
-starts. A child is always a new interpreter, never a fork of a process with threads or libraries, so its state does not
-depend on where and when it was started.
+Imports take most of a child's start. Main therefore starts children before its own imports, as soon as the
+configuration says which ones it needs (`started_early`), and all processes import in parallel. An unforeseen host gets
+its child when the host starts. A child is always a new interpreter, never a fork of a process with threads or
+libraries, so its state does not depend on where and when it was started.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ from headrace.queues.platform import Segment, hand_over
 log = logging.getLogger(__name__)
 
 _early: dict[str, ChildProcess] = {}
-"""Unassigned children, by the name of the intended host. A run takes its own by name; of two runs in one process,
-either may take the other's, as they are alike."""
+"""Unassigned children, by the name of the intended host. A run takes children by name. If two runs in one process need
+the same name, either may take the child, because unassigned children are alike.
+"""
 
 
 class ChildProcess:
     """A child process of this process.
 
     Args:
-        name: name of the host that it will run.
-        modules: modules that it imports while it waits.
+        name: name of the host that the child will run.
+        modules: modules that the child imports while it waits.
     """
 
     def __init__(self, name: str, modules: Sequence[str] = ()) -> None:
         started = take_prestarted(name) or spawn(name, modules, new_mark(name))
         self._name, self._process, self._start_socket = name, started.process, started.socket
         self.failure: HostFailed | None = None
-        """Error raised outside its hosts; known once it has ended."""
+        """Error raised outside the child's hosts; set once the child has ended, or None."""
         self._words, self._said = started.words, ""
         self.lifeline = MainLifeline(started.lifeline, self.pid)
         watch_host(self._process.pid, started.mark)
@@ -62,28 +63,28 @@ class ChildProcess:
 
     @property
     def alive(self) -> bool:
-        """True until it has ended."""
+        """True until the child has ended."""
         return self._process.poll() is None
 
     @property
     def ended(self) -> asyncio.Future[int]:
-        """Resolves to the exit status when its host has ended."""
+        """Future that resolves to the child's exit status when the child has ended."""
         assert self._ended is not None, "it has been assigned"
         return self._ended
 
     @property
     def spoke(self) -> bool:
-        """True if it has reported why it ends."""
+        """True if the child has reported why it ends."""
         return self._words.written
 
     async def be(
         self, start_message: dict[str, Any], things: Sequence[socket.socket | Segment], *, more: bool = False
     ) -> None:
-        """Send its start message; if the child has died meanwhile, its exit status shows that.
+        """Send the child its start message; if the child has died, its exit status shows that later.
 
         Args:
             start_message: plain data with tickets.
-            things: the objects that the tickets stand for.
+            things: the sockets and segments that the tickets stand for.
             more: True if further start messages may follow.
         """
         loop = asyncio.get_running_loop()
@@ -95,7 +96,7 @@ class ChildProcess:
             if first:
                 self.dismiss()
             else:
-                self.kill()  # the listener sees its end
+                self.kill()  # the listener notices that the child has ended
             raise
         if not more:
             self._start_socket.close()
@@ -103,22 +104,22 @@ class ChildProcess:
             threading.Thread(target=self._await_end, args=(loop,), name=f"end of {self.pid}", daemon=True).start()
 
     async def hear(self) -> bytes:
-        """Return the bytes that it sends on the socket of its start messages; empty once the socket is closed."""
+        """Return bytes that the child sends over the socket for start messages; empty once the socket is closed."""
         with suppress(ConnectionError):
             return await asyncio.get_running_loop().sock_recv(self._start_socket, 1 << 10)
         return b""
 
     def let_end(self) -> None:
         """Announce that no further start messages will follow."""
-        with suppress(OSError):  # it was quicker
+        with suppress(OSError):  # the child has already closed it
             self._start_socket.shutdown(socket.SHUT_WR)
 
     def leave(self) -> None:
-        """Close the socket."""
+        """Close the socket for start messages."""
         self._start_socket.close()
 
     async def wait(self) -> int:
-        """Wait for the child to end; return its exit status, negative for a signal."""
+        """Wait for the child to end; return its exit status, which is negative for a signal."""
         status = await asyncio.shield(self.ended)
         words, self._said = self._said, ""
         if RAISED in words:
@@ -134,16 +135,16 @@ class ChildProcess:
         if not sweeps():
             self._process.kill_all()
         self._said = self._words.take()
-        with suppress(RuntimeError):  # the loop is closed, so nothing waits any more
+        with suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
             loop.call_soon_threadsafe(self.ended.set_result, status)
 
     def kill(self) -> None:
-        """Kill the child; `process_cleanup` then ends the processes that it has started."""
-        with suppress(ProcessLookupError):  # it was quicker
+        """Kill the child; `process_cleanup` then ends the processes that the child has started."""
+        with suppress(ProcessLookupError):  # it has already ended
             self._process.kill()
 
     def dismiss(self) -> int:
-        """End the child, as no host needs it; return its exit status, negative for a signal."""
+        """End an unneeded child; return its exit status, which is negative for a signal."""
         self._start_socket.close()
         self.lifeline.close()
         self._words.take()
@@ -152,7 +153,7 @@ class ChildProcess:
 
 
 def take_child(name: str) -> ChildProcess:
-    """Return the child started for a host, else a new one; a child that reported why it ended is not replaced."""
+    """Return the child started for a host, or a new one if that child died without reporting a reason."""
     child = _early.pop(name, None)
     if child is not None and not child.alive and not child.spoke:
         how = how_it_ended(child.dismiss())
@@ -163,9 +164,9 @@ def take_child(name: str) -> ChildProcess:
 
 @contextmanager
 def started_early(config: RunConfig) -> Iterator[None]:
-    """Start the children that a run is certain to need; end those that it never took."""
+    """Start the children that a run is certain to need; at the end of the context, end those that it never took."""
     try:
-        with suppress(OSError):  # at a limit of the system, which the host's own start will report
+        with suppress(OSError):  # a limit of the system, which the host's own start will report
             for name, modules in _expected(config):
                 if name not in _early:
                     _early[name] = ChildProcess(name, modules)
@@ -176,13 +177,13 @@ def started_early(config: RunConfig) -> Iterator[None]:
 
 
 def dismiss_early() -> None:
-    """End unused children, such as those for listed behaviours that the environment does not have."""
+    """End unused children, such as those for behaviours that are listed but missing from the environment."""
     while _early:
         _early.popitem()[1].dismiss()
 
 
 def _expected(config: RunConfig) -> Iterator[tuple[str, list[str]]]:
-    """Yield the names of process hosts with the modules that each imports: learners first, as they take longest."""
+    """Yield each process host's name and the modules it imports; learners come first, because they take longest."""
     hosts = config.pipeline.hosts
     if hosts.learners.kind == "process":
         needed: dict[str, list[str]] = {}
@@ -195,14 +196,14 @@ def _expected(config: RunConfig) -> Iterator[tuple[str, list[str]]]:
 
 
 def learner_processes(config: RunConfig) -> dict[str, str]:
-    """Return the process in which each listed behaviour learns, named after its first learner."""
+    """Return, for each listed behaviour, the name of its learner process, which is that of the first learner there."""
     behaviors = learners_of(config)
     count = most_learner_processes(config)
     return {behavior: learner_name(behaviors[number % count]) for number, behavior in enumerate(behaviors)}
 
 
 def most_learner_processes(config: RunConfig) -> int:
-    """Return the maximum number of processes for all learners; a learner with followers has its own."""
+    """Return the maximum number of processes for all learners; a learner with followers has its own process."""
     learners = config.pipeline.hosts.learners
     if learners.replicas > 1:
         return max(1, len(config.behaviors))
@@ -210,20 +211,20 @@ def most_learner_processes(config: RunConfig) -> int:
 
 
 def imported_in_main(config: RunConfig) -> list[str]:
-    """Return the modules that hosts in main import."""
+    """Return the modules that main imports for the learner hosts in its own process."""
     in_main = HOST_KINDS[config.pipeline.hosts.learners.kind].in_main
     return [module for each in learners_of(config) for module in modules_of_learner(config, each)] if in_main else []
 
 
 def learners_of(config: RunConfig) -> list[str]:
-    """Return the listed behaviours that a run trains."""
+    """Return the listed behaviours that the run trains."""
     if config.checkpoint_settings.inference:
         return []
     return [behavior for behavior, settings in config.behaviors.items() if settings.learns]
 
 
 def modules_of_learner(config: RunConfig, behavior: str) -> list[str]:
-    """Return Headrace's modules that a behaviour's learner imports."""
+    """Return the Headrace modules that a behaviour's learner imports, and torch."""
     trainer = TRAINERS.get(config.behaviors[behavior].trainer_type)
     own = [] if trainer is None else [trainer.implementation.partition(":")[0]]
     return learner_imports(*own)

@@ -1,4 +1,4 @@
-"""Failures of hosts: errors as messages to main, and descriptions of how processes ended."""
+"""Host failures: errors as messages to main, and descriptions of how processes ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.stages.loop import StageFailure
 
 
 async def contained(host: str, work: Coroutine[Any, Any, None]) -> None:
-    """Turn an unexpected SystemExit or cancellation into a failure of the host, instead of a silent end of a task."""
+    """Run a host's coroutine; turn an unexpected SystemExit or cancellation into a StageError, so it is reported."""
     try:
         await work
     except Exception:
@@ -31,7 +31,7 @@ async def contained(host: str, work: Coroutine[Any, Any, None]) -> None:
 
 
 def root_cause(group: BaseExceptionGroup[Any]) -> BaseException:
-    """Return the failure that caused the others: the first that is not merely a closed queue."""
+    """Return the failure that caused the others: the first one other than a closed queue."""
     leaves = list(_leaves(group))
     causes = [leaf for leaf in leaves if not isinstance(leaf, QueueClosed)]
     named = [leaf for leaf in causes if isinstance(leaf, StageFailure)]
@@ -39,7 +39,7 @@ def root_cause(group: BaseExceptionGroup[Any]) -> BaseException:
 
 
 def describe_failure(host: str, error: BaseException) -> HostFailed:
-    """Describe a failure to main."""
+    """Return the message that reports a host's failure to main."""
     stage = error.stage if isinstance(error, StageFailure) else ""
     cause = error.cause if isinstance(error, StageFailure) else error
     settings_are_wrong = isinstance(cause, ConfigError | CheckpointError | RunError)  # raised in any stage
@@ -63,14 +63,14 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 _WINDOWS_CRASH = 0x8000_0000
-"""Exit statuses from this value on are Windows' own reasons for ending a process."""
+"""Lowest exit status that Windows itself sets when it ends a process; user code exits with lower ones."""
 
 
 def how_it_ended(status: int) -> str:
-    """Describe how a process ended, given its exit status, negative for a signal."""
+    """Describe how a process ended, given its exit status, which is negative for a signal."""
     return f"was killed by signal {-status}" if status < 0 else f"ended with status {describe_status(status)}"
 
 
 def crashed(status: int) -> bool:
-    """Return True if a process crashed: it neither exited by itself nor was killed from outside."""
+    """Return True if a process crashed: it neither exited by itself nor was killed on purpose."""
     return status >= _WINDOWS_CRASH or (status < 0 and -status not in (signal.SIGTERM, getattr(signal, "SIGKILL", 9)))

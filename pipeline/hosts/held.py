@@ -1,8 +1,8 @@
-"""A child's end of its lifeline, which every child process takes first, so that it ends when main is gone.
+"""A child's end of its lifeline, which every child takes first, so that the child ends when main is gone.
 
-A thread waits for the line's end, whatever else the child is doing; meanwhile it tells main on request what the child
-is doing. Until the child runs the user's code, Linux kills it with main, even during an import in C. From then on that
-code may have started programs, which the thread ends as well.
+A thread waits for the lifeline to close, whatever else the child is doing. Until then, it answers main's requests for
+what the child is doing. Until the child runs the user's code, Linux kills the child together with main, even during an
+import in C. Afterwards, the user's code may have started programs, which the thread ends as well.
 
 Import this module before anything slow; it defers its own later imports.
 """
@@ -26,18 +26,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ASK, END = b"?", b"\0"
-"""Main's request, and the end mark of each answer."""
+"""Main's request, and the mark at the end of each answer."""
 DUMP = getattr(signal, "SIGURG", None)
-"""Makes a host write its stack even while a C call holds the GIL; ignored if no handler is installed. Windows does
-not have this signal."""
+"""Signal that makes a host write its stack even while a C call holds the GIL; ignored if no handler is installed. None
+on Windows, which lacks this signal.
+"""
 LENGTH = "<H"
-"""`struct` format of the ticket's length, on Windows."""
+"""`struct` format for the length of the ticket on Windows."""
 _SET_PARENT_DEATH_SIGNAL = 1
 _CLEANUP = "headrace.pipeline.hosts.process_cleanup"
 
 
 def die_with(parent: int) -> None:
-    """Make the OS kill this process with its parent, where supported; exit now if the parent is already gone."""
+    """Make the OS kill this process when its parent ends, if supported; exit now if the parent is already gone."""
     _die_by(signal.SIGKILL if sys.platform != "win32" else 0)
     if sys.platform != "win32" and os.getppid() != parent:
         os._exit(1)
@@ -54,7 +55,8 @@ def hold_lifeline(argument: str) -> HostLifeline:
     """Take this process's lifeline.
 
     Args:
-        argument: main's process id and the descriptor; on Windows a ticket comes first on standard input.
+        argument: main's process id and the lifeline's descriptor; on Windows, the lifeline instead arrives as a ticket
+            at the start of standard input.
     """
     parent, _, descriptor = argument.partition(":")
     if sys.platform == "win32":
@@ -69,15 +71,15 @@ def hold_lifeline(argument: str) -> HostLifeline:
 
 # A thread reads the lifeline, because the event loop may hang when main dies (docs/decisions/011).
 class HostLifeline:
-    """The host's end of the lifeline: when main is gone, it ends this process and everything started by it.
+    """The host's end of the lifeline: when main is gone, it ends this process and everything that the process started.
 
     Args:
-        sock: the host's end.
+        sock: the host's end of the socket pair.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The host's event loop, once it has one; it runs in the thread that creates the lifeline."""
+        """The host's event loop, which runs in the thread that creates the lifeline; None until the host has one."""
         self._sock = sock
         self._watched = threading.get_ident()
         self._describe: Callable[[asyncio.AbstractEventLoop | None, int], str] = _describe_imports
@@ -86,8 +88,8 @@ class HostLifeline:
         threading.Thread(target=self._hold, name="lifeline", daemon=True).start()
 
     def let_users_code_run(self) -> None:
-        """Stop the OS from killing this process with main: first it must end the programs that it started."""
-        from headrace.pipeline.common.loop_watch import describe_holder  # while no import holds a lock
+        """Stop the OS from killing this process with main, so that it can first end the programs that it started."""
+        from headrace.pipeline.common.loop_watch import describe_holder  # before user code can hold an import lock
         from headrace.pipeline.hosts.process_cleanup import sweeps
 
         self._describe = describe_holder
@@ -98,12 +100,12 @@ class HostLifeline:
         with suppress(OSError):
             while self._sock.recv(64):
                 self._sock.sendall(self._describe(self.loop, self._watched).encode() + END)
-        if cleanup := sys.modules.get(_CLEANUP):  # else no user's code has run, and importing might wait
+        if cleanup := sys.modules.get(_CLEANUP):  # otherwise no user code has run, and an import might block
             cleanup.end_what_main_left()
         os._exit(1)
 
 
 def _describe_imports(_: object, thread: int) -> str:
-    """Describe the progress of a process that has not begun its work."""
+    """Describe the import at which a process that has not begun its work currently is."""
     frame = sys._current_frames()[thread]
     return f"its imports\n  File {frame.f_code.co_filename!r}, line {frame.f_lineno}, in {frame.f_code.co_name}"

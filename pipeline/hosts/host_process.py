@@ -1,8 +1,8 @@
-"""A host's process: it waits for the start message of a host, or of several in turn that share it.
+"""The process that runs a host: waits for a host's start message, or for several hosts' messages, one after another.
 
-Hosts that share a process share its event loop: each waits only for its own queues, and while one computes the others
-do not, as on a shared core. When one ends, normally or by an exception, the others continue; its status goes to main
-over the socket that brought its start message. When the process ends, all of them end.
+Hosts that share a process share its event loop: each waits only for its own queues, but while one computes, the others
+do not, as on a shared core. When a host ends, normally or by an exception, the others continue. The ended host's status
+goes to main over the socket that brought its start message. When the process ends, all its hosts end.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from headrace.stages.loading import load_attribute
 from headrace.surroundings import keep_surroundings
 
 NOTICE = struct.Struct("<IB")
-"""Format of the notice that a host has ended: its number and exit status."""
+"""Format of the notice that a host has ended: the host's number and exit status."""
 LINK = ("socket", "segment")
-"""Names, within a link's ticket, of the tickets for its socket and its shared memory."""
+"""Keys of a link's ticket: the tickets for its socket and its shared memory."""
 
 
 class StartChannel:
-    """The child's end of the socket that brings start messages and takes notices of ends.
+    """The child's end of the socket that brings start messages and returns notices that hosts have ended.
 
-    The socket is the standard input; on Windows, its ticket arrives on the standard input.
+    The socket is the standard input; on Windows, a ticket for the socket arrives on standard input.
 
     Raises:
-        EOFError: if main has died before it wrote the ticket.
+        EOFError: if main died before it wrote the ticket.
     """
 
     def __init__(self) -> None:
@@ -60,14 +60,14 @@ class StartChannel:
         else:
             self._sock = socket.socket(fileno=os.dup(0))
             nothing = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(nothing, 0)  # programs started here inherit the null device, and not the socket
+            os.dup2(nothing, 0)  # programs started here inherit the null device, not the socket
             os.close(nothing)
 
     def receive(self) -> dict[str, Any]:
-        """Wait for the next start message, with tickets that are valid in this process.
+        """Wait for the next start message, and return it with tickets that are valid in this process.
 
         Raises:
-            EOFError: if no more will come, or main dies before it has sent all of it.
+            EOFError: if no more messages will come, or main died before it had sent a whole message.
         """
         data, own = take_over(self._sock)
         start_message: dict[str, Any] = unpack(data)
@@ -79,17 +79,17 @@ class StartChannel:
         return start_message
 
     def tell(self, number: int, status: int) -> None:
-        """Tell main that a host has ended."""
-        with suppress(ConnectionError):  # main has died, and the lifeline handles the rest
+        """Notify main that a host has ended."""
+        with suppress(ConnectionError):  # main has died, so the lifeline ends this process
             self._sock.sendall(NOTICE.pack(number, status))
 
 
 def run_host_process(lifeline: HostLifeline) -> int:
-    """Wait for the first start message and serve; return the exit status."""
+    """Wait for the first start message and run its host; return the exit status."""
     try:
         channel = StartChannel()
         start_message = channel.receive()
-    except EOFError:  # main has died, or needs no such host
+    except EOFError:  # main has died, or no longer needs the host
         return 1
     lifeline.let_users_code_run()
     follow_path_of_main(start_message["path"])
@@ -105,7 +105,7 @@ def run_host_process(lifeline: HostLifeline) -> int:
 
 
 async def _live(start_message: dict[str, Any], channel: StartChannel, lifeline: HostLifeline) -> int:
-    """Run the host of the start message, and of those that follow."""
+    """Run the host described by the first start message, and the hosts of any later ones."""
     lifeline.loop = asyncio.get_running_loop()
     if "number" in start_message:
         await serve_together(start_message, channel)
@@ -114,7 +114,7 @@ async def _live(start_message: dict[str, Any], channel: StartChannel, lifeline: 
 
 
 async def run_host(start_message: dict[str, Any]) -> int:
-    """Run the host that a start message describes; return its exit status."""
+    """Run the host that a start message describes; return the host's exit status."""
     plan = HostPlan(**start_message["plan"])
     control = await SocketControl.open(open_socket(start_message["orders"]), open_socket(start_message["reports"]))
     log_to_main(plan, control)
@@ -122,13 +122,13 @@ async def run_host(start_message: dict[str, Any]) -> int:
     ended_well = await serve(plan, control, edges)
     if ended_well:
         await edges.close()
-    if "number" in start_message:  # else the process ends
+    if "number" in start_message:  # otherwise the process ends
         await edges.abandon()
     return 0 if ended_well else 1
 
 
 async def serve_together(first: dict[str, Any], channel: StartChannel) -> None:
-    """Run several hosts until main sends no more and all have ended."""
+    """Run several hosts in this process until main sends no more start messages and all hosts have ended."""
     loop, known = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
 
     def receive() -> None:
@@ -149,8 +149,9 @@ async def serve_together(first: dict[str, Any], channel: StartChannel) -> None:
             start_message = await known.get()
 
 
-# The log of a host outside main: records go up its control channel. Several hosts in one process have a channel each: a
-# record goes up that of the host whose task made it, or the first host's if a thread without a host made it.
+# The log of a host outside main: records go to main over the host's control channel. If several hosts share a process,
+# each has a channel: a record uses the channel of the host whose task logged it, and the first host's channel if a
+# thread without a host logged it.
 
 _CHANNEL: ContextVar[ControlEnd | None] = ContextVar("channel of the host's log", default=None)
 
@@ -165,7 +166,7 @@ class ControlLogHandler(logging.Handler):
         self._pid = os.getpid()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a record; a fork of this process, which must not use its channel, writes to standard error."""
+        """Send a record to main, or write it to standard error in a fork, which must not use the channel."""
         try:
             text = self.format(record)
             if os.getpid() != self._pid:
@@ -177,7 +178,7 @@ class ControlLogHandler(logging.Handler):
 
 
 def log_to_main(plan: HostPlan, control: ControlEnd) -> None:
-    """Send main all log records from this task, from tasks it starts, and from threads without a host."""
+    """Send main all log records from this task, from tasks that it starts, and from threads without a host."""
     _CHANNEL.set(control)
     root = logging.getLogger()
     if not any(isinstance(handler, ControlLogHandler) for handler in root.handlers):
@@ -193,10 +194,10 @@ _NEVER = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Let the process keep memory that it frees instead of returning it to the system; return True if that worked.
+    """Make the process keep freed memory instead of returning it to the system; return True on success.
 
-    The system zeroes each page that it hands out. An update from images allocates tensors of tens of megabytes that
-    live for milliseconds; zeroing takes a sixth of its time. Only glibc has a setting for this.
+    The system zeroes each page that it hands out. An update on images allocates tensors of tens of megabytes that live
+    for milliseconds, and zeroing takes a sixth of the update's time. Only glibc has a setting for this.
     """
     if not on_linux():
         return False
@@ -207,11 +208,11 @@ def keep_freed_memory() -> bool:
     return bool(kept and mallopt(_TRIM_THRESHOLD, _NEVER))
 
 
-# Runs a host from its plan: the one entry point for hosts in main's process and in other processes.
+# Runs a host from its plan: the single entry point for hosts in main's process and in other processes.
 
 
 def build_host(plan: HostPlan, control: ControlEnd, edges: HostEdges) -> HostWork:
-    """Create the host for the plan's role."""
+    """Create the host object for the plan's role."""
     work: HostWork = load_attribute(plan.host_class or host_role(plan.role).implementation, None, "host")(
         plan, control, edges
     )
@@ -224,7 +225,7 @@ async def serve(
     edges: HostEdges,
     build: Callable[[HostPlan, ControlEnd, HostEdges], HostWork] = build_host,
 ) -> bool:
-    """Run this host until it has nothing left to do; whichever way it ends, a message tells main.
+    """Run a host until it has nothing left to do; report its end to main, whatever the reason.
 
     Returns:
         True if the host succeeded.

@@ -18,18 +18,18 @@ from headrace.queues.ends import Inlet, Outlet
 
 
 class LocalEdges:
-    """Queue ends within main's event loop: main stores them by name, and the host opens each once."""
+    """Queue ends within main's event loop: main stores each end by name, and the host opens it once."""
 
     def __init__(self) -> None:
         self.ends: dict[str, Any] = {}
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
-        """Return the producing end that main has stored."""
+        """Return the producing end that main has stored under this name."""
         outlet: Outlet[Any] = self.ends.pop(name)
         return outlet
 
     async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
-        """Return the consuming end that main has stored."""
+        """Return the consuming end that main has stored under this name."""
         inlet: Inlet[Any] = self.ends.pop(name)
         return inlet
 
@@ -38,14 +38,14 @@ class LocalEdges:
 
 
 class InlineHost:
-    """A host as a task in main's event loop.
+    """A host that runs as a task in main's event loop.
 
     Args:
         plan: the host's plan.
-        maxlen: bound of the FIFO queues.
+        maxlen: maximum length of the FIFO queues.
         control: main's end of the control channel.
-        edges: the host's ends of queues.
-        task: runs the host.
+        edges: the host's queue ends.
+        task: the task that runs the host.
     """
 
     may_hang = False
@@ -68,7 +68,7 @@ class InlineHost:
         return self._newest(name) if newest else self.hand(name, AgentManagerQueue(name, self._maxlen))
 
     def hand(self, name: str, end: Any) -> Any:
-        """Let the host open an end of a queue."""
+        """Let the host open a queue end, and return that end."""
         self._edges.ends[name] = end
         self.control.send(OpenEdge(name, {}))
         return end
@@ -77,12 +77,12 @@ class InlineHost:
         """Do nothing: the host is never replaced."""
 
     async def wait(self) -> int:
-        """Wait for the host to end."""
+        """Wait for the host to end; return 0 if it succeeded, and 1 otherwise."""
         await asyncio.wait([self._task])
         return 0 if not self._task.cancelled() and self._task.exception() is None and self._task.result() else 1
 
     async def describe(self) -> str:
-        """Describe the stage of this event loop that has been silent for longest, with its stack."""
+        """Describe the stage in this event loop that has been silent for longest, with its stack."""
         return describe_holder(None, threading.get_ident())
 
     def kill(self) -> None:
@@ -100,24 +100,24 @@ class InlineHost:
 
 @dataclass(frozen=True)
 class LocalFeed:
-    """A queue within this event loop."""
+    """The consuming end of a queue within this event loop."""
 
     queue: AgentManagerQueue[Any]
 
     async def open(self) -> Inlet[Any]:
-        """Return the queue."""
+        """Return the queue's consuming end."""
         return self.queue
 
 
 class InlineHosts:
-    """Hosts in main's event loop."""
+    """Starts hosts in main's event loop."""
 
     def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None:
         self._maxlen = config.pipeline.queues.trajectories.maxlen
         self._tasks = tasks
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> InlineHost:
-        """Start a host; its feed may come from hosts of any kind."""
+        """Start a host; the hosts that produce its feed may be of any kind."""
         from headrace.pipeline.hosts.host_process import serve
 
         inlet = await feed.open() if feed is not None else None
@@ -130,7 +130,7 @@ class InlineHosts:
         return host
 
     def gather(self, name: str, hosts: Sequence[InlineHost]) -> LocalFeed:
-        """Create one queue, with a producing end for each host."""
+        """Create one queue that has a producing end for each host."""
         queue: AgentManagerQueue[Any] = AgentManagerQueue(name, self._maxlen)
         ends = [queue.add_producer() for _ in hosts]  # open all before the first one can close
         for host, end in zip(hosts, ends, strict=True):
@@ -138,4 +138,4 @@ class InlineHosts:
         return LocalFeed(queue)
 
     def close(self) -> None:
-        """Do nothing: nothing is left."""
+        """Do nothing: inline hosts hold no other resources."""

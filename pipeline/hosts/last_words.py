@@ -1,7 +1,7 @@
-"""A child's last words: an unnamed file that it inherits, and that main reads when it has ended.
+"""A child's last words: an unnamed file that the child inherits, and that main reads after the child has ended.
 
-A child writes there the cause of its end when the control channel can't carry it: the traceback of a failed start, or
-the stack of a crash in C. Its standard error may be closed or go nowhere.
+A child writes the cause of its end to this file when the control channel can't carry it: the traceback of a failed
+start, or the stack of a crash in C. Standard error may be closed or unread.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from contextlib import suppress
 from typing import IO, Any
 
 RAISED = "Traceback (most recent call last)"
-"""Occurs in the last words of a child that has raised an exception."""
+"""Text that occurs in a child's last words if the child has raised an exception."""
 _STDERR = 2
-"""Fallback descriptor if the file can't be created."""
+"""Descriptor that replaces the file if the file can't be created."""
 
 
 # Standard error may be closed or belong to a service, so last words go to an unnamed file (docs/decisions/012).
 class LastWords:
-    """Main's end of a child's last words."""
+    """Main's end of the file for a child's last words."""
 
     def __init__(self) -> None:
         self.argument = ""
-        """Argument by which the child finds its end (`open_last_words`); needs the options for `subprocess.Popen`."""
+        """Argument from which the child opens the file (`open_last_words`); works only with `options`."""
         self.options: dict[str, Any] = {}
         self._file: IO[bytes] | None = None
         with suppress(OSError):
@@ -47,7 +47,7 @@ class LastWords:
 
     @property
     def written(self) -> bool:
-        """True if there are unread words."""
+        """True if the file contains unread text."""
         return self._file is not None and os.fstat(self._file.fileno()).st_size > 0
 
     def take(self) -> str:
@@ -61,7 +61,7 @@ class LastWords:
 
 
 def open_last_words(argument: str) -> int:
-    """In a child, return the descriptor of its end; from now on, crashes in C write their stack there."""
+    """In a child, return the file's descriptor, and make later crashes in C write their stack to the file."""
     if not argument:
         return _STDERR
     if sys.platform == "win32":
@@ -76,7 +76,7 @@ def open_last_words(argument: str) -> int:
 
 
 def write_last_words(descriptor: int, words: str) -> None:
-    """In a child, write a text to the file, or to standard error if that fails."""
+    """In a child, write text to the file, or to standard error if that fails."""
     for each in (descriptor, _STDERR):
         with suppress(OSError):
             os.write(each, words.encode(errors="replace"))

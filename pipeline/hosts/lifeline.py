@@ -1,7 +1,7 @@
-"""Main's end of the lifeline between main and a process host: a socket pair next to the control channel.
+"""Main's end of the lifeline between main and a process host: a socket pair in addition to the control channel.
 
-It works whatever the host's event loop is doing (`held`). When it closes, the host knows that main is gone; over it,
-main asks what a silent host is doing.
+The lifeline works whatever the host's event loop is doing (`held`). When it closes, the host knows that main is gone.
+Main also uses it to ask what a silent host is doing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from headrace.pipeline.common.loop_watch import own_frames
 from headrace.pipeline.hosts.held import ASK, DUMP, END
 
 ANSWER_S = 2.0
-"""Seconds within which a host answers, unless it is stopped or a C call holds the GIL."""
+"""Seconds within which a host answers, unless the host is stopped or a C call holds the GIL."""
 DUMP_S = 0.5
-"""Seconds to wait for the stack that it writes on a signal, as this has no end mark."""
+"""Seconds to wait for a stack that the host writes on a signal; unlike an answer, a stack has no end mark."""
 _ENDED = "its process has just ended"
 _SILENT = "its process is not running: it was stopped, or the machine is too busy"
 _SILENT_ON_WINDOWS = (
@@ -39,10 +39,10 @@ class MainLifeline:
         self._sock = sock
         self._pid = pid
         self._asking = asyncio.Lock()
-        """Serialises the requests to hosts that share a process."""
+        """Serialises requests to hosts that share a process."""
 
     async def ask(self) -> str:
-        """Return a description of what the host is doing, with its stack."""
+        """Ask the host what it is doing; return its description, with its stack."""
         async with self._asking:
             return await self._ask()
 
@@ -65,7 +65,7 @@ class MainLifeline:
         return _SILENT if DUMP is not None else _SILENT_ON_WINDOWS
 
     async def _read(self, seconds: float) -> bytes:
-        """Read an answer up to its end mark, or as much as arrives in time.
+        """Read an answer up to its end mark, or whatever arrives within the time limit.
 
         Raises:
             TimeoutError: if nothing arrives.
@@ -80,7 +80,7 @@ class MainLifeline:
         return bytes(answer)
 
     def close(self) -> None:
-        """Close the line; anything left of the host then ends."""
+        """Close the lifeline, which ends whatever is left of the host."""
         self._sock.close()
 
 

@@ -1,7 +1,7 @@
 """Links of process hosts: the sockets and shared memory that a host starts with, and how their ends are opened.
 
-A process host starts with a number of links before its behaviours are known; main holds their other ends. A queue to or
-from the host takes one of its links.
+A process host starts with several links before its behaviours are known, and main holds their other ends. Each queue to
+or from the host takes one link.
 """
 
 from __future__ import annotations
@@ -21,37 +21,39 @@ from headrace.queues.shared_sender import SharedSender
 from headrace.queues.slabs import LinkSpec
 
 SPARE_SLABS = 2
-"""Extra slabs beyond the queue's bound, for batches that the consumer holds while it works."""
+"""Number of slabs in addition to the queue's bound, for batches that the consumer holds while it works."""
 
 UNTOUCHED_SLAB = 32 * 2**20
-"""Slab size where memory is allocated when touched: generous, because it costs only address space."""
+"""Slab size in bytes on systems that allocate memory when it is touched: large, because it costs only address space."""
 
 COUNTED_SLAB = 16 * 2**20
-"""Slab size on Windows, where a link's whole memory counts as used after its first message."""
+"""Slab size in bytes on Windows, where a link's whole memory counts as used after its first message."""
 
 RESERVED_SLAB = 2 * 2**20
-"""Slab size for files in the temporary folder, where every byte is allocated immediately, even for unused links."""
+"""Slab size in bytes for files in the temporary folder, where every byte is allocated immediately, even for unused
+links.
+"""
 
 
 def default_slab_bytes(platform: str = sys.platform) -> int:
-    """Return the default slab size, for when the configuration sets none."""
+    """Return the slab size in bytes to use if the configuration sets none."""
     if platform == "win32":
         return COUNTED_SLAB
     return UNTOUCHED_SLAB if on_linux() else RESERVED_SLAB
 
 
 def trajectory_link(maxlen: int, slab_bytes: int | None) -> LinkSpec:
-    """Create the link for a trajectory queue."""
+    """Return the settings of a link for a trajectory queue."""
     return LinkSpec(maxlen, slab_bytes or default_slab_bytes(), SPARE_SLABS)
 
 
 def policy_link(slab_bytes: int | None) -> LinkSpec:
-    """Create the link for a policy queue, where a new policy replaces one that is still waiting."""
+    """Return the settings of a link for a policy queue, in which a new policy replaces one that still waits."""
     return LinkSpec(1, slab_bytes or default_slab_bytes(), SPARE_SLABS, "replace_oldest")
 
 
 class ProcessEdges:
-    """The ends of the links with which a process host was started."""
+    """The host's ends of the links with which a process host was started."""
 
     def __init__(self, tickets: Mapping[str, dict[str, Any]]) -> None:
         self._ends = {name: LinkEnd.from_ticket(ticket) for name, ticket in tickets.items()}
@@ -73,43 +75,43 @@ class ProcessEdges:
         return receiver
 
     def renew(self, name: str) -> None:
-        """Restart a queue with the consumer that replaces a dead one."""
+        """Restart the queue with this name for the consumer that replaces a dead one."""
         for sender in self._senders:
             if sender.name == name:
                 sender.renew()
 
     async def close(self) -> None:
-        """Wait until all items put have arrived, or their receivers are gone."""
+        """Wait until all items have arrived or their receivers are gone."""
         for sender in self._senders:
             sender.close()
         for sender in self._senders:
             await sender.wait_closed()
 
     async def abandon(self) -> None:
-        """Close everything immediately without notice, as if the process had ended."""
+        """Close all ends immediately without notice, as if the process had ended."""
         for end in self._ends.values():
             end.close()
         opened: list[SharedSender[Any] | SharedReceiver[Any]] = [*self._senders, *self._receivers]
         for each in opened:
             with suppress(TimeoutError):
-                async with asyncio.timeout(0):  # which closes it immediately
+                async with asyncio.timeout(0):  # which closes the queue end immediately
                     await each.wait_closed()
 
 
 @dataclass
 class HostLinks:
-    """The links of one process host, as main holds them."""
+    """The links of one process host, from main's side."""
 
     given_at_start: dict[str, LinkEnd] = field(default_factory=dict)
-    """The host's own ends by ticket name; main keeps them as long as the host may have to be replaced."""
+    """The host's own ends, by ticket name; main keeps copies as long as the host may be replaced."""
     peers: dict[str, LinkEnd] = field(default_factory=dict)
     """Main's ends that are not yet in use, by ticket name."""
     taken_over: set[str] = field(default_factory=set)
-    """Links that a dead predecessor has used."""
+    """Ticket names of the links taken over from a dead predecessor."""
 
     @classmethod
     def make(cls, outgoing: LinkSpec, outgoing_count: int, incoming: LinkSpec, incoming_count: int) -> HostLinks:
-        """Create the links that the host will put into and those that it will get from."""
+        """Create the links for the host's outgoing queues and for its incoming queues."""
         links = cls()
         for i in range(outgoing_count):
             links.given_at_start[f"out-{i}"], links.peers[f"out-{i}"] = make_link(outgoing)
@@ -118,7 +120,7 @@ class HostLinks:
         return links
 
     def add_lines(self, outgoing: LinkSpec, count: int) -> None:
-        """Add links for FIFO queues into which the host puts."""
+        """Add links for FIFO queues that the host puts into."""
         for i in range(count):
             self.given_at_start[f"line-{i}"], self.peers[f"line-{i}"] = make_link(outgoing)
 
@@ -126,7 +128,7 @@ class HostLinks:
         """Return an unused link: its ticket name in the host, and main's end.
 
         Raises:
-            LookupError: if all are in use.
+            LookupError: if all links are in use.
         """
         name = next((n for n in self.peers if n.startswith(direction)), None)
         if name is None:
@@ -134,19 +136,19 @@ class HostLinks:
         return name, self.peers.pop(name)
 
     def take_over(self, dead: HostLinks, which: str = "") -> None:
-        """Take over a dead host's links, used or not; if `which` names one direction, the others are left to close."""
+        """Take over a dead host's links, used or not; `which` can restrict this to one direction."""
         for taken, left in ((self.given_at_start, dead.given_at_start), (self.peers, dead.peers)):
             for name in [name for name in left if name.startswith(which)]:
                 taken[name] = left.pop(name)
                 self.taken_over.add(name)
 
     def settle(self) -> None:
-        """Close main's copies of the host's ends: no replacement will come, and peers have to see the host's end."""
+        """Close main's copies of the host's ends, so that peers notice when the host ends; no replacement will come."""
         for end in self.given_at_start.values():
             end.close()
         self.given_at_start.clear()
 
     def close(self) -> None:
-        """Close all of main's handles."""
+        """Close all ends that main holds."""
         for end in (*self.given_at_start.values(), *self.peers.values()):
             end.close()

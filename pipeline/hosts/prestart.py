@@ -1,8 +1,8 @@
-"""Starts the first learner's process before the configuration is read, as importing torch takes most of a start.
+"""Starts the first learner's process before the configuration is read, because importing torch takes most of a start.
 
-This module guesses the learner from the text of the command and the file with only the standard library, because
-parsing them needs imports that take a quarter of a second. It guesses only if the command clearly requests a run in
-processes. A wrong guess wastes one process and its imports; it ends as soon as the configuration is known.
+Parsing the command and the YAML needs imports that take a quarter of a second, so this module guesses the learner from
+their text with only the standard library. It guesses only if the command clearly requests a run in processes. A wrong
+guess wastes one process and its imports; that process ends as soon as the configuration is known.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from headrace.surroundings import socket_pair
 _NO_RUN = re.compile(
     r"(-h|--(help|version|validate|convert|to-demo|export-onnx|plot|tournament|view|serve|inference|env))\b"
 )
-"""Arguments of commands that start no learner, or start it late because an engine comes first."""
+"""Arguments of commands that start no learner, or start it late because an engine starts first."""
 _ELSEWHERE = re.compile(r"\b(inline|ray|deterministic|inference)\b|^replay:", re.MULTILINE)
-"""Words of files and commands whose learners may not be in processes; in a comment, one only costs speed."""
+"""Words in a YAML file or command whose learners may not run in processes; a match in a comment only costs speed."""
 _BEHAVIOR = re.compile(r"""^behaviors:\s*(?:#.*)?\n(?:\s*(?:#.*)?\n)*\s+["']?([\w-]+)["']?:""", re.MULTILINE)
-"""The first listed behaviour, in YAML's block style."""
+"""Matches the first listed behaviour, in YAML's block style."""
 _TRAINER = re.compile(r"\btrainer_type:\s*(\w+)")
 _MAX_BYTES = 1_000_000
 
@@ -42,14 +42,14 @@ class PrestartedProcess:
     process: ProcessTree
     mark: str
     lifeline: socket.socket
-    """Main's end of the lifeline; the process ends when this closes, whatever it is doing."""
+    """Main's end of the lifeline; the process ends when this socket closes, whatever it is doing."""
     socket: socket.socket
-    """Carries its start message; the process ends when this closes."""
+    """Carries the process's start message; the process ends when this socket closes."""
     words: LastWords
 
     def dismiss(self) -> None:
-        """End the process, as no host needs it."""
-        with suppress(ProcessLookupError):  # it was quicker
+        """End the process, because no host needs it."""
+        with suppress(ProcessLookupError):  # it has already ended
             self.process.kill()
         self.socket.close()
         self.lifeline.close()
@@ -65,9 +65,9 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
     """Start a child.
 
     Args:
-        name: name of the host that it will run.
-        modules: modules that it imports while it waits.
-        mark: by which the sweeper recognises the child's own children.
+        name: name of the host that the child will run.
+        modules: modules that the child imports while it waits.
+        mark: environment mark by which the sweeper recognises the child's own children.
     """
     (ours, theirs), words = socket_pair(), LastWords()
     with theirs:
@@ -75,19 +75,19 @@ def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
         module = "headrace.pipeline.hosts.child"
         process, lifeline, ticket = start_child(module, name, words, modules, child_environment(), mark, stdin=stdin)
         if sys.platform == "win32" and process.stdin is not None:
-            with suppress(OSError), process.stdin:  # it has died, as its exit status will show
+            with suppress(OSError), process.stdin:  # the child has died, as its exit status will show
                 process.stdin.write(ticket + theirs.share(process.pid))
     return PrestartedProcess(process, mark, lifeline, ours, words)
 
 
 @contextmanager
 def prestarted_learner(arguments: Sequence[str]) -> Iterator[None]:
-    """Start the learner process that a command line is certain to need; end it if it was never taken."""
+    """Start the learner process that a command is certain to need; at exit, end it if no host has taken it."""
     guess = guess_learner(arguments)
     try:
         if guess is not None:
             name, modules = guess
-            with suppress(OSError):  # at a limit of the system, which the host's own start will report
+            with suppress(OSError):  # a limit of the system, which the host's own start will report
                 _prestarted[name] = spawn(name, modules, host_mark(name))
         yield
     finally:
@@ -95,19 +95,19 @@ def prestarted_learner(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def take_prestarted(name: str) -> PrestartedProcess | None:
-    """Return the child that was prestarted for a host, if there is one."""
+    """Return the child that was prestarted for a host; None if there is none."""
     return _prestarted.pop(name, None)
 
 
 def end_prestarted() -> None:
-    """End the children of wrong guesses."""
+    """End the prestarted children that no host has taken."""
     while _prestarted:
         _prestarted.popitem()[1].dismiss()
 
 
 # Imports take most of a start, so the first learner imports while main reads the configuration (docs/decisions/009).
 def guess_learner(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Return the name of the first learner that a command will run, and its modules; None if unclear."""
+    """Return the name of the first learner that a command will run, and the modules it imports; None if unclear."""
     words = "\n".join(arguments)
     files = [argument for argument in arguments if argument.endswith((".yaml", ".yml"))]
     if usable_cores() == 1 or len(files) != 1 or any(map(_NO_RUN.match, arguments)) or _ELSEWHERE.search(words):
@@ -115,7 +115,7 @@ def guess_learner(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
     try:
         with Path(files[0]).open(encoding="utf-8", errors="replace") as file:
             text = file.read(_MAX_BYTES)
-    except OSError:  # the configuration's reader reports that
+    except OSError:  # reported when the configuration is read
         return None
     first = _BEHAVIOR.search(text)
     if first is None or _ELSEWHERE.search(text):
@@ -126,9 +126,9 @@ def guess_learner(arguments: Sequence[str]) -> tuple[str, list[str]] | None:
 
 
 def learner_imports(*own: str) -> list[str]:
-    """Return Headrace's modules that a learner imports.
+    """Return the modules that a learner imports.
 
     Args:
-        own: its trainer's module, if that is one of Headrace's.
+        own: the trainer's module, if the trainer is one of Headrace's.
     """
     return ["torch", "headrace.pipeline.roles.learner", *own]

@@ -1,8 +1,8 @@
-"""Process hosts: each host in its own process, or learners in shared ones, without fork.
+"""Process hosts: each host in its own process, or several learners in one; processes are never forked.
 
 The child is `python -m headrace.pipeline.hosts.child` (`child_process`); one msgpack message on its standard input
-carries its plan, control sockets and links. It ends when it has no work left, when main's end of the control
-channel closes, or immediately when main is gone (`lifeline`), so nothing is left behind when main is killed.
+carries its plan, control sockets and links. The child ends when it has no work left, when main's end of the control
+channel closes, or immediately when main is gone (`lifeline`). Killing main therefore leaves no process behind.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from headrace.queues.shared_receiver import SharedReceiver
 from headrace.queues.shared_sender import SharedSender
 
 SPARE_BEHAVIORS = 4
-"""Number of unlisted behaviours that an environment may turn out to have."""
+"""Number of behaviours that an environment may have in addition to the listed ones."""
 TEAMS = 4
 """Number of behaviour ids (teams) to allow for per behaviour name."""
 
 
 class ProcessControl(SocketControl):
-    """Main's end of the channel; its last message is an error that the host's process could not send, if any."""
+    """Main's end of the control channel; also yields an error that the host's process could not send itself."""
 
     def follow(self, process: ChildProcess | SharedProcessHost) -> None:
-        """Close the channel when a process ends, even if a fork of it or the system still holds the other end."""
+        """Close the channel when a process ends, even if a fork or the system still holds the other end."""
         self._process = process
         loop, transport = asyncio.get_running_loop(), self._inward[1].transport
 
         def leave() -> None:
-            if self.idle:  # all arrived messages have been read
+            if self.idle:  # all messages that arrived have been read
                 transport.abort()
             elif not transport.is_closing():
                 loop.call_later(LAST_WORDS_S, leave)
@@ -57,7 +57,7 @@ class ProcessControl(SocketControl):
         process.ended.add_done_callback(lambda _: loop.call_later(LAST_WORDS_S, leave))
 
     async def receive(self) -> AsyncIterator[ControlMessage]:
-        """Iterate over the messages until the host ends; if it did not say why, until its process ends."""
+        """Iterate over messages until the host ends; if it gave no reason, yield its process's error, if any."""
         said_goodbye = False
         async for message in super().receive():
             said_goodbye = isinstance(message, HostFinished | HostFailed)
@@ -69,7 +69,7 @@ class ProcessControl(SocketControl):
 
 
 class ProcessHost:
-    """A running process host."""
+    """A running process host, from main's side."""
 
     may_hang = True
 
@@ -86,27 +86,27 @@ class ProcessHost:
         self.links = links
         self._lifeline = lifeline
         self.edges: dict[str, dict[str, Any]] = {}
-        """Address of the link that each queue uses, by queue name."""
+        """Address of each queue's links, by queue name."""
         self.outlets: dict[str, SharedSender[Any]] = {}
-        """Main's ends of the queues to the host, by name."""
+        """Main's ends of the queues to the host, by queue name."""
         self._process = process
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Id of the host's process."""
         return self._process.pid
 
     async def inlet(self, name: str, newest: bool = True) -> Inlet[Any]:
-        """Use one of the host's links as a queue from it."""
+        """Open main's end of a queue from the host, on one of the host's links."""
         return await SharedReceiver.open(name, [self.take("out" if newest else "line", name)])
 
     async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
-        """Use one of the host's links as a queue to it; the host's role decides which of the two kinds it is."""
+        """Open main's end of a queue to the host, on one of the host's links; the host's role determines its kind."""
         self.outlets[name] = await SharedSender.open(name, self.take("in", name))
         return self.outlets[name]
 
     def take(self, direction: str, name: str) -> LinkEnd:
-        """Assign an unused link to a queue; return main's end."""
+        """Assign an unused link to a queue; return main's end of the link."""
         ticket, end = self.links.take(direction)
         self.open_edge(name, {"links": [ticket]})
         return end
@@ -117,7 +117,7 @@ class ProcessHost:
         self.control.send(OpenEdge(name, address))
 
     def succeed(self, dead: ProcessHost) -> None:
-        """Open the queues on links taken over from a dead host."""
+        """Reopen the queues whose links were taken over from a dead host."""
         for name, address in dead.edges.items():
             if self.links.taken_over.issuperset(address["links"]):
                 self.open_edge(name, {**address, "succeeds": True})
@@ -130,7 +130,7 @@ class ProcessHost:
         self.links.settle()
 
     async def wait(self) -> int:
-        """Wait for the process's end; return its exit status, negative for a signal."""
+        """Wait for the process to end; return its exit status, which is negative for a signal."""
         return await self._process.wait()
 
     async def describe(self) -> str:
@@ -142,7 +142,7 @@ class ProcessHost:
         self._process.kill()
 
     def close(self) -> None:
-        """Close the control channel, the lifeline and all of main's handles of links."""
+        """Close the control channel, the lifeline and all link ends that main holds."""
         self.control.close()
         self._lifeline.close()
         self.links.close()
@@ -150,40 +150,40 @@ class ProcessHost:
 
 @dataclass(frozen=True)
 class LinkFeed:
-    """One link from each of several hosts."""
+    """A queue with one link from each of several hosts."""
 
     name: str
     ends: Sequence[LinkEnd]
 
     async def open(self) -> Inlet[Any]:
-        """Open the consuming end in main."""
+        """Open the queue's consuming end in main."""
         return await SharedReceiver.open(self.name, self.ends)
 
 
 class ProcessHosts:
-    """Hosts in separate processes."""
+    """Starts hosts in separate processes."""
 
     def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks
         self._learners_share = config.pipeline.hosts.learners.replicas == 1
         self._process_of = learner_processes(config)
-        """Name of the learner's process, by behaviour that was listed or has learned."""
+        """Name of the learner process for each behaviour that is listed or has started to learn."""
         self._most_processes = most_learner_processes(config)
         self._shared: dict[str, SharedProcess] = {}
         self._names = len(config.behaviors) + SPARE_BEHAVIORS
         replay = config.pipeline.hosts.replay
         self._shards = 0 if replay.kind is None else replay.replicas
         self._asking = len(actor_names(config)) if decides_centrally(config) else 0
-        """Number of actors whose policies live in the inference host."""
+        """Number of actors that use the inference host's policies."""
         slab_bytes = config.pipeline.queues.slab_bytes
         self._trajectories = trajectory_link(config.pipeline.queues.trajectories.maxlen, slab_bytes)
         self._policies = policy_link(slab_bytes)
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> ProcessHost:
-        """Start a host; return when it has its plan.
+        """Start a host; return when the host has received its plan.
 
         Raises:
-            RunError: at the limit of open files.
+            RunError: if the limit of open files is reached.
         """
         try:
             return await self._start(plan, feed, replaces)
@@ -201,7 +201,7 @@ class ProcessHosts:
         try:
             host = await start_process(plan, links, self._shared_by(plan))
         except BaseException:
-            links.close()  # also those of the dead host, as its peers wait for the end of its items
+            links.close()  # including the dead host's links: their peers wait for the end of its items
             raise
         if feed is not None:
             host.open_edge(feed.name, {"links": [*tickets]})
@@ -210,7 +210,7 @@ class ProcessHosts:
         return host
 
     def _shared_by(self, plan: HostPlan) -> SharedProcess | None:
-        """Return the process that a learner is to share with others; None for other hosts."""
+        """Return the process that a learner shares with others; None for other roles, or if learners don't share."""
         if plan.role != "learner" or not self._learners_share:
             return None
         name = self.process_of(plan.behavior)
@@ -219,7 +219,7 @@ class ProcessHosts:
         return self._shared[name]
 
     def process_of(self, behavior: str) -> str:
-        """Return a behaviour's learner process; for an unlisted behaviour, the process with the fewest learners."""
+        """Return the name of a behaviour's learner process; an unlisted behaviour joins the least used process."""
         if behavior not in self._process_of:
             learners = Counter(self._process_of.values())
             few = len(learners) < self._most_processes
@@ -228,20 +228,20 @@ class ProcessHosts:
         return self._process_of[behavior]
 
     def gather(self, name: str, hosts: Sequence[ProcessHost]) -> LinkFeed:
-        """Take one link from each host."""
+        """Assign one link from each host to a queue."""
         return LinkFeed(name, [host.take("out", name) for host in hosts])
 
     def close(self) -> None:
-        """Do nothing: nothing is left."""
+        """Do nothing: the hosts themselves release all resources."""
 
     def _make_links(self, role: str, replaces: ProcessHost | None) -> HostLinks:
-        """Create as many links as a host of this role may need, minus those taken over from a dead host."""
+        """Create as many links as a host with this role may need, minus those taken over from a dead host."""
         match role:
-            case "learner" if replaces is not None:  # also those from which it gets, as their producers live on
+            case "learner" if replaces is not None:  # incoming links too, because their producers are still alive
                 links = HostLinks()
                 links.take_over(replaces.links)
                 return links
-            case "learner":  # policies out; trajectories in, if main sends them; shards of a replay buffer
+            case "learner":  # policies out; trajectories in, if main sends them; replay shards
                 links = HostLinks.make(self._policies, 1, self._trajectories, 1 + self._shards)
                 links.add_lines(self._trajectories, self._shards)
                 return links
@@ -249,11 +249,11 @@ class ProcessHosts:
                 links = HostLinks.make(self._policies, 0, self._trajectories, 1)
                 links.add_lines(self._trajectories, 1)
                 return links
-            case "follower":  # its learner's inputs, including those from shards of a replay buffer
+            case "follower":  # the learner's inputs, including those from replay shards
                 return HostLinks.make(self._policies, 0, self._trajectories, 1 + self._shards)
             case "evaluation" | "exhibition":
                 return HostLinks.make(self._policies, 0, self._policies, self._names * TEAMS)
-            case "inference":  # policies and requests in, of which each actor has one at a time; answers out
+            case "inference":  # policies in, and one request at a time from each actor; answers out
                 links = HostLinks.make(self._policies, 0, self._policies, self._names * TEAMS + self._asking)
                 links.add_lines(self._trajectories, self._asking)
                 return links
@@ -267,7 +267,7 @@ class ProcessHosts:
 
 
 async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess | None = None) -> ProcessHost:
-    """Start a host in its own process or a shared one; return when it has its plan."""
+    """Start a host in its own process or a shared one; return when the host has received its plan."""
     orders, their_orders = connected_pair()
     reports, their_reports = connected_pair()
     with ExitStack() as ours, their_orders, their_reports:
@@ -292,7 +292,7 @@ async def start_process(plan: HostPlan, links: HostLinks, shared: SharedProcess 
 async def _start_in(
     process: ChildProcess | SharedProcess, start_message: dict[str, Any], things: Sequence[socket.socket | Segment]
 ) -> tuple[MainLifeline | SharedProcessHost, ChildProcess | SharedProcessHost]:
-    """Start a host in a process; return its lifeline and its process."""
+    """Start a host in a process; return the host's lifeline and its process."""
     if isinstance(process, SharedProcess):
         shared_host = await process.take_in(start_message, things)
         return shared_host, shared_host

@@ -1,4 +1,4 @@
-"""Cleanup after processes: however one ends, `sweeper` ends its leftover processes, above all games."""
+"""Cleanup after processes: however a process ends, `sweeper` ends the processes it leaves behind, above all games."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ _numbers = itertools.count()
 
 
 class _Sweeper(ProcessTree):
-    """The sweeper's process. By design it outlives this process; Python would warn about that at exit."""
+    """The sweeper's process. It outlives this process by design; Python would warn about that at exit."""
 
     def __del__(self) -> None:
         pass
 
 
 _OWN = os.environ.get(sweeper.VARIABLE, "")
-"""This process's own mark, if it is a child."""
+"""This process's own mark, if it is a child of main; otherwise empty."""
 _KILLED_S = 0.3
 """Seconds within which a live sweeper kills a child whose main is gone."""
 _running: ProcessTree | None = None
 _hosts: dict[int, str] = {}
-"""Marks of processes that may be running, by process id."""
+"""Marks of hosts' processes that may be running, by process id."""
 _folders: list[str] = []
 _telling = threading.Lock()
-"""Needed because the page's server starts a host from another thread."""
+"""Held while writing to the sweeper; needed because the live page's server starts a host from another thread."""
 
 
 @functools.cache
 def mark_of(pid: int) -> str:
-    """Return this process's mark: the value of `sweeper.VARIABLE` in the environment of its children."""
+    """Return this process's mark: the value of `sweeper.VARIABLE` in its children's environment."""
     return f"{pid}-{os.urandom(8).hex()}"  # a fork of this process runs its own hosts
 
 
 def sweeps() -> bool:
-    """Return True if this platform has a sweeper; elsewhere main only ends a dead host's process group."""
+    """Return True if this platform has a sweeper; elsewhere, main only ends a dead host's process group."""
     return on_linux() and _has_pidfd()
 
 
@@ -62,19 +62,19 @@ def _has_pidfd() -> bool:
 
 
 def new_mark(host: str) -> str:
-    """Return the mark of a host that is about to be started."""
+    """Return the mark for a host that is about to start, and make sure that the sweeper runs."""
     if sweeps():
-        _tell("")  # from here on, if main is killed, the sweeper ends all processes with a mark of this one
+        _tell("")  # if main is killed after this, the sweeper ends all processes that carry its mark
     return host_mark(host)
 
 
 def host_mark(host: str) -> str:
-    """Return a mark that the sweeper does not know yet."""
+    """Return a new mark for a host, of which the sweeper is not yet notified."""
     return f"{mark_of(os.getpid())}/{host}/{next(_numbers)}"
 
 
 def watch_host(pid: int, mark: str) -> None:
-    """Tell the sweeper to end whatever a host leaves running."""
+    """Make the sweeper end whatever a host leaves running."""
     if sweeps():
         for ended in [each for each in _hosts if not Path(f"/proc/{each}").exists()]:
             del _hosts[ended]
@@ -83,7 +83,7 @@ def watch_host(pid: int, mark: str) -> None:
 
 
 def watch_this_process() -> None:
-    """Tell the sweeper to end whatever this process starts from now on and leaves running."""
+    """Make the sweeper end whatever this process starts from now on and leaves running."""
     end_children_with_this_process()
     if sweeps():
         keep_variable(sweeper.VARIABLE, mark_of(os.getpid()))
@@ -91,14 +91,14 @@ def watch_this_process() -> None:
 
 
 def remove_folder_at_end(folder: str) -> None:
-    """Tell the sweeper to remove a folder when this process and its children have ended."""
+    """Make the sweeper remove a folder after this process and its children have ended."""
     if sweeps():
         _folders.append(folder)
         _tell(_line(sweeper.FOLDER, folder))
 
 
 def end_what_main_left() -> None:
-    """In a child whose main is gone, restart the sweeper if it is gone too; without one, end the process group."""
+    """In a child whose main is gone, restart a missing sweeper; without sweeper support, end the process group."""
     main = _OWN.partition("/")[0]
     if not sweeps():
         end_group()
@@ -110,7 +110,7 @@ def end_what_main_left() -> None:
 
 
 def end_group() -> None:
-    """Without a sweeper, kill this process with its group; on Windows its job ends with main."""
+    """Without sweeper support, kill this process and its group; on Windows, the job object ends with main."""
     if not sweeps() and hasattr(os, "killpg"):
         with suppress(OSError):
             os.killpg(os.getpid(), signal.SIGKILL)
@@ -121,7 +121,7 @@ def _line(which: object, what: str) -> str:
 
 
 def _tell(line: str) -> None:
-    """Write to this process's sweeper, and start it when it is first needed or was killed."""
+    """Write a line to this process's sweeper; start the sweeper if it does not run yet or was killed."""
     global _running
     with _telling:
         if _running is not None and _running.poll() is None:
@@ -136,21 +136,21 @@ def _tell(line: str) -> None:
 
 
 def _replace(killed: ProcessTree) -> None:
-    """Restart the sweeper as soon as it is killed; one that fails by itself would fail again."""
+    """Restart the sweeper if it is killed; one that fails by itself would fail again."""
     if killed.wait() < 0 and killed is _running:
         with suppress(OSError):
             _tell("")
 
 
 def _start(mark: str, lines: str) -> ProcessTree:
-    """Start a sweeper for a process, given by its mark, and for others."""
+    """Start a sweeper for the process with this mark and for the processes that `lines` names."""
     started = start_python(
         ["-I", "-S", str(Path(sweeper.__file__)), mark],
         {name: value for name, value in surroundings().variables.items() if name != sweeper.VARIABLE},
         _Sweeper,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,  # so that a reader of main's output need not wait for the sweeper to end
+        stderr=subprocess.DEVNULL,  # otherwise a reader of main's output would wait for the sweeper to end
         cwd="/",
     )
     _write(started, _line(mark.partition("-")[0], mark) + lines)

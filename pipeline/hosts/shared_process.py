@@ -15,16 +15,16 @@ from headrace.pipeline.hosts.lifeline import MainLifeline
 from headrace.queues.platform import Segment
 
 LAST_WORDS_S = 1.0
-"""Seconds within which a dead process's sockets close, unless its forks hold them."""
+"""Seconds within which a dead process's sockets close, unless its forks still hold them."""
 
 
 # A learner process costs 200 MB and a second of imports; more processes than cores gain nothing (docs/decisions/010).
 class SharedProcess:
-    """A process that accepts hosts as long as at least one runs in it.
+    """A process that accepts more hosts as long as at least one runs in it.
 
     Args:
-        child: the unassigned process.
-        tasks: the group that owns the task that receives notices of hosts' ends.
+        child: a child without a host.
+        tasks: the group that owns the task which receives notices when hosts end.
     """
 
     def __init__(self, child: ChildProcess, tasks: asyncio.TaskGroup) -> None:
@@ -32,30 +32,30 @@ class SharedProcess:
         self._tasks = tasks
         self._numbers = itertools.count()
         self._ends: dict[int, asyncio.Future[int]] = {}
-        """Future exit status of each host, by host number."""
+        """Future for each host's exit status, by host number."""
         self._taking_in = asyncio.Lock()
         self._begun = False
         self._over = False
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Id of the shared process."""
         return self._child.pid
 
     @property
     def failure(self) -> HostFailed | None:
-        """Error raised outside its hosts; known once it has ended."""
+        """Error raised outside the process's hosts; set once the process has ended, or None."""
         return self._child.failure
 
     @property
     def open(self) -> bool:
-        """True while it accepts hosts."""
+        """True while the process accepts hosts."""
         return not self._over and self._child.alive
 
     async def take_in(
         self, start_message: dict[str, Any], things: Sequence[socket.socket | Segment]
     ) -> SharedProcessHost:
-        """Start a host there; the arguments are those of `ChildProcess.be`."""
+        """Start a host in the process; the arguments are those of `ChildProcess.be`."""
         number = next(self._numbers)
         self._ends[number] = asyncio.get_running_loop().create_future()
         try:
@@ -66,7 +66,7 @@ class SharedProcess:
                     await self._child.be({**start_message, "number": number}, things, more=True)
         except BaseException:
             del self._ends[number]
-            self._over = True  # the other hosts' owners see its end
+            self._over = True  # the other hosts' owners notice that the process has ended
             raise
         return SharedProcessHost(self, self._child.lifeline, self._ends[number])
 
@@ -76,7 +76,7 @@ class SharedProcess:
         self._tasks.create_task(self._hear())
 
     async def _hear(self) -> None:
-        """Receive notices of hosts' ends until the process has ended, and with it all hosts still in it."""
+        """Receive notices of ended hosts until the process has ended, which also ends all hosts still in it."""
         notices = self._tasks.create_task(self._take_notices())
         try:
             status = await self._child.wait()
@@ -103,32 +103,32 @@ class SharedProcess:
                 self._child.let_end()
 
     def kill(self) -> None:
-        """Kill the process with all hosts in it."""
+        """Kill the process and with it all its hosts."""
         self._over = True
         self._child.kill()
 
 
 class SharedProcessHost:
-    """One host's share of the process; stands in for the host's process and lifeline."""
+    """One host in a shared process; replaces a `ChildProcess` and its lifeline."""
 
     def __init__(self, process: SharedProcess, lifeline: MainLifeline, end: asyncio.Future[int]) -> None:
         self._process = process
         self._lifeline = lifeline
         self.ended = end
-        """Resolves to the status when the host or the process has ended."""
+        """Future that resolves to the exit status when the host or the process has ended."""
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Id of the shared process."""
         return self._process.pid
 
     @property
     def failure(self) -> HostFailed | None:
-        """Error that the process raised outside its hosts; known once it has ended."""
+        """Error that the process raised outside its hosts; set once the process has ended, or None."""
         return self._process.failure
 
     async def wait(self) -> int:
-        """Wait for the end of the host or the process; return the status, negative for a signal."""
+        """Wait for the host or the process to end; return the exit status, which is negative for a signal."""
         return await asyncio.shield(self.ended)
 
     def kill(self) -> None:
@@ -137,8 +137,8 @@ class SharedProcessHost:
             self._process.kill()
 
     async def ask(self) -> str:
-        """Return what the process is doing."""
+        """Ask the process what it is doing; return its description."""
         return await self._lifeline.ask()
 
     def close(self) -> None:
-        """Do nothing: the process and its lifeline are released when it ends."""
+        """Do nothing: the process and its lifeline are released when the process ends."""

@@ -1,12 +1,14 @@
-"""The sweeper: a small program next to main that ends processes left behind by dead ones.
+"""The sweeper: a small program that runs alongside main and ends processes left behind by dead ones.
 
-It runs as a script with only the standard library, and takes main's mark, which begins with main's process id. Main
-writes a line `pid mark` for each process to watch; the first line is main's own. The descendants of a process carry its
-mark in their environment (`HEADRACE_HOST`), and most are in its session. A program that overwrites its environment with
-its title, as Ray's do, loses its mark: the sweeper knows it by its process group and its open files in a folder, which
-a line `folder path` names. When a watched process has ended, in whatever way, the sweeper sends SIGTERM to those left
-behind and kills them after `GRACE_S`; with main, it kills hosts immediately. It removes the folders at the end. All
-this works even after `kill -9` of main. If the sweeper is killed, main restarts it; if main is gone too, a host does
+It runs as a script with only the standard library. Its argument is main's mark, which begins with main's process id.
+For each process to watch, main writes a line `pid mark`; the first line is about main itself. The descendants of a
+process carry its mark in their environment (`HEADRACE_HOST`), and most are in its session. A program that overwrites
+its environment with its title, as Ray's programs do, loses its mark. The sweeper recognises it by its process group and
+by its open files in a folder, which a line `folder path` names.
+
+When a watched process has ended, in whatever way, the sweeper sends SIGTERM to the processes left behind and kills them
+after `GRACE_S`; when main has ended, it kills hosts immediately. At the end it removes the folders. All this works even
+after `kill -9` of main. If the sweeper is killed, main restarts it; if main is gone too, a host restarts it
 (`process_cleanup`). Linux only: it needs pidfd and /proc.
 """
 
@@ -22,26 +24,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 VARIABLE = "HEADRACE_HOST"
-"""The environment variable with the mark of the nearest watched ancestor; a host's begins with main's."""
+"""Environment variable with the mark of the nearest watched ancestor; a host's mark begins with main's mark."""
 FOLDER = "folder"
-"""First word of a line that names a folder, in place of a process id."""
+"""First word of a line that names a folder; other lines begin with a process id."""
 GRACE_S = 2.0
 """Seconds from SIGTERM to SIGKILL."""
 _GIVE_UP_S = 10.0
-"""Seconds after which a process that survives SIGKILL (in an endless system call) is left alone."""
+"""Seconds after which the sweeper ignores a process that survives SIGKILL (in an endless system call)."""
 _LOOK_EVERY_S = 0.1
-"""Seconds between two scans of /proc while any process is left."""
+"""Seconds between scans of /proc while processes remain."""
 
 
 class Sweep:
-    """Ends the processes that one process has left behind.
+    """Ends the processes that one dead process has left behind.
 
     Args:
-        pid: the process, which has ended.
+        pid: id of the dead process.
         mark: its mark.
         group: its process group; -1 if unknown.
-        folders: processes of its group with open files there also belong to it.
-        line: the pipe that it has written to, which otherwise only its forks can hold open.
+        folders: a process in its group with an open file in one of these folders was also left behind by it.
+        line: the pipe that the dead process wrote to; any other process that holds the pipe open is a fork of it.
     """
 
     def __init__(self, pid: int, mark: str, group: int = -1, folders: Sequence[str] = (), line: str = "") -> None:
@@ -55,7 +57,7 @@ class Sweep:
         self._terminated: set[int] = set()
 
     def look(self) -> bool:
-        """Signal the processes that are left; return True when there is no more to do."""
+        """Signal the processes that remain; return True when there is nothing more to do."""
         age = time.monotonic() - self._since
         if _state_group_session(self._pid)[0] not in ("", "Z"):
             self._leads_session = False  # the group was empty, and another now has its number
@@ -63,7 +65,7 @@ class Sweep:
         return not left or age > _GIVE_UP_S
 
     def _signal(self, pid: int, kill: bool) -> bool:
-        """Signal a process if it belongs to the dead one; an open handle, not the number, identifies it."""
+        """Signal a process if the dead one left it behind; a handle identifies it, because ids are reused."""
         if not self._is_left_behind(pid):
             return False
         try:
@@ -71,7 +73,7 @@ class Sweep:
         except OSError:  # it has just ended
             return False
         try:
-            # The number may be another process's by now.
+            # The id may belong to another process now.
             if self._is_left_behind(pid) and (kill or pid not in self._terminated):
                 self._terminated.add(pid)
                 signal.pidfd_send_signal(process, signal.SIGKILL if kill else signal.SIGTERM)
@@ -99,7 +101,7 @@ class Watch:
     """Watches processes, and cleans up after those that have ended.
 
     Args:
-        lines: file descriptor from which main's lines are read.
+        lines: file descriptor from which the sweeper reads main's lines.
         main: main's process id.
     """
 
@@ -111,12 +113,12 @@ class Watch:
         self._poll.register(lines, select.POLLIN)
         self._listening = True
         self._watched: dict[int, tuple[int, str, int]] = {}
-        """(process id, mark, process group), by pidfd."""
+        """(process id, mark, process group) for each watched process, by pidfd."""
         self._sweeps: list[Sweep] = []
         self._folders: list[str] = []
 
     def run(self) -> None:
-        """Watch until main and all other processes have ended and nothing is left of them."""
+        """Watch until main and all other watched processes have ended and none of their processes remain."""
         while self._listening or self._watched or self._sweeps:
             for descriptor, _ in self._poll.poll(_LOOK_EVERY_S * 1000 if self._sweeps else None):
                 if descriptor == self._lines:
@@ -154,7 +156,7 @@ class Watch:
         self._sweeps.append(Sweep(pid, mark, group, self._folders if is_main else (), line))
         if is_main:  # its forks may hold the other end of the pipe
             self._listen_no_more()
-            for host in self._watched:  # which ignore SIGTERM
+            for host in self._watched:  # hosts ignore SIGTERM
                 with suppress(OSError):
                     signal.pidfd_send_signal(host, signal.SIGKILL)
 
@@ -165,7 +167,7 @@ class Watch:
 
 
 def is_there(mark: str) -> bool:
-    """Return True if a sweeper runs for the process with this mark."""
+    """Return True if a sweeper is running for the process with this mark."""
     words = f"{os.path.basename(__file__)}\0{mark}\0".encode()
     return any(_read(f"/proc/{pid}/cmdline").endswith(words) for pid in _pids())
 
@@ -175,7 +177,7 @@ def _pids() -> list[int]:
 
 
 def _state_group_session(pid: int) -> tuple[str, int, int]:
-    """Return a process's state (`Z`: ended but not reaped), group and session; "", -1, -1 if there is none."""
+    """Return a process's state (`Z` if it has ended but is not reaped), group and session; ("", -1, -1) if missing."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return (fields[0].decode(), int(fields[2]), int(fields[3])) if fields else ("", -1, -1)
 

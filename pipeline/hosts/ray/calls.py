@@ -1,4 +1,4 @@
-"""Calls between the Ray actors that hold hosts, by which the two ends of a queue reach each other."""
+"""Calls between the Ray actors that hold hosts, through which the two ends of a queue reach each other."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from headrace.queues.errors import PeerLost
 from headrace.queues.messages import PolicyUpdate
 
 STORED_BYTES = 100_000
-"""At this size or more, Ray stores an argument in its object store anyway, so we store it once for all receivers."""
+"""Size at which Ray moves an argument to its object store anyway, so we store it once for all receivers."""
 
 
 TURNS = 4
-"""Turns of the event loop for which a call waits for others to join it: the effects of one message come within a few
-turns, which take less time than a second call."""
+"""Turns of the event loop for which a call waits so that others can join it. The effects of one message follow within a
+few turns, which take less time than a second call.
+"""
 
 
 class RaySource:
-    """A host on Ray, as seen by its readers; a host's queues share calls.
+    """A host on Ray from which others fetch items; all its queues share calls.
 
     Args:
-        actor: handle to its `RayWorker`.
+        actor: handle of the host's `RayWorker`.
     """
 
     def __init__(self, actor: Any) -> None:
@@ -39,7 +40,7 @@ class RaySource:
         self._open: set[asyncio.Task[None]] = set()
 
     async def fetch(self, name: str, taken: int) -> list[Any] | None:
-        """See `FetchSource.fetch`."""
+        """Fetch items; see `FetchSource.fetch`."""
         self._counts[name] = taken
         answer: asyncio.Future[list[Any] | None] = asyncio.get_running_loop().create_future()
         self._waiting[name] = answer
@@ -47,7 +48,7 @@ class RaySource:
         return await answer
 
     def finish(self, name: str) -> None:
-        """See `FetchSource.finish`."""
+        """End a queue; see `FetchSource.finish`."""
         with suppress(PeerLost), _lost():
             self._actor.finish.remote(name)
 
@@ -74,18 +75,18 @@ class RaySource:
             self._open.discard(call)
         for name, items in answers.items():
             answer = self._waiting.pop(name)
-            if not answer.done():  # otherwise its consumer has closed
+            if not answer.done():  # otherwise the consumer has closed the queue
                 answer.set_result(items)
         if self._waiting and not self._open:
             self._call_soon()  # for the queues that had no item
 
 
 class RayDeliveries:
-    """Delivers to a host on Ray.
+    """Delivers items to a host on Ray.
 
     Args:
-        actor: handle of its `RayWorker`.
-        stored: the object store's items for several hosts.
+        actor: handle of the host's `RayWorker`.
+        stored: the items in the object store that several hosts share.
     """
 
     def __init__(self, actor: Any, stored: Stored) -> None:
@@ -96,9 +97,10 @@ class RayDeliveries:
         self._call: asyncio.Task[list[bool]] | None = None
 
     async def deliver(self, name: str, number: int, item: Any) -> bool:
-        """Like `Deliver`, but items put at the same time share one call, answered when all of them are taken.
+        """Deliver an item like `Deliver`, but in one call with other items put at the same time.
 
-        This suits items that are taken immediately: control messages and the newest policies.
+        The call returns when all its items are taken. This suits items that are taken immediately: control messages and
+        the newest policies.
         """
         if self._call is None:
             self._call = asyncio.get_running_loop().create_task(self._deliver(), name="delivering")
@@ -108,7 +110,7 @@ class RayDeliveries:
         return (await asyncio.shield(call))[place]
 
     async def deliver_alone(self, name: str, number: int, item: Any) -> bool:
-        """See `headrace.queues.push.Deliver`."""
+        """Deliver an item in a separate call; see `headrace.queues.push.Deliver`."""
         return (await self._send([(name, number)], [item]))[0]
 
     async def _deliver(self) -> list[bool]:
@@ -123,13 +125,13 @@ class RayDeliveries:
 
 
 class Stored:
-    """The newest large policy, stored once in the object store for all receivers."""
+    """The newest large policy, stored once in Ray's object store for all receivers."""
 
     def __init__(self) -> None:
         self._last: tuple[Any, Any] = (None, None)
 
     def shared(self, item: Any) -> Any:
-        """Return the item, or a reference to it in the object store."""
+        """Return the item, or a reference to it in the object store if it is a large policy."""
         if not isinstance(item, PolicyUpdate) or item.weights.nbytes < STORED_BYTES:
             return item
         if item is not self._last[0]:
@@ -144,7 +146,7 @@ async def _others() -> None:
 
 @contextmanager
 def _lost() -> Iterator[None]:
-    """Report the other host as lost if a call fails or Ray has already ended."""
+    """Raise `PeerLost` if a call in this context fails or Ray has already ended."""
     if not ray.is_initialized():
         raise PeerLost("Ray has ended")
     try:

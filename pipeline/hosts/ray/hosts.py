@@ -1,4 +1,4 @@
-"""Ray hosts: each host in a Ray actor, which main starts, calls and ends."""
+"""Ray hosts: each host runs in a Ray actor, which main starts, calls and ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from headrace.queues.push import PushOutlet
 log = logging.getLogger(__name__)
 
 CALLS = 10_000
-"""Maximum concurrent calls to a host: one per item in transit and one per queue with a reader."""
+"""Maximum number of concurrent calls to a host: one per item in transit, and one per queue with a reader."""
 
 _HEADLESS = (
     "the head of the Ray cluster is gone, and Ray ends everything that belongs to the cluster (see "
@@ -45,22 +45,22 @@ VERDICT_S = 60.0
 
 
 class Consumer(Protocol):
-    """A reader of a host's queue, to be notified when the host is replaced."""
+    """A reader of a host's queue, to notify when the host is replaced."""
 
     def replace(self, key: str, actor: Any) -> None:
-        """Note that another actor now runs the host with this name; None if it has no successor."""
+        """Handle that another actor now runs the host with this name, or that there is no successor (None)."""
 
 
 class RayHost:
-    """A running host on Ray.
+    """A running host on Ray, from main's side.
 
     Args:
         plan: the host's plan.
-        actor: handle of its `RayWorker`.
-        session: the Ray instance that it runs in.
-        stored: the object store's items for several hosts.
-        maxlen: bound of the FIFO queues.
-        resources: description of the resources that it requests.
+        actor: handle of the host's `RayWorker`.
+        session: the Ray instance in which the host runs.
+        stored: the items in the object store that several hosts share.
+        maxlen: maximum length of the FIFO queues.
+        resources: description of the resources that the host requests.
     """
 
     may_hang = True
@@ -78,14 +78,14 @@ class RayHost:
         self.actor = actor
         self.source = RaySource(actor)
         self.consumers: dict[str, Consumer] = {}
-        """Readers of the queues from this host, by queue name."""
+        """Readers of this host's outgoing queues, by queue name."""
         self.feeders: list[RayHost] = []
-        """Hosts that put straight into a queue of this one, with the queue's name."""
+        """Hosts that put items directly into this host's queue `feed_name`."""
         self.feed_name = ""
         self.served: dict[str, dict[str, Any]] = {}
-        """Queues from this host, by name."""
+        """Arguments of `serve` for this host's outgoing queues, by queue name."""
         self.outlets: dict[str, PushOutlet[Any]] = {}
-        """Main's ends of the queues to this host, if it may get a successor, by name."""
+        """Main's ends of the queues to this host that a successor may take over, by queue name."""
         self._session = session
         self._deliveries = RayDeliveries(actor, stored)
         self._maxlen = maxlen
@@ -114,25 +114,25 @@ class RayHost:
         return outlet
 
     def fetched_by_main(self, name: str, maxlen: int, overflow: Overflow) -> PullInlet[Any]:
-        """Open both ends of a queue from this host to main."""
+        """Open both ends of a queue from this host to main; return main's end."""
         self.serve(name, maxlen, overflow)
         inlet: PullInlet[Any] = PullInlet(name, maxlen, {self.plan.name: self.source}, overflow)
         self.add_consumer(name, MainConsumer(inlet))
         return inlet
 
     def serve(self, name: str, maxlen: int, overflow: Overflow) -> None:
-        """Let the host open its end of a queue from it."""
+        """Let the host open its end of an outgoing queue."""
         self.served[name] = {"maxlen": maxlen, "overflow": overflow}
         self.control.send(OpenEdge(name, self.served[name]))
 
     def add_consumer(self, name: str, consumer: Consumer) -> None:
-        """Add a reader of a queue of this host."""
+        """Register the reader of one of this host's outgoing queues."""
         self.consumers[name] = consumer
         if self._settled:
             consumer.replace(self.plan.name, None)
 
     def succeed(self, dead: RayHost) -> None:
-        """Take over the outgoing queues of a dead host, and the incoming ones of a dead learner."""
+        """Take over a dead host's outgoing queues, and a dead learner's incoming queues too."""
         self.consumers, dead.consumers = dead.consumers, {}
         for name, consumer in self.consumers.items():
             self.serve(name, **dead.served[name])
@@ -143,7 +143,7 @@ class RayHost:
             outlet.renew(self._deliveries.deliver_alone)
 
     def settle(self) -> None:
-        """Let readers see this host's end."""
+        """Let readers notice when this host ends, because no replacement will come."""
         if not self._settled:
             self._settled = True
             for consumer in self.consumers.values():
@@ -152,18 +152,18 @@ class RayHost:
                 outlet.settle()
 
     async def wait(self) -> int:
-        """Wait for its end."""
+        """Wait for the host to end; return its exit status, or -9 if it was lost."""
         await asyncio.wait([self._end])
         return -9 if self._end.cancelled() else self._end.result()
 
     @property
     def began(self) -> bool:
-        """True if the host has shown any sign of life."""
+        """True if the host has sent any message."""
         said = self._up.statistics()
         return said.items_out > 0 or said.size > 0
 
     def lose(self) -> None:
-        """Count the host as ended, because the Ray head node is lost."""
+        """Treat the host as ended, because the Ray head node is lost."""
         self.control.close()
         self._up.close()
         self._end.cancel()
@@ -179,7 +179,7 @@ class RayHost:
         )
 
     def kill(self) -> None:
-        """End its process immediately."""
+        """End the host's process immediately."""
         if self._session.lost:
             self.lose()
         elif ray.is_initialized():
@@ -187,7 +187,7 @@ class RayHost:
                 ray.kill(self.actor)
 
     def close(self) -> None:
-        """Close the control channel, end the process and release everything main holds for it."""
+        """Close the control channel, end the process and release everything that main holds for the host."""
         if self._closed:
             return
         self._closed = True
@@ -204,11 +204,11 @@ class RayHost:
         except RayError as error:
             if not self._closed:
                 log.warning("%s: %s", self.plan.name, " ".join(str(await self._verdict(error)).split()))
-            self.kill()  # its node may be out of reach, and no host may exist twice
+            self.kill()  # its node may only be unreachable, and no host may exist twice
             return -9
 
     async def _verdict(self, error: RayError) -> RayError:
-        """Wait until Ray knows why a host is unreachable; until then it would start others on the same dead node."""
+        """Wait until Ray knows why a host is unreachable; before that, Ray would reuse the same dead node."""
         with suppress(TimeoutError):
             async with asyncio.timeout(VERDICT_S):
                 while isinstance(error, ActorUnavailableError):
@@ -224,12 +224,12 @@ class RayHost:
 
 @dataclass(frozen=True)
 class MainConsumer:
-    """Main as a reader."""
+    """Main as the reader of a host's queue."""
 
     inlet: PullInlet[Any]
 
     def replace(self, key: str, actor: Any) -> None:
-        """As `Consumer.replace`."""
+        """Handle a replacement; see `Consumer.replace`."""
         if actor is None:
             self.inlet.settle(key)
         else:
@@ -238,33 +238,33 @@ class MainConsumer:
 
 @dataclass(frozen=True)
 class HostConsumer:
-    """Another host on Ray as a reader."""
+    """Another host on Ray as the reader of a host's queue."""
 
     actor: Any
     name: str
 
     def replace(self, key: str, actor: Any) -> None:
-        """As `Consumer.replace`."""
+        """Handle a replacement; see `Consumer.replace`."""
         self.actor.replace.remote(self.name, key, actor)
 
 
 @dataclass(frozen=True)
 class RayFeed:
-    """A queue from each of several hosts."""
+    """A queue that several hosts on Ray produce."""
 
     name: str
     maxlen: int
     hosts: Sequence[RayHost]
 
     async def open(self) -> Inlet[Any]:
-        """Open the consuming end in main."""
+        """Open the queue's consuming end in main."""
         inlet: PullInlet[Any] = PullInlet(self.name, self.maxlen, {host.plan.name: host.source for host in self.hosts})
         for host in self.hosts:
             host.add_consumer(self.name, MainConsumer(inlet))
         return inlet
 
     def hand_to(self, host: RayHost) -> None:
-        """Let another host on Ray open the consuming end."""
+        """Let another host on Ray open the queue's consuming end."""
         actors = {each.plan.name: each.actor for each in self.hosts}
         host.control.send(OpenEdge(self.name, {"maxlen": self.maxlen, "overflow": "wait", "sources": actors}))
         host.feeders, host.feed_name = list(self.hosts), self.name
@@ -273,7 +273,7 @@ class RayFeed:
 
 
 class RayHosts:
-    """Hosts in Ray actors."""
+    """Starts hosts in Ray actors."""
 
     def __init__(self, config: RunConfig, tasks: asyncio.TaskGroup) -> None:
         self._config = config
@@ -285,7 +285,7 @@ class RayHosts:
         self._seats = league_seats(config)
 
     async def start(self, plan: HostPlan, feed: Feed | None = None, replaces: HostHandle | None = None) -> RayHost:
-        """Start a host, which may wait for a node with free resources.
+        """Start a host, which may have to wait for a node with free resources.
 
         Raises:
             RunError: if Ray can't be started or joined.
@@ -300,7 +300,7 @@ class RayHosts:
         session = self._session
         if session.lost:
             raise RunError(_HEADLESS)
-        # For followers of a learner in another kind of host, Ray may not be running yet.
+        # If a follower's learner is in another kind of host, Ray may not be running yet.
         own = session.own or (plan.role == "follower" and self._config.pipeline.ray.address is None)
         options = _options(self._resources_of(plan), own)
         worker_class = ray.remote(concurrency_groups={"watch": 1})(RayWorker).options(**options, max_concurrency=CALLS)
@@ -318,7 +318,7 @@ class RayHosts:
         return host
 
     def gather(self, name: str, hosts: Sequence[RayHost]) -> RayFeed:
-        """Let each host open its end of a queue."""
+        """Let each host open its end of a queue; return the queue's consuming end."""
         for host in hosts:
             host.serve(name, self._maxlen, "wait")
         return RayFeed(name, self._maxlen, hosts)
@@ -340,9 +340,9 @@ class RayHosts:
         return resources
 
     async def _watch_head(self, session: RaySession) -> None:
-        """Report a lost head as the end of its actors: main fails to replace them, which ends the run.
+        """Watch the head node; when it is lost, treat the actors as ended: main can't replace them, which ends the run.
 
-        Learners may still save; those that have not begun never will, so main must not wait for them.
+        Learners may still save. A learner that has not begun yet never will, so it is treated as ended too.
         """
         await session.wait_until_lost()
         log.warning(_HEADLESS)

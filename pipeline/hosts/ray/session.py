@@ -1,4 +1,4 @@
-"""The Ray instance of a run's hosts: the run's own, which ends with it, or a cluster that the run joins."""
+"""The Ray instance for a run's hosts: the run's own, which ends with the run, or a cluster that the run joins."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ from headrace.surroundings import surroundings
 
 LOOPBACK = "127.0.0.1"
 _LONGEST_FOLDER = 107 - 65 - 30
-"""A socket's path has at most 107 characters, of which Ray's names take 65 and its folder here 30."""
+"""Maximum length of a temporary folder's path: a socket's path has at most 107 characters, of which Ray's names take 65
+and Headrace's folder takes 30.
+"""
 _OWN_RAY = {
     "prestart_worker_first_driver": False,  # only hosts run there
-    "worker_niceness": 0,  # hosts are the run's main work, to which Ray would give low priority
+    "worker_niceness": 0,  # hosts do the run's main work, but Ray would give them low priority
     "task_events_report_interval_ms": 0,  # its lists of calls,
     "enable_metrics_collection": False,  # its metrics
     "event_stats": False,  # and its event-loop times are unused, and make each call slower
@@ -49,11 +51,11 @@ _OWN_RAY = {
 
 # `ray stop` would end every Ray of the user; the sweeper ends only processes with this run's mark (docs/decisions/015).
 class RaySession:
-    """A Ray instance, started or joined; main's thread does both, as the end of a thread would end Ray."""
+    """A Ray instance, started or joined in main's thread, because the end of any other thread would end Ray."""
 
     def __init__(self, config: RunConfig) -> None:
         self.own = config.pipeline.ray.address is None
-        """True if it is the run's own, on this machine."""
+        """True if the instance is the run's own, on this machine."""
         os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a late call must not start another Ray
         self.lost = False
         self._folder = ""
@@ -121,12 +123,12 @@ class RaySession:
             )
 
     async def wait_until_lost(self) -> None:
-        """Return when the cluster's head is gone; Ray must not be called after that, as calls may never return."""
+        """Return when the cluster's head is gone; don't call Ray after that, because calls may never return."""
         await wait_until_gone(ray.get_runtime_context().gcs_address)
         self.lost = True
 
     def close(self) -> None:
-        """End Ray, or leave the cluster."""
+        """End the run's own Ray, or leave the cluster."""
         if self.found or (self.lost and not self.own):
             return
         if self.lost:
@@ -139,7 +141,7 @@ class RaySession:
 
 
 def _end_processes() -> None:
-    """End what is left of this process's Ray without waiting for its head, as an orderly shutdown would."""
+    """End the remaining processes of this run's Ray; unlike an orderly shutdown, don't wait for the head node."""
     from ray._private import worker
 
     if worker._global_node is not None:
@@ -150,7 +152,7 @@ def runtime_environment(config: RunConfig) -> dict[str, Any]:
     """Return what hosts on other machines need: this Headrace, and the user's modules that main has imported.
 
     Raises:
-        RunError: if this Headrace's packages are not in one folder.
+        RunError: if Headrace's packages are not all in one folder.
     """
     environment = dict(config.pipeline.ray.runtime_env)
     if len(FOLDERS) > 1:
@@ -180,7 +182,7 @@ def _modules_in(config: RunConfig) -> list[str]:
 
 
 def _amounts(config: RunConfig) -> dict[str, float]:
-    """Return the total of the resources that a run's hosts on Ray request, by Ray's names."""
+    """Return the total resources that a run's hosts on Ray request, by Ray's resource names."""
     total: Counter[str] = Counter()
     for resources in _requests(config):
         each = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory, **resources.custom}
@@ -205,7 +207,7 @@ def _requests(config: RunConfig) -> Iterator[HostResources]:
 
 
 def _askers(config: RunConfig, what: str) -> str:
-    """Return the keys by which hosts request `gpus` or `memory`."""
+    """Return the YAML keys under which hosts request `gpus` or `memory`, as text."""
     placed = {name: placement_of(config, name) for name in config.behaviors}
     asking = [
         name for name, each in placed.items() if any(getattr(part, what, None) for part in (each.actors, each.learners))
@@ -217,7 +219,7 @@ def _askers(config: RunConfig, what: str) -> str:
 
 @functools.cache
 def _token() -> dict[str, str]:
-    """Return the secret that a client of this process's Ray needs; Ray itself would keep it in a file."""
+    """Return environment variables for the run's own Ray; one is a secret that Ray would otherwise store in a file."""
     return {
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -240,9 +242,9 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _loopback_allowed() -> Iterator[None]:
-    """Let a Ray started in this context keep the loopback address instead of replacing it by the machine's own.
+    """Let a Ray started in this context keep the loopback address instead of switching to the machine's address.
 
-    Ray does so by itself on systems where it can't form clusters. It reads the variable for that at import, which may
+    Ray keeps it by default on systems where it can't form clusters. It reads the variable for that at import, which may
     already have happened.
     """
     from ray._private import ray_constants
@@ -257,12 +259,12 @@ def _loopback_allowed() -> Iterator[None]:
 
 @contextmanager
 def _as_it_listens(address: str | None) -> Iterator[None]:
-    """Let this context join a cluster at the address where it answers, possibly only the loopback address.
+    """Let this context join a cluster at the address where the cluster answers, which may be only the loopback address.
 
     Raises:
-        ConnectionError: if no answer comes from there, as Ray would retry for many minutes.
+        ConnectionError: if nothing answers at the address; Ray itself would retry for many minutes.
     """
-    found = canonicalize_bootstrap_address(address)  # for an address of this machine, its main one in any case
+    found = canonicalize_bootstrap_address(address)  # for any address of this machine, its main address
     host, _, port = (found or "").rpartition(":")
     hosts = [host, LOOPBACK] if host == ray.util.get_node_ip_address() else [host]
     if found is None or first_to_answer([each.strip("[]") for each in hosts], int(port)) != LOOPBACK:
@@ -274,7 +276,7 @@ def _as_it_listens(address: str | None) -> Iterator[None]:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Restore the signal handlers that Ray replaces."""
+    """Restore, at the end of this context, the signal handlers that Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -286,21 +288,21 @@ def _signals_kept() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# The head of a Ray cluster: its address and the watch over it. A minute after its end, Ray ends every process that uses
-# it, including main.
+# The head of a Ray cluster: its address, and a watch over it. A minute after the head is gone, Ray ends every process
+# that uses the cluster, including main.
 
 LOOK_EVERY_S = 2.0
 MISSES = 3
 """Number of consecutive failed probes after which the head counts as gone."""
 PATIENCE_S = 10.0
-"""Seconds within which a new head begins to answer; Ray would wait for minutes."""
+"""Seconds within which a new head must begin to answer; Ray itself would wait for minutes."""
 
 
 def first_to_answer(hosts: list[str], port: int) -> str:
     """Return the first of these hosts that answers on the port.
 
     Raises:
-        ConnectionError: if none answers.
+        ConnectionError: if no host answers.
     """
     until = time.monotonic() + PATIENCE_S
     while True:

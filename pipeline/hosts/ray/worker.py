@@ -1,7 +1,8 @@
-"""The Ray actor that holds a host: the host's ends of queues, and the calls by which others reach them.
+"""The Ray actor that holds a host: the host's queue ends, and the calls through which others reach them.
 
-Ray can call actors, but main is not an actor. So main fetches what a host puts and delivers what it puts itself,
-including messages of the control channel. Arrays stay in Ray's object store, and readers use them without a copy.
+Ray can call actors, but main is not an actor. Main therefore fetches the items that a host puts, and delivers its own
+items with calls; the same holds for control messages. Arrays stay in Ray's object store, and readers use them without a
+copy.
 """
 
 from __future__ import annotations
@@ -33,16 +34,17 @@ from headrace.surroundings import keep_surroundings
 log = logging.getLogger(__name__)
 
 SWITCH_S = 1e-4
-"""Seconds after which a computing thread yields the GIL: Ray's threads carry every call, and each call takes it several
-times."""
+"""Seconds after which a computing thread yields the GIL. Ray's threads handle every call, and each call takes the GIL
+several times.
+"""
 UP, DOWN = "control up", "control down"
-"""Names of the control channel's queues."""
+"""Names of the control channel's two queues."""
 
 
 class RayEdges:
-    """The host's queue ends by name; a caller waits for an end that is not open yet.
+    """The host's queue ends by name; a caller waits if an end is not open yet.
 
-    The host opens and closes ends in its own event loop; calls come in Ray's.
+    The host opens and closes ends in its own event loop; calls arrive in Ray's event loop.
 
     Args:
         loop: Ray's event loop.
@@ -55,14 +57,14 @@ class RayEdges:
         self._readers: dict[str, Reader] = {}
 
     async def open_outlet(self, name: str, address: Mapping[str, Any]) -> Outlet[Any]:
-        """Create the producing end of a queue; others fetch its items."""
+        """Create the producing end of a queue, from which other processes fetch items."""
         outlet: PullOutlet[Any] = PullOutlet(name, address["maxlen"], address["overflow"])
         self._served.append(outlet)
         post(self._loop, self._open, name, outlet)
         return outlet
 
     async def open_inlet(self, name: str, address: Mapping[str, Any]) -> Inlet[Any]:
-        """Create the consuming end of a queue; main delivers its items, or this host fetches them from others."""
+        """Create the consuming end of a queue; main delivers its items, or this host fetches them from other hosts."""
         bounds = address["maxlen"], address["overflow"]
         sources = {key: RaySource(actor) for key, actor in address["sources"].items()}
         inlet: Any = PullInlet(name, bounds[0], sources, bounds[1]) if sources else PushInlet(name, *bounds)
@@ -70,23 +72,23 @@ class RayEdges:
         return inlet  # type: ignore[no-any-return]
 
     def renew(self, name: str) -> None:
-        """Restart a queue with the consumer that replaces a dead one."""
+        """Restart the queue with this name for the consumer that replaces a dead one."""
         for outlet in self._served:
             if outlet.name == name:
                 outlet.renew()
 
     async def end(self, name: str) -> Any:
-        """Wait for the end of a queue."""
+        """Return a queue end, after waiting until the host has opened it."""
         return await asyncio.shield(self._end(name))
 
     async def fetch(self, reader: str, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
-        """Return items for a reader's queues, by name; `counts` says how many it has taken from each so far."""
+        """Return items for a reader's queues, by name; `counts` gives the number of items already taken from each."""
         if reader not in self._readers:
             self._readers[reader] = Reader(self)
         return await self._readers[reader].fetch(counts)
 
     async def deliver(self, keys: Sequence[tuple[str, int]], *items: Any) -> list[bool]:
-        """Like `PushInlet.deliver` for several queues; the keys are the items' queues and numbers."""
+        """Deliver items to several queues, like `PushInlet.deliver`; each key is an item's queue name and number."""
         return await asyncio.gather(*(self._deliver(*key, item) for key, item in zip(keys, items, strict=True)))
 
     async def close(self) -> None:
@@ -109,7 +111,7 @@ class RayEdges:
 
 
 class Reader:
-    """A reader of several queues of this host: a call returns the items of all queues that it counts."""
+    """A reader of several of this host's queues; one call can return items from all of them."""
 
     def __init__(self, edges: RayEdges) -> None:
         self._edges = edges
@@ -118,7 +120,7 @@ class Reader:
         self._calls = 0
 
     async def fetch(self, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
-        """Fetch from these queues too; wait for an item of this or an earlier call's queues, or for a later call."""
+        """Start fetching from these queues; wait for an item for this or an earlier call, or for a later call."""
         self._calls += 1
         call = self._calls
         self._changed.set()
@@ -139,11 +141,11 @@ class RayWorker:
 
     Args:
         plan: the host's plan, as plain data.
-        path: main's `sys.path`, if main's folders exist here too; empty: keep this process's own.
+        path: main's `sys.path`, if main's folders exist on this machine; if empty, this process keeps its own.
     """
 
     def __init__(self, plan: Mapping[str, Any], path: Sequence[str]) -> None:
-        watch_this_process()  # first, so that games started here end with this process, whatever ends it
+        watch_this_process()  # first, so that games started here end with this process, however it ends
         prepare_output()  # for the output of the user's code
         if path:
             follow_path_of_main(path)
@@ -184,19 +186,19 @@ class RayWorker:
         return 0 if ended_well else 1
 
     async def fetch(self, reader: str, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
-        """See `RayEdges.fetch`."""
+        """Return items; see `RayEdges.fetch`."""
         return await self._edges.fetch(reader, counts)
 
     async def deliver(self, keys: Sequence[tuple[str, int]], *items: Any) -> list[bool]:
-        """See `RayEdges.deliver`."""
+        """Deliver items; see `RayEdges.deliver`."""
         return await self._edges.deliver(keys, *items)
 
     async def finish(self, name: str) -> None:
-        """See `PullOutlet.finish`."""
+        """End a queue; see `PullOutlet.finish`."""
         (await self._edges.end(name)).finish()
 
     async def replace(self, name: str, key: str, actor: Any) -> None:
-        """See `PullInlet.replace`; without an actor, see `settle`."""
+        """Replace a queue's source (see `PullInlet.replace`), or settle it if there is no new actor."""
         inlet = await self._edges.end(name)
         assert self._loop is not None, "the host has opened this end"
         if actor is None:
@@ -206,5 +208,5 @@ class RayWorker:
 
     @ray.method(concurrency_group="watch")  # type: ignore[untyped-decorator]
     async def describe(self) -> str:
-        """Describe what the host is doing, with its stack; from another thread, whatever the event loop is doing."""
+        """Describe what the host is doing, with its stack, even if its event loop is blocked."""
         return f"process {os.getpid()}: {describe_holder(self._loop, self._thread)}"
