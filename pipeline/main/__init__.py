@@ -1,1 +1,1 @@
-"""The main process of a run: starts, connects, supervises and ends hosts."""
+"""A run's main process: starts, connects, supervises and ends hosts."""

@@ -1,4 +1,4 @@
-"""One behaviour in main: its state and the stages on its route: ghost stage, custom stages, publisher."""
+"""One behaviour in main: its state, and the stages on its route: ghost stage, custom stages, publisher."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class TrajectoryPath:
     Args:
         route: the behaviour's route.
         config: the run's configuration.
-        stages: contexts, hooks and saved states of stages in main.
+        stages: contexts, hooks and saved states for stages in main.
         publisher: receives policies.
-        shared: the run's self-play, or its leagues, if this behaviour takes part in it.
-        on_policy: called with each policy of the trainer, and with None after the last one.
+        shared: the run's self-play or league if the behaviour takes part in it; otherwise None.
+        on_policy: called with each policy from the trainer, and with None after the last one.
     """
 
     def __init__(
@@ -57,18 +57,22 @@ class TrajectoryPath:
         if shared is not None:
             shared.add(route.behavior)
         self.students: dict[str, Outlet[Any]] = {}
-        """Queues to the trainers that imitate this behaviour, by their behaviour; they get all items of its trainer."""
+        """Queues to the trainers that imitate this behaviour, by behaviour name; each receives everything that this
+        behaviour's trainer receives.
+        """
         self._stages = self._build()
         self._failed_saving: set[str] = set()
-        """Stages whose state could not be read; not queried again, as a stage that hung would hang again."""
+        """Names of stages whose state could not be read. They are not queried again, because a stage that hung would
+        hang again.
+        """
 
     @property
     def elo(self) -> float | None:
-        """Self-play rating of the newest policy."""
+        """Self-play rating of the newest policy; None without self-play."""
         return self._shared.elo(self._route.behavior) if self._shared is not None else None
 
     def add_behavior(self, behavior_id: str) -> None:
-        """Note a new team."""
+        """Add a behaviour id, i.e. a new team, to the shared self-play or league."""
         if self._shared is not None:
             self._shared.add_behavior(behavior_id)
 
@@ -94,10 +98,10 @@ class TrajectoryPath:
         return [StageRunner(self._shared.policy_stage(behavior), seen, publish, self._main.context(name)).run()]
 
     def save_now(self, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
-        """Hand each stage's state to `save`, without waiting for a barrier.
+        """Pass each stage's state to `save`, without waiting for a barrier.
 
-        This happens after a failure, possibly in one of these stages. A stage whose state can't be read is skipped: the
-        trainers' progress matters more.
+        This happens after a failure, possibly in one of these stages. A stage whose state can't be read is skipped,
+        because the trainers' progress matters more.
         """
         for placed in self._stages:
             name = placed.name
@@ -128,7 +132,7 @@ class TrajectoryPath:
             raise
 
     def _build(self) -> list[PlacedStage]:
-        """Create the stages, in order."""
+        """Create the custom stages and the ghost or league stage, in order."""
         behavior = self._route.behavior
         stages = []
         for after, names in (("agent_processor", self._route.before_ghost), ("ghost", self._route.after_ghost)):
@@ -145,7 +149,7 @@ class TrajectoryPath:
 
 @dataclass
 class BehaviorState:
-    """One behaviour: its route from the actors to the trainer and back, and the trainer's progress."""
+    """One behaviour: its route from the actors to the trainer and back, and its trainer's progress."""
 
     behavior: str
     spec: BehaviorSpec
@@ -153,37 +157,37 @@ class BehaviorState:
     path: TrajectoryPath
     learner: HostHandle | None = None
     ready: bool = False
-    """True while it has a trainer with restored state; False while a lost trainer is being replaced."""
+    """True while the behaviour has a trainer with restored state; False while a lost trainer is being replaced."""
     was_ready: bool = False
-    """True once it was ready for the first time."""
+    """True once the trainer has been ready at least once."""
     step: int = 0
     version: int = 0
     sent: int = 0
-    """Version of the newest policy sent by its trainer."""
+    """Version of the newest policy that the trainer has sent."""
     recent_return: float | None = None
     done: bool = False
     ended_by: str = ""
-    """Reason why its trainer is done before max_steps; empty if it is not."""
+    """Reason why the trainer ended before `max_steps`; empty if it did not."""
     next_checkpoint: int = 0
     exports: list[ExportEntry] = field(default_factory=list)
     not_exported: str = ""
-    """Reason why its newest policy or model could not be written; empty if it could."""
+    """Reason why the newest policy or model could not be written; empty if it was written."""
 
     @property
     def elo(self) -> float | None:
-        """Rating of the newest policy, with self-play."""
+        """Self-play rating of the newest policy; None without self-play."""
         return self.path.elo
 
     @property
     def export(self) -> Path | None:
-        """The newest exported policy, as a `.pt` file."""
+        """Path of the newest exported policy, a `.pt` file; None if there is none."""
         if not self.exports:
             return None
         newest = self.exports[-1]
         return Path(newest.auxiliary_file_paths[0] if newest.auxiliary_file_paths else newest.file_path)
 
     def add_export(self, entry: ExportEntry) -> None:
-        """Note an exported policy; a resumed run's first one may replace the file of the same step."""
+        """Add an exported policy; a resumed run's first export may replace a file from the same step."""
         others = [e for e in self.exports if e.file_path != entry.file_path and Path(e.file_path).exists()]
         self.exports, self.not_exported = [*others, entry], ""
 
@@ -193,11 +197,11 @@ class BehaviorState:
         self._schedule(step)
 
     def checkpoint_begun(self) -> None:
-        """Schedule the checkpoint after a begun one: at the next multiple of `checkpoint_interval`, as in ML-Agents."""
+        """Schedule the next checkpoint at the next multiple of `checkpoint_interval`, as in ML-Agents."""
         self._schedule(self.step)
 
     def receive_report(self, report: TrainerReport) -> bool:
-        """Store a trainer's report; return True if a checkpoint is due and has not begun."""
+        """Store a trainer's report; return True if a checkpoint is due."""
         self.step, self.version, self.done = report.step, report.version, report.done
         self.recent_return, self.ended_by = report.recent_return, report.ended_by
         return self.step >= self.next_checkpoint
@@ -208,10 +212,10 @@ class BehaviorState:
 
 
 class _Copies:
-    """Several sinks as one: each gets every item, and the slowest sets the pace.
+    """Several sinks as one: each receives every item, and the slowest sets the pace.
 
-    Imitators get items under their own name, so that a recording of their input can be routed to them again. The team
-    stays, as each team numbers its own trajectories.
+    Imitators receive items under their own behaviour name, so that a recording of their input can be routed to them
+    again. The team number is unchanged, because each team numbers its own trajectories.
     """
 
     def __init__(self, trainer: Outlet[Any], students: Mapping[str, Outlet[Any]]) -> None:
@@ -229,12 +233,12 @@ class _Copies:
 
 
 def _under(name: str, item: TrajectoryBatch) -> TrajectoryBatch:
-    """Return trajectories under another behaviour's name."""
+    """Return trajectories relabelled with another behaviour's name."""
     return replace(item, behavior_id=name + item.behavior_id.removeprefix(item.behavior))
 
 
 class _Seen:
-    """A policy queue whose items are also shown to an observer."""
+    """A policy queue that also shows each item to an observer."""
 
     def __init__(self, inlet: ItemSource[PolicyUpdate], show: Callable[[PolicyUpdate | None], None]) -> None:
         self._inlet = inlet
@@ -269,7 +273,7 @@ class _Into:
             raise StageFailure("publisher", f"on {describe_item(item)}", error) from error
 
     def close(self) -> None:
-        """Do nothing, as policies of other behaviours will follow."""
+        """Do nothing, because policies for other behaviours will follow."""
 
 
 async def drain(inlet: Any) -> None:

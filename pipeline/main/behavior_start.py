@@ -1,6 +1,6 @@
 """Opens a behaviour's route when its agents first appear: trainer, queues, stages in main, policies.
 
-Only then do the environments tell which behaviours exist.
+Until then, main does not know which behaviours the environments have.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ log = logging.getLogger(__name__)
 
 
 class BehaviorStarter:
-    """Starts behaviours, whether trained, imitating another one, or only played.
+    """Starts behaviours, whether they are trained, imitate another behaviour, or only play.
 
     Args:
         run: the run.
-        report: receives the progress of brains that do not learn, in the form of a trainer's report.
+        report: receives the progress of brains that do not learn, as trainer reports.
 
     Attributes:
         behaviors: the open behaviours, by name.
         self_play: the run's self-play; None until a behaviour with self-play appears.
         brain_league: rates brains in a run without learners.
-        newest: copies of the newest policies by behaviour name, for viewers of the live page.
+        newest: copies of the newest policies, by behaviour name, for viewers of the live page.
     """
 
     def __init__(self, run: Run, report: Callable[[TrainerReport], None]) -> None:
@@ -74,11 +74,11 @@ class BehaviorStarter:
         self._unlearned: set[str] = set()
 
     async def agents_seen(self, host: HostHandle, spec: BehaviorSpec) -> None:
-        """Handle an actor's first agents of a behaviour id.
+        """Handle an actor's first agents with a behaviour id.
 
         Raises:
             ConfigError: if the configuration does not fit the behaviour.
-            RunError: if its policy can't be played, or it can't imitate its teacher.
+            RunError: if the behaviour's policy can't be played, or the behaviour can't imitate its teacher.
         """
         slot = self._launcher.slot_of(host)
         if slot is None:
@@ -123,7 +123,7 @@ class BehaviorStarter:
         self._announced.add(slot.source)
 
     def league_reports(self) -> dict[str, dict[str, Any]]:
-        """Return the reports of all leagues: of self-play, of brains that play each other, and of several learners."""
+        """Return the reports of all leagues: self-play, brains against brains, and leagues with several learners."""
         found = self.brain_league.reports() | (self.self_play.reports() if self.self_play is not None else {})
         return found | self._run.parts.merged(lambda part: part.league_reports())
 
@@ -134,17 +134,17 @@ class BehaviorStarter:
             self._start(drain(await self._launcher.gather(name)))
 
     def heartbeat(self, slot: ActorSlot) -> None:
-        """Note an actor's sign of life; before its first one, an actor announces all of its initial behaviour ids.
+        """Handle an actor's sign of life, which comes only after the actor has announced all its initial behaviour ids.
 
-        So if it has announced any, the environment lacks all ids that are not announced by now.
+        So if the actor has announced any, the environment lacks all ids that are still unannounced.
         """
         if slot.source in self._announced:
-            dismiss_early()  # learners of behaviours that the environment lacks
+            dismiss_early()  # learners for behaviours that the environment lacks
             if self.self_play is not None:
                 self.self_play.all_announced()
 
     async def _open(self, spec: BehaviorSpec) -> None:
-        """Start a new behaviour's trainer, or its substitute."""
+        """Start a new behaviour's trainer, or whatever takes the trainer's place."""
         name = spec.name
         if self._plan.resumed is not None and self._plan.resumes:
             check_fixed_spec(self._plan.config, self._plan.resumed, spec)
@@ -216,7 +216,7 @@ class BehaviorStarter:
         self._run.parts.tell(lambda part: part.policy_came(behavior, policy))
 
     async def _drain_student(self, state: BehaviorState, spec: BehaviorSpec) -> None:
-        """Start serving an imitator's own agents, if it has any; no trainer learns from their steps."""
+        """Drain the trajectories of an imitator's own agents, if it has any, because no trainer learns from them."""
         name = state.behavior
         teacher = self._plan.teacher(name)
         if teacher is None or self._plan.playing or f"trajectories/{name}" in self._launcher.ends:
@@ -229,7 +229,7 @@ class BehaviorStarter:
         self._start(drain(await self._launcher.gather(name)))
 
     async def _play(self, state: BehaviorState) -> None:
-        """Start the trainer's substitute: the newest policy, and a stage that counts the steps played with it."""
+        """Publish the behaviour's newest saved policy, and start a stage that counts the steps played with it."""
         path = policy_file(self._plan.config, self._plan.folder.path, state.behavior)
         policy = read_policy_update(path, state.behavior)
         log.info("%s is played by %s.", state.behavior, shown(path))
@@ -241,7 +241,7 @@ class BehaviorStarter:
         self._start(self._publish_later(policy))
 
     async def _count(self, state: BehaviorState) -> None:
-        """Start the counter of steps of brains that do not learn, which also forwards broadcast steps."""
+        """Start the stage that counts steps of brains that do not learn, and that forwards broadcast steps."""
         name, settings = state.behavior, state.settings
         end = math.inf if self._plan.playing else settings.max_steps
         counting = CountingStage(name, self._report, state.step, end, self.brain_league.rate)
@@ -268,6 +268,6 @@ class BehaviorStarter:
 
 
 def _deciders(settings: BehaviorSettings) -> str:
-    """Describe which brains decide for a behaviour."""
+    """Describe which brains control a behaviour."""
     words = [f"{brain.name} plays {100 * brain.weight:g} % of the games" for brain in settings.brain]
     return f"{settings.brain[0].name} controls it" if len(words) == 1 else ", ".join(words)

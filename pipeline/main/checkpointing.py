@@ -1,6 +1,6 @@
 """Main's side of saving: begins checkpoints, commits them, and keeps the run's status files.
 
-`BehaviorState.receive_report` decides when one is due.
+`BehaviorState.receive_report` decides when a checkpoint is due.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ log = logging.getLogger(__name__)
 
 
 class SavedRun(Run, Protocol):
-    """The interface of a run for this module, in addition to that for parts."""
+    """The run's interface for this module: `Run` with what checkpoints need."""
 
     starter: BehaviorStarter
     checkpointing: Checkpointing
 
 
 class Checkpointing:
-    """The checkpoints and status files of a run.
+    """A run's checkpoints and status files.
 
     Args:
         run: the run.
 
     Attributes:
-        ended: called when a checkpoint has ended, with None if it is complete, else with the reason.
-        written: called after that if it is complete.
+        ended: called when a checkpoint has ended: with None if it is complete, otherwise with the reason.
+        written: called after `ended` if the checkpoint is complete.
         failed: called when the run's folder is lost or a final policy could not be written; returns False if the run
             had failed before.
     """
@@ -73,13 +73,13 @@ class Checkpointing:
         self._patience_s = max(PATIENCE_S, plan.config.pipeline.supervision.learners.end_s or 0.0)
         self._signs: object = None
         self._held = -1
+        """Number of the last checkpoint that had to wait for another program; -1 if none did."""
         self._saved_at: dict[str, int] = {}
-        """By behaviour, the step of its trainer's state in the checkpoint in progress."""
-        """Number of the last checkpoint that had to wait for another program."""
+        """Step of each trainer's state in the checkpoint in progress, by behaviour."""
         self._files = FileGuard(log)
         self._before = plan.folder.read_training_status().behaviors if plan.resumes else {}
         self._lost: set[str] = set()
-        """Behaviours that had not appeared again when their parts were removed from the disk."""
+        """Behaviours that had not yet appeared in this run when their checkpoint parts were removed from the disk."""
         self._assembler = CheckpointAssembler(
             plan.folder.checkpoints,
             plan.resumed.number if plan.resumed is not None else -1,
@@ -89,12 +89,12 @@ class Checkpointing:
 
     @property
     def newest(self) -> int:
-        """Number of the newest complete checkpoint, -1 if there is none."""
+        """Number of the newest complete checkpoint; -1 if there is none."""
         return self._assembler.newest
 
     @property
     def folder(self) -> Path:
-        """The folder of all checkpoints."""
+        """The folder that contains all checkpoints."""
         return self._folder.checkpoints
 
     @property
@@ -103,7 +103,7 @@ class Checkpointing:
         return self._assembler.busy
 
     def look(self) -> bool:
-        """Check that the folder still belongs to this run; if not, end the run and write its state next to the folder.
+        """Check that the folder still belongs to this run; if not, end the run and save its state next to the folder.
 
         Returns:
             True if the run has lost its folder.
@@ -125,19 +125,19 @@ class Checkpointing:
             self._run.stages.folder.move(self._folder.path)
             for host in self._run.running.all():
                 host.control.send(FolderMoved(str(self._folder.path.resolve())))
-        if not self.failed(HostFailed(f"{why}.", "", MAIN)):  # it had failed already, and reports that at its end
+        if not self.failed(HostFailed(f"{why}.", "", MAIN)):  # the run had failed already, and reports that at its end
             log.error("%s.", why)
             if was_busy:
                 self.save_now()
         return True
 
     def begin(self, then_stop: bool = False) -> None:
-        """Make the sources put a barrier into their streams and, if requested, stop after it."""
+        """Begin a checkpoint: make the sources put a barrier into their streams and, if requested, stop after it."""
         if self.look():
             return
         put_back()
         if self._plan.deterministic:
-            self._run.flow.pause()  # until it has ended, no actor steps, so a resumed run starts at the same point
+            self._run.flow.pause()  # no actor steps until the end, so a resumed run starts at the same point
         if self._run.starter.self_play is not None:
             self._run.starter.self_play.shared.begin_checkpoint()
         self._run.parts.tell(lambda part: part.checkpoint_begins())
@@ -151,9 +151,9 @@ class Checkpointing:
         self._commit_if_whole()  # without learners there may be no parts
 
     def repeat_announcement(self, source: HostHandle) -> None:
-        """Let a source that replaces a dead one emit the barrier that the dead one may have lost.
+        """Let a source that replaces a dead one emit the barrier that the dead source may have lost.
 
-        Do nothing if the dead one has saved its parts: a second copy might arrive after the checkpoint is complete.
+        Do nothing if the dead source has saved its parts: a second copy might arrive after the checkpoint is complete.
         """
         number, name = self._assembler.pending, source.plan.name
         saved = any(_host_of(part) == name for part in self._expected()) and not self._missing_of(name)
@@ -161,23 +161,23 @@ class Checkpointing:
             source.control.send(BeginCheckpoint(number))
 
     def repeat_for_learner(self, learner: HostHandle) -> None:
-        """Let a learner that replaces a lost one save immediately: its predecessor may have lost the barrier."""
+        """Let a learner that replaces a lost one save immediately, because the barrier may have been lost too."""
         number = self._assembler.pending
         if number is not None and self._missing_of(learner.plan.name):
             learner.control.send(SaveNow(number))
 
     def save_now(self) -> None:
-        """Let trainers and main's stages save immediately, as barriers may no longer come.
+        """Let trainers and main's stages save immediately, because barriers may no longer come.
 
-        A checkpoint in progress continues and keeps the parts from its barriers; otherwise a new one begins. Missing
-        parts of stages in actor hosts are left out.
+        A checkpoint in progress continues and keeps the parts that its barriers produced; otherwise a new one begins.
+        The checkpoint omits missing parts of stages in actor hosts.
         """
         if self._folder.waits:
             return
         number = self._assembler.pending
         if number is None:
             number = self._announce(self._expected())
-        else:  # possibly with fewer behaviours
+        else:  # it may have begun with fewer behaviours
             self._assembler.expect(part for part in self._expected() if not _is_of_actor(part))
         self._leave_out(part for part in self._assembler.missing if _is_of_actor(part))
         for state in self._behaviors.values():
@@ -187,7 +187,7 @@ class Checkpointing:
         self._commit_if_whole()
 
     def host_ended(self, name: str) -> None:
-        """Handle a host's final end: the checkpoint in progress can do without a stage's part, but not a trainer's."""
+        """Handle a host's final end: the checkpoint in progress can omit a stage's part, but not a trainer's."""
         number, missing = self._assembler.pending, self._missing_of(name)
         if number is None or not missing:
             return
@@ -198,12 +198,12 @@ class Checkpointing:
             self._failed(number, f"{name} ended before it delivered {', '.join(missing)}")
 
     def signs(self) -> object:
-        """Return how far the current checkpoint is: trainers, parts, bytes on disk."""
+        """Return the progress of the current checkpoint: trainers' steps, missing parts, bytes on disk."""
         trainers = [(state.step, state.version) for state in self._behaviors.values()]
         return trainers, len(self._assembler.missing), _bytes_in(self.folder)
 
     def receive(self, part: PartSaved | PartFailed) -> None:
-        """Handle a part that was written or could not be written."""
+        """Handle a part that was saved or could not be saved."""
         if isinstance(part, PartFailed):
             if self._assembler.give_up(part.number):
                 self._failed(part.number, f"{part.name}: {part.reason}")
@@ -215,7 +215,7 @@ class Checkpointing:
             self._commit()
 
     def check_time(self, now_s: float) -> None:
-        """Abandon a checkpoint that has lost a host."""
+        """Abandon a checkpoint that makes no progress, usually because a host is lost."""
         if not self.busy:
             return
         signs = self.signs()
@@ -225,10 +225,10 @@ class Checkpointing:
         if self._assembler.give_up_if_overdue(now_s, self._patience_s):
             self._ended("it took too long")
         else:
-            self._commit_if_whole()  # another program had a file of it open
+            self._commit_if_whole()  # another program may have had one of its files open
 
     def close(self) -> None:
-        """Finish after the end of all hosts: parts that are missing by now won't come."""
+        """Finish after all hosts have ended, when no more parts will come."""
         self._commit_if_whole()
         number, missing = self._assembler.pending, self._assembler.missing
         if number is not None and self._assembler.give_up(number):
@@ -246,7 +246,7 @@ class Checkpointing:
         log.info("Exported %s", shown(entry.file_path))
 
     def go_on(self) -> None:
-        """Write the options of a resumed run."""
+        """Write a resumed run's options to its folder."""
         with self._files.writing(self._folder.path / CONFIGURATION, "it still has the old options"):
             self._folder.go_on()
 
@@ -274,7 +274,7 @@ class Checkpointing:
             return last
 
     def check_exports(self) -> None:
-        """Fail the run if a behaviour's last policy could not be written, even if older ones exist."""
+        """Fail the run if a behaviour's final policy could not be written, even if older ones exist."""
         lost = [f"{name} ({state.not_exported})" for name, state in self._behaviors.items() if state.not_exported]
         if lost:
             text = f"the final policy could not be written for {', '.join(lost)}. Free disk space, and resume the run"
@@ -305,7 +305,7 @@ class Checkpointing:
             return
         number = self._assembler.pending
         assert number is not None, "a checkpoint is whole"
-        self.write_status(final=False)  # before the manifest: a kill in between leaves the list ahead of it, not behind
+        self.write_status(final=False)  # before the manifest: if killed in between, the list is ahead of it, not behind
         try:
             self._carry_over()
             steps = {name: self._saved_at.get(name, state.step) for name, state in self._behaviors.items()}
@@ -321,7 +321,7 @@ class Checkpointing:
         if self._plan.deterministic:  # the next checkpoint is due at the same step as in a resumed run
             for state in self._behaviors.values():
                 state.checkpoint_begun()
-        if self._unseen():  # they start from this checkpoint, as the one that the run resumed from may be gone
+        if self._unseen():  # they start from this checkpoint, because the run's original one may be gone
             self._run.stages.checkpoint = newest_checkpoint(self.folder)
         log.debug("checkpoint %d is complete", number)
         write_leagues(self._run.starter.league_reports(), self._folder.path, pictures=False)  # left by a killed run
@@ -330,7 +330,7 @@ class Checkpointing:
         self._ended(None)
 
     def _progress(self) -> dict[str, Any]:
-        """Return main's own state."""
+        """Return main's own state, to save in the manifest."""
         return {
             "elapsed_s": self._run.reporter.elapsed_s,
             "seed": self._plan.seed,
@@ -340,7 +340,7 @@ class Checkpointing:
         }
 
     def _fixed(self) -> dict[str, Any]:
-        """Return the fixed settings of each behaviour in the checkpoint."""
+        """Return the settings that the checkpoint fixes, by behaviour."""
         before = self._plan.resumed.progress.get(FIXED, {}) if self._plan.resumed is not None else {}
         learners = {name: state for name, state in self._behaviors.items() if state.settings.learns}
         return {name: each for name, each in before.items() if name in self._unseen()} | {
@@ -354,13 +354,13 @@ class Checkpointing:
             self.written()
 
     def _unseen(self) -> dict[str, int]:
-        """Return the steps of the resumed run's behaviours that have not appeared again yet."""
+        """Return the checkpointed steps of a resumed run's behaviours that have not appeared yet."""
         resumed = self._plan.resumed
         steps = resumed.steps if resumed is not None else {}
         return {name: step for name, step in steps.items() if name not in self._behaviors and name not in self._lost}
 
     def _carry_over(self) -> None:
-        """Carry these behaviours' parts over into the checkpoint in progress, as nothing else keeps their progress."""
+        """Copy the parts of behaviours that have not appeared yet, to keep their progress, into this checkpoint."""
         unseen, resumed = self._unseen(), self._plan.resumed
         if not unseen or resumed is None:
             return
@@ -391,7 +391,7 @@ def _is_of_actor(part: str) -> bool:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Count the bytes in a folder, whose files hosts may create, rename and remove meanwhile."""
+    """Return the total size of a folder's files, which hosts may create, rename and remove at the same time."""
     total = 0
     for path in folder.rglob("*"):
         with suppress(OSError):

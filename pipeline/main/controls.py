@@ -1,4 +1,4 @@
-"""Controls of a running run: pause, resume, save, change a hyperparameter."""
+"""Controls for a running run: pause, resume, save, change a hyperparameter."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class Unconfirmed(Exception):
 
 
 FAR = 10.0 + 1e-9
-"""A change of a hyperparameter by more than this factor may be a typing error."""
+"""Factor by which a hyperparameter may change without confirmation; a larger change may be a typing error."""
 
 
 class RunControls:
     """Controls a run. All calls come from main's event loop.
 
-    Pausing holds the sources: they emit all that they hold, wait as they do without credits, and follow all other
-    commands, including checkpoints and the end. So no host falls silent, and trainers learn from the steps in transit.
+    Pausing holds the sources: they emit all the steps that they hold and wait, as they do without credits. They still
+    follow all other commands, including checkpoints and the end. So no host falls silent, and trainers learn from the
+    steps in transit.
 
     Args:
         run: the run, with its checkpoints.
@@ -45,7 +46,7 @@ class RunControls:
         self._changed: dict[str, dict[str, float]] = {}
 
     def pause(self, paused: bool = True) -> None:
-        """Hold the sources or let them continue; do nothing if they already do.
+        """Hold the sources or let them continue; do nothing if the run is already in that state.
 
         Raises:
             NotNow: if the run is ending.
@@ -65,7 +66,7 @@ class RunControls:
         """Begin a checkpoint.
 
         Raises:
-            NotNow: if one is in progress, or the run saves none.
+            NotNow: if a checkpoint is in progress, or the run saves no checkpoints.
         """
         self._refuse_at_end()
         if self._run.plan.playing:
@@ -78,7 +79,7 @@ class RunControls:
         self._run.checkpointing.begin()
 
     def hyperparameters(self, behavior: str) -> Mapping[str, float]:
-        """Return a behaviour's changeable hyperparameters, with the values at the start of their schedules."""
+        """Return a behaviour's changeable hyperparameters, with their values at the start of the schedules."""
         settings = self._run.behaviors[behavior].settings
         values = settings.declared_hyperparameters
         if values is None or self._run.plan.playing or not settings.learns:
@@ -86,17 +87,17 @@ class RunControls:
         return {name: getattr(values, name) for name in values.scheduled()} | self._changed.get(behavior, {})
 
     def learner_ready(self, message: LearnerReady) -> None:
-        """Note the values with which a learner continues."""
+        """Record the hyperparameters with which a learner continues."""
         self._changed[message.behavior] = dict(message.hyperparameters)
 
     def set_hyperparameter(self, behavior: str, name: str, value: float, confirm: bool = False) -> None:
-        """Set a trainer's hyperparameter from its next update on.
+        """Set a trainer's hyperparameter, starting with its next update.
 
         Raises:
-            LookupError: if there is no such behaviour, or it has no such changeable hyperparameter.
-            ConfigError: if it is out of its bounds.
-            Unconfirmed: if it is far from the current value and not confirmed.
-            NotNow: if its learner can't use it.
+            LookupError: if the behaviour does not exist, or the hyperparameter can't change during a run.
+            ConfigError: if the value is out of bounds.
+            Unconfirmed: if the value is far from the current one and not confirmed.
+            NotNow: if the learner can't use the value now.
         """
         self._refuse_at_end()
         if behavior not in self._run.behaviors:

@@ -1,10 +1,10 @@
-"""Main: handles the messages of hosts, and starts and ends the run.
+"""Main: handles messages from hosts, and starts and ends the run.
 
-It decides nothing about learning. The modules next to it serve every run: `launcher` starts and joins hosts and sends
-to actors, `behavior_start` starts a behaviour when it first appears, `pipeline/flow/` grants credits, `checkpointing`
-gathers checkpoints, `shutdown` ends the run, `behavior` holds the stages in main, and `host_watch` starts actors,
-listens to hosts, and handles those that end or fall silent. Features that only some runs have are parts
-(`common/run_parts.py`). This module wires all of them and dispatches each message.
+This module decides nothing about learning. The modules next to it serve every run: `launcher` starts and connects hosts
+and sends messages to actors, `behavior_start` starts a behaviour when it first appears, `pipeline/flow/` grants
+credits, `checkpointing` assembles checkpoints, `shutdown` ends the run, `behavior` holds the stages in main, and
+`host_watch` starts actors, listens to hosts, and handles hosts that end or fall silent. Features that only some runs
+have are parts (`common/run_parts.py`). This module wires all of them and dispatches each message.
 """
 
 from __future__ import annotations
@@ -43,24 +43,26 @@ from headrace.stages.activity import COMPUTING
 from headrace.stages.trainer.report import TrainerReport
 
 OF_ENVIRONMENTS = "headrace.stages.environments."
-"""Loggers whose warnings describe the environment, the same in every actor; they don't report restarts."""
+"""Prefix of loggers whose warnings describe the environment, which is the same in every actor; restarts are logged
+elsewhere.
+"""
 EVERY_S = 1.0
-"""Seconds between two checks of progress, heartbeats and overdue checkpoints."""
+"""Seconds between checks of progress, heartbeats and overdue checkpoints."""
 
 
 class Coordinator:
-    """The main host of a run: wires its helpers and dispatches messages. Async context manager; ends all hosts on exit.
+    """A run's main host: wires its helpers and dispatches messages. Async context manager; ends all hosts on exit.
 
     Args:
         plan: the run.
-        console: True to log a line per summary.
+        console: True to log one line per summary.
         progress: the live table.
 
     Attributes:
         starter: starts behaviours and holds the run's self-play.
-        shutdown: ends the run, and knows its failure.
+        shutdown: ends the run and records its failure.
         checkpointing: the run's checkpoints.
-        controls: the run's controls for users.
+        controls: the controls that users have over the run.
         early_end: ends the run before it is done.
         plan, tasks, stages and so on: see `headrace.pipeline.main.run_part.Run`.
     """
@@ -114,7 +116,7 @@ class Coordinator:
             self.running.leave()
 
     def end_host(self, host: HostHandle, why: str) -> None:
-        """End a host that is not at fault, so that another may replace it."""
+        """End a host that is not at fault, so that a new one can replace it."""
         self._hosts.end(host, why)
 
     async def run(self, stop: asyncio.Event, on_progress: Callable[[ProgressSnapshot], object] | None) -> None:
@@ -141,7 +143,7 @@ class Coordinator:
             self.checkpointing.write_status(final=True)
             self.checkpointing.check_exports()
 
-    # Messages of hosts. ----------------------------------------------------------------------------------------------
+    # Messages from hosts. --------------------------------------------------------------------------------------------
 
     async def on_message(self, host: HostHandle, message: control.ControlMessage) -> None:
         """Handle a message from a host."""
@@ -177,7 +179,7 @@ class Coordinator:
                 self.parts.receive(host, message)
 
     def _go_on(self) -> None:
-        """Allow writes to a resumed run's folder once all of the run's known state has been restored."""
+        """Let a resumed run write to its folder once the state of all its known behaviours is restored."""
         states = self.behaviors.values()
         if (
             self.plan.folder.waits
@@ -189,7 +191,7 @@ class Coordinator:
             self.reporter.go_on()
 
     def _on_log_line(self, host: HostHandle, line: control.LogLine) -> None:
-        """Log a host's record; a warning about the environment, which every actor repeats, appears once."""
+        """Log a host's record; log a warning about the environment only once, although every actor sends it."""
         name = host.plan.name
         shared = line.level == logging.WARNING and line.logger.startswith(OF_ENVIRONMENTS)
         if not shared or self._first_to_warn.setdefault(line.text, name) == name:
@@ -229,14 +231,14 @@ class Coordinator:
             now, before_s, cpu_s = time.monotonic(), cpu_s, time.thread_time()
             self.stages.timings.add(COMPUTING, cpu_s - before_s)
             self.checkpointing.look()
-            if not self.shutdown.begun:  # its limits apply from then on
+            if not self.shutdown.begun:  # then the limits of `shutdown` apply
                 self.checkpointing.check_time(now)
                 self.early_end.check_time(now)
             queues = [plain_statistics(end.statistics()) for end in self.launcher.ends.values()]
             self.reporter.add_statistics({}, queues, MAIN)
             self.reporter.shares.add(MAIN, *self.stages.timings.drain())
             self.reporter.show()
-            if on_progress is not None and self.shutdown.failure is None:  # which may be its own
+            if on_progress is not None and self.shutdown.failure is None:  # the failure may come from `on_progress`
                 with self.tasks.failing():
                     on_progress(self.reporter.snapshot())
             self._hosts.silence.look(now)

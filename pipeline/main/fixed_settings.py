@@ -1,7 +1,7 @@
-"""The settings and spec of each behaviour that a checkpoint fixes, without which its state means nothing.
+"""The settings and spec that a checkpoint fixes for each behaviour: with others, the saved state has no meaning.
 
-Each checkpoint's manifest has them. A resumed run checks its own against them before it writes anything: the settings
-before it starts anything, the spec when the behaviour appears in the environment.
+Each checkpoint's manifest contains them. A resumed run compares its own with them before it writes anything: the
+settings before it starts anything, the spec when the behaviour appears in the environment.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from headrace.surroundings import shown
 log = logging.getLogger(__name__)
 
 FIXED = "fixed"
-"""Key of a manifest's `progress`; checkpoints of older versions have none."""
+"""Key in a manifest's `progress`; missing from older versions' checkpoints."""
 
 
 def fixed_by(settings: BehaviorSettings, spec: BehaviorSpec) -> dict[str, Any]:
-    """Return the fixed settings of a behaviour's checkpoint, as plain data."""
+    """Return the settings and spec that a behaviour's checkpoint fixes, as plain data."""
     return {"settings": _settings(settings, spec), "spec": spec.to_plain()}
 
 
@@ -38,7 +38,7 @@ def check_settings(config: RunConfig, checkpoint: Checkpoint) -> None:
     """Check that the settings fixed by a checkpoint are unchanged.
 
     Raises:
-        RunError: if they aren't; the message lists each change and the remedy.
+        RunError: if settings have changed; the message lists each change and the remedy.
     """
     mistakes = []
     for name, fixed in checkpoint.progress.get(FIXED, {}).items():
@@ -60,7 +60,7 @@ def check_fixed_spec(config: RunConfig, checkpoint: Checkpoint, spec: BehaviorSp
     """Check that a behaviour's observations and actions are unchanged; warn if only the range of a space differs.
 
     Raises:
-        RunError: if they have changed, with the difference and the remedy.
+        RunError: if they have changed; the message gives the difference and the remedy.
     """
     fixed = checkpoint.progress.get(FIXED, {}).get(spec.name)
     if fixed is None:
@@ -83,7 +83,7 @@ def check_fixed_spec(config: RunConfig, checkpoint: Checkpoint, spec: BehaviorSp
 
 
 def _settings(settings: BehaviorSettings, spec: BehaviorSpec) -> dict[str, Any]:
-    """Return the settings by their keys within the behaviour's block, as JSON values."""
+    """Return the fixed settings by their keys within the behaviour's block, as JSON values."""
     found = {"trainer_type": settings.trainer_type, "reward_signals": sorted(settings.signals)}
     found.update(_network("network_settings", settings.network_settings, spec))
     for name, signal in settings.learned_signals.items():
@@ -96,7 +96,7 @@ def _settings(settings: BehaviorSettings, spec: BehaviorSpec) -> dict[str, Any]:
 
 
 def _network(at: str, network: NetworkSettings, spec: BehaviorSpec) -> Iterator[tuple[str, Any]]:
-    """Yield the settings that determine a network's parameters and computation."""
+    """Yield the settings that determine a network's parameters and computation, with their keys."""
     kinds = [OBSERVATION_KINDS[each.kind] for each in spec.observations if each.kind in OBSERVATION_KINDS]
     yield f"{at}.hidden_units", list(network.widths)
     yield f"{at}.memory", None if network.memory is None else network.memory.memory_size

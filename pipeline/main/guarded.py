@@ -20,10 +20,10 @@ class GuardedTasks:
     """Main's tasks, including the runners, which carry items through main until its queues end.
 
     Args:
-        fail: ends the run.
+        fail: called with a failure, which ends the run.
 
     Attributes:
-        group: owns all tasks.
+        group: the task group that owns all tasks.
     """
 
     def __init__(self, fail: Callable[[HostFailed], object]) -> None:
@@ -33,7 +33,7 @@ class GuardedTasks:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """End the run if this context raises."""
+        """End the run with a failure if this context raises an exception."""
         try:
             yield
         except BaseException as error:
@@ -42,19 +42,19 @@ class GuardedTasks:
             self._fail(describe_failure(MAIN, error))
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task; if it raises, the run fails."""
+        """Start a task; if the task raises an exception, the run fails."""
         task = self.group.create_task(self._guarded(work))
-        task.add_done_callback(lambda _: work.close())  # else Python warns about a coroutine cancelled before it began
+        task.add_done_callback(lambda _: work.close())  # or Python warns about a coroutine cancelled at its start
         return task
 
     def run(self, runner: Coroutine[Any, Any, None]) -> None:
-        """Start a runner."""
+        """Start a runner as a guarded task."""
         task = self.start(runner)
         task.set_name("a queue of main")
         self._runners.append(task)
 
     async def end_runners(self, patience_s: float) -> None:
-        """Wait for the runners to end once their queues have; cancel any that await something else forever."""
+        """Wait for the runners to end after their queues have; cancel runners that await something else forever."""
         _, left = await asyncio.wait(self._runners, timeout=patience_s) if self._runners else ((), ())
         for task in left:
             log.warning("%s did not end within %.0f s and is cancelled.", task.get_name(), patience_s)

@@ -37,11 +37,11 @@ from headrace.pipeline.run_folder.checkpoint import newest_checkpoint
 log = logging.getLogger(__name__)
 
 CAUSE_S = 5.0
-"""Seconds to wait for the reason why a host ended normally before the run did; usually another host ended."""
+"""Seconds to wait for the reason why a host ended normally before the run did; usually another host has ended."""
 
 
 class WatchedRun(SavedRun, Protocol):
-    """The interface of a run for this module, in addition to that for parts."""
+    """The run's interface for this module: `SavedRun` with what watching hosts needs."""
 
     shutdown: Shutdown
     early_end: EarlyEnd
@@ -59,7 +59,7 @@ class HostWatch:
 
     Attributes:
         learners: replaces lost learners.
-        silence: finds silent hosts.
+        silence: detects silent hosts.
     """
 
     def __init__(self, run: WatchedRun) -> None:
@@ -68,7 +68,7 @@ class HostWatch:
         self._actors = Actors(run)
         self._run = run
         self._reasons: dict[str, str] = {}
-        """By name, the reason why a host that is not at fault was ended."""
+        """Reason why a host that is not at fault was ended, by host name."""
 
     async def start(self) -> None:
         """Start the parts' own hosts and all actors."""
@@ -76,14 +76,14 @@ class HostWatch:
             self._fewer_hosts()
 
     def listen_to(self, host: HostHandle) -> None:
-        """Listen to a started host until its end, and handle that end."""
+        """Listen to a started host until it ends, and handle its end."""
         self.silence.started(host)
-        apart = Context()  # its time does not count for the context that started it
+        apart = Context()  # this task's time must not count for the context that started it
         listening = self._listen(host)
         self._run.tasks.group.create_task(listening, name=f"listening to {host.plan.name}", context=apart)
 
     def alive(self, host: HostHandle, report: StatisticsReport) -> None:
-        """Note a host's activity, which also shows that it is alive."""
+        """Record a host's report, which also shows that the host is alive."""
         name, now_s = host.plan.name, time.monotonic()
         self._run.supervisor.alive(name, now_s, report.silent_s)
         self._run.reporter.add_statistics(report.statistics, report.queues, name, report.span_s)
@@ -97,7 +97,7 @@ class HostWatch:
             self._run.starter.heartbeat(slot)
 
     def _loop_of(self, host: HostHandle) -> str:
-        """Name a host's event loop: main's, that of a process of several learners, or its own."""
+        """Name the event loop in which a host runs: main's, that of a process shared by learners, or the host's own."""
         kind = getattr(self._run.plan.config.pipeline.hosts, host_role(host.plan.role).placed_as).kind
         return MAIN if HOST_KINDS[kind].in_main else str(getattr(host, "pid", None) or host.plan.name)
 
@@ -110,8 +110,8 @@ class HostWatch:
                 if isinstance(message, HostFinished | HostFailed):
                     said_goodbye = True
                     self._run.reporter.host_ended(host.plan.name)
-                    self._run.supervisor.ended(host.plan.name)  # its end is awaited elsewhere
-                # Listening continues after a failure, as this host's end has yet to be seen.
+                    self._run.supervisor.ended(host.plan.name)  # other code waits for the process to end
+                # Listening continues after a failure, because this host has not ended yet.
                 with self._run.tasks.failing(), self._run.timers.timer(type(message).__name__):
                     await self._run.on_message(host, message)
             status = await host.wait()
@@ -124,11 +124,11 @@ class HostWatch:
             self._run.shutdown.host_ended(host.plan.name, "was not replaced", in_order=False)
 
     def may_replace(self, host: HostHandle) -> bool:
-        """Return True if another host replaces this one when it dies, within the restart limits."""
+        """Return True if this host is replaced when it dies, within the restart limits."""
         return host.plan.role == "actor" or (host.plan.role == "learner" and self._run.plan.replaces_learners)
 
     def failed(self, host: HostHandle, message: HostFailed) -> None:
-        """Note why a host ends."""
+        """Handle a host's failure message: pass it to the part that owns the host, or fail the run."""
         part = self._run.parts.of_role(host.plan.role)
         if part is not None:
             part.host_failed(message.message)
@@ -136,22 +136,22 @@ class HostWatch:
             self._run.shutdown.fail(message)
 
     def end(self, host: HostHandle, why: str) -> None:
-        """End a host that is not itself at fault, so that another can take its place."""
+        """End a host that is not itself at fault, so that a new one can take its place."""
         self._reasons[host.plan.name] = why
         host.kill()
 
     def _fewer_hosts(self) -> None:
-        """Handle a host's final end, after which the hosts of parts may have nothing left to do."""
+        """Handle a host's final end: notify the parts, whose own hosts may have nothing left to do."""
         at_once = bool(self._run.early_end.ended_by) or self._run.shutdown.failure is not None
         self._run.parts.tell(lambda part: part.fewer_hosts(at_once))
 
     async def _ended(self, host: HostHandle, status: int, said_goodbye: bool) -> bool:
-        """Handle a host's end; return True if it is not replaced.
+        """Handle a host's end; return True if the host is not replaced.
 
         Args:
             host: the host.
             status: its exit status, negative for a signal.
-            said_goodbye: True if its last message announced its end.
+            said_goodbye: True if the host's last message announced its end.
         """
         self._run.supervisor.ended(host.plan.name)
         name = host.plan.name
@@ -170,7 +170,7 @@ class HostWatch:
                     asyncio.get_running_loop().call_later(CAUSE_S, self._blame, name)
             elif await self._replace(host, how):
                 return False
-        host.settle()  # an actor's ends were kept for a replacement: its consumers would wait forever
+        host.settle()  # otherwise consumers would wait forever on an actor's ends, which were kept for a replacement
         self._run.running.mark_ended(name)
         if self._run.shutdown.begun:
             in_order = said_goodbye or (status == 0 and self._run.running.was_dismissed(name))
@@ -178,12 +178,12 @@ class HostWatch:
         return True
 
     async def _replace(self, host: HostHandle, how: str) -> bool:
-        """Handle a host's death: restart an actor or learner if allowed; any other host's death ends the run."""
+        """Handle a host's death: restart an actor or learner if allowed; the death of any other host ends the run."""
         name = host.plan.name
         if self._run.checkpointing.look():
             return False
         slot = self._run.launcher.slot_of(host)
-        if not self.may_replace(host):  # a replay too: trainers would learn twice from a restarted recording
+        if not self.may_replace(host):  # nor a replay: trainers would learn twice from a restarted recording
             self._run.shutdown.fail(HostFailed(f"the process of {name} {how}.", "", name))
             return False
         refusal = self._run.supervisor.refusal(name, time.monotonic())
@@ -197,12 +197,12 @@ class HostWatch:
             await self._actors.restart(slot)
         else:
             await self.learners.replace(host)
-            if self._run.shutdown.begun:  # all others were notified before this one existed
+            if self._run.shutdown.begun:  # the other learners were notified before this one existed
                 self._run.shutdown.learner_started()
         return True
 
     def _blame(self, name: str) -> None:
-        """Fail the run for a host that has ended normally, unless the cause is known by now."""
+        """Fail the run because a host has ended normally, unless the actual cause is known now."""
         if not self._run.shutdown.begun:
             text = f"{name} ended in the middle of the run: its consumer is gone."
             self._run.shutdown.fail(HostFailed(text, "", name))
@@ -212,11 +212,11 @@ def _how_it_ended(status: int) -> str:
     return how_it_ended(status) + ("" if status else " although the run had not stopped it")
 
 
-# Hosts at the start, and replacements of lost ones.
+# Starting hosts, and replacing lost ones.
 
 
 class Actors:
-    """Starts actors one after the other, and sends each the messages that the others had before it existed."""
+    """Starts actors one after another, and sends each actor the messages that earlier ones have already received."""
 
     def __init__(self, run: WatchedRun) -> None:
         self._run = run
@@ -234,7 +234,7 @@ class Actors:
             with run.tasks.failing():
                 await self._start(replica, name)
                 continue
-            run.running.mark_ended(name)  # nothing else will if this was the first host
+            run.running.mark_ended(name)  # if this was the first host, nothing else marks it
             return False
         return True
 
@@ -254,7 +254,7 @@ class Actors:
         if old is not None:
             self._run.checkpointing.repeat_announcement(slot.handle)
         self._run.controls.source_started(slot.handle)
-        if self._run.shutdown.begun:  # all others were sent it before this one existed
+        if self._run.shutdown.begun:  # the other actors were sent it before this one existed
             slot.handle.control.send(Stop())
 
 
@@ -263,7 +263,7 @@ class Learners:
     """Replaces lost learners from the newest checkpoint, and rolls main's state back to it; actors continue.
 
     A learner is lost if its process ends without a message or is killed for being silent. A learner that raises an
-    exception reports it and ends the run, because its replacement would fail too.
+    exception reports it and ends the run, because a replacement would fail too.
     """
 
     def __init__(self, run: WatchedRun) -> None:
@@ -272,12 +272,12 @@ class Learners:
         """Step at which each learner that is being replaced was lost, by behaviour."""
 
     async def replace(self, lost: HostHandle) -> None:
-        """Start a learner to replace a lost one; the actors continue, with credits counted from 0."""
+        """Start a learner that replaces a lost one; the actors continue, with credits counted from 0."""
         state = self._run.behaviors[lost.plan.behavior]
         name = state.behavior
         self._lost[name] = max(state.step, self._lost.get(name, 0))
         state.ready = state.done = False
-        self._run.checkpointing.host_ended(learner_name(name))  # its missing parts can't come any more
+        self._run.checkpointing.host_ended(learner_name(name))  # its missing parts can no longer come
         self._run.flow.ledger.close_window(name)
         checkpoint = newest_checkpoint(self._run.checkpointing.folder)
         step = checkpoint.steps.get(name) if checkpoint is not None else None
@@ -290,10 +290,8 @@ class Learners:
             slot.handle.control.send(LearnerReplaced(name, source))
 
     def ready(self, host: HostHandle, message: LearnerReady) -> None:
-        """Handle a ready learner; if it replaces a lost one, roll everything else back to its step."""
-        self._run.supervisor.alive(
-            host.plan.name, time.monotonic()
-        )  # its start is over, and its updates have a time limit
+        """Handle a ready learner; if it replaces a lost one, roll main's state back to its step."""
+        self._run.supervisor.alive(host.plan.name, time.monotonic())  # after the start, the limits for updates apply
         state = self._run.behaviors[message.behavior]
         lost_at = self._lost.pop(message.behavior, None)
         if lost_at is not None:
@@ -314,17 +312,17 @@ class Learners:
         )
 
 
-# What follows silence: a warning with the stack, then the end of the silent host or of main's silent stage.
+# The response to silence: a warning with the stack, then the end of the silent host or of main's silent stage.
 
 
 class SilenceWatch:
-    """Watches over the hosts and main's own stages.
+    """Watches the hosts and main's own stages for silence.
 
-    `headrace.pipeline.common.loop_watch` names code that blocks main's event loop, as nothing here runs then.
+    Nothing here runs while code blocks main's event loop; `headrace.pipeline.common.loop_watch` names such code.
 
     Args:
         run: the run.
-        may_replace: returns True if another host replaces a given one.
+        may_replace: returns True if a given host is replaced when it dies.
     """
 
     def __init__(self, run: WatchedRun, may_replace: Callable[[HostHandle], bool]) -> None:
@@ -333,14 +331,14 @@ class SilenceWatch:
         run.supervisor.started(MAIN, "main", time.monotonic())
 
     def started(self, host: HostHandle) -> None:
-        """Watch a host from now on."""
+        """Start watching a host."""
         role = host_role(host.plan.role)
         # A host in main's event loop can't be ended separately while it blocks the loop.
         limits: Role = role.limits if host.may_hang else "main"
         self._run.supervisor.started(host.plan.name, limits, time.monotonic(), role.patience)
 
     def look(self, now_s: float) -> None:
-        """Check for silent hosts; call about once a second."""
+        """Check for silent hosts; called about once a second."""
         self._run.supervisor.alive(MAIN, now_s, self._run.stages.silent_s())
         for silence in self._run.supervisor.silent(now_s):
             host = self._run.running.get(silence.host)

@@ -1,6 +1,6 @@
-"""Starts and connects hosts: actors first, each learner as soon as its behaviour appears, evaluation alongside.
+"""Starts and connects hosts: first actors, then each learner when its behaviour appears, and the hosts of parts.
 
-`Broadcaster` sends to the actors.
+`Broadcaster` sends messages to the actors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ActorSlot:
     handle: HostHandle
     source: int
     former: list[int] = field(default_factory=list)
-    """Ids of its earlier sources, from before a learner was replaced."""
+    """Ids of the actor's earlier sources, which were renewed when a learner was replaced."""
     policies: dict[str, Outlet[Any]] = field(default_factory=dict)
     """Main's ends of the actor's policy queues, by behaviour id."""
 
@@ -49,7 +49,7 @@ class Launcher:
     Args:
         plan: the run.
         running: starts hosts and keeps track of them.
-        beside_learner: starts a learner's companions, and returns the runners that main needs for them.
+        beside_learner: starts a learner's companion hosts, and returns the runners that main needs for them.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Launcher:
         self._running = running
         self._sources = 0
         self._starting = asyncio.Lock()
-        """Held while a learner starts and joins; if a learner dies in the meantime, it is replaced afterwards."""
+        """Held while a learner starts and connects; a learner that dies in the meantime is replaced afterwards."""
         self.actors: dict[int, ActorSlot] = {}
-        """Actors, by replica."""
+        """Actor slots, by replica number."""
         self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
         """Main's ends of queues, by name."""
 
     def slot_of(self, host: HostHandle) -> ActorSlot | None:
-        """Return a host's place as an actor; None if it has none, or has lost it to a replacement."""
+        """Return a host's slot; None if the host is not an actor or was replaced."""
         return next((slot for slot in self.actors.values() if slot.handle is host), None)
 
     async def start_actor(self, replica: int, name: str, old: ActorSlot | None = None) -> ActorSlot:
@@ -92,7 +92,7 @@ class Launcher:
         return slot
 
     async def start_learner(self, state: BehaviorState, through_main: bool) -> list[Runner]:
-        """Start a behaviour's learner and join it to the actors; return the runners that main needs."""
+        """Start a behaviour's learner and connect it to the actors; return the runners that main needs."""
         behavior = state.behavior
         async with self._starting:
             if not through_main:
@@ -103,22 +103,22 @@ class Launcher:
             return [*runners, *state.path.trajectories(await self.gather(behavior), outlet)]
 
     async def replace_learner(self, state: BehaviorState, resume: bool) -> None:
-        """Start a learner to replace a lost one; queues and main's runners stay."""
+        """Start a learner that replaces a lost one; queues and main's runners stay."""
         lost = state.learner
         assert lost is not None, "it was there to be lost"
-        version = max(state.version, state.sent) + 1  # one may be in transit
+        version = max(state.version, state.sent) + 1  # one policy may be in transit
         plan = replace(lost.plan, resume=resume, lost_version=version)
         async with self._starting:
             state.learner = await self._running.start(self._hosts.learners.kind, plan, replaces=lost)
 
     def renew_source(self, slot: ActorSlot) -> int:
-        """Let an actor continue as a new source."""
+        """Give an actor a new source id, with which it continues, and return that id."""
         slot.former.append(slot.source)
         slot.source, self._sources = self._sources, self._sources + 1
         return slot.source
 
     async def start_student(self, state: BehaviorState) -> list[Runner]:
-        """Start a learner that imitates another behaviour: main feeds it instead of actors."""
+        """Start a learner that imitates another behaviour, which main feeds instead of actors."""
         async with self._starting:
             host, runners = await self._start_trainer(state)
             self.ends[f"learn/{state.behavior}"] = await host.outlet(f"learn/{state.behavior}")
@@ -129,7 +129,7 @@ class Launcher:
         return self.ends[f"learn/{behavior}"]  # type: ignore[return-value]
 
     async def gather(self, behavior: str) -> Inlet[Any]:
-        """Open main's end of the queue into which all actors put a behaviour's trajectories."""
+        """Open main's end of the queue that receives a behaviour's trajectories from all actors."""
         inlet = self.ends[f"trajectories/{behavior}"] = await self._gather(behavior).open()
         return inlet
 
@@ -142,27 +142,27 @@ class Launcher:
         """Start a host that belongs to a part of the run.
 
         Args:
-            role: its role.
-            name: its name.
-            replaces: the dead host that it replaces.
-            fields: further fields of its plan.
+            role: the host's role.
+            name: the host's name.
+            replaces: the dead host that it replaces; None if it is new.
+            fields: further fields for the host's plan.
         """
         kind = getattr(self._hosts, host_role(role).placed_as).kind
         return await self._running.start(kind, replace(self._run.host_plan(role, name), **fields), replaces=replaces)
 
     def close_ends(self) -> None:
-        """Close the queues that failed hosts have left open, after the end of all hosts, so that main's stages end."""
+        """After all hosts have ended, close the queues that failed hosts have left open, so that main's stages end."""
         for end in self.ends.values():
             end.close()
 
     def _gather(self, behavior: str) -> Feed:
-        # Actors of a league's other learners have no agents of this one; their barriers would come too early.
+        # Actors of other learners in the league have no agents for this one; their barriers would come too early.
         strangers = {replica for replica, learner in enumerate(self._seats) if learner != behavior}
         actors = [slot.handle for replica, slot in self.actors.items() if replica not in strangers]
         return self._running.factory(self._hosts.actors.kind).gather(f"trajectories/{behavior}", actors)
 
     async def _start_trainer(self, state: BehaviorState, feed: Feed | None = None) -> tuple[HostHandle, list[Runner]]:
-        """Start a learner, and create the runners that carry its policies through main."""
+        """Start a learner; return it, and the runners that carry its policies through main."""
         behavior = state.behavior
         plan = replace(
             self._run.host_plan("learner", learner_name(behavior)),
@@ -176,20 +176,20 @@ class Launcher:
 
 
 class PolicyRelay(Protocol):
-    """A host that receives the policies in place of the actors."""
+    """A host that receives policies in place of the actors."""
 
     async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
-        """Note that an actor has agents with a behaviour id; `newest_for` returns the policies for it."""
+        """Handle an actor's first agents with a behaviour id; `newest_for` returns the policies for that id."""
 
     def send(self, update: PolicyUpdate) -> None:
         """Send a policy to the host."""
 
     def newest_for(self, behavior_id: str) -> Iterable[PolicyUpdate]:
-        """Return the announcement of the host's policy, for an actor that comes later."""
+        """Return the announcement of the host's policy, for an actor that starts later."""
 
 
 class Broadcaster:
-    """Sends messages to the actors without waiting; actors that have ended are skipped.
+    """Sends messages to the actors without waiting; skips actors that have ended.
 
     Args:
         launcher: holds the actors.
@@ -198,7 +198,9 @@ class Broadcaster:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self.relay: PolicyRelay | None = None
-        """Receiver of policies if one host decides for all actors, which then get only announcements."""
+        """Receives the policies if one host decides for all actors, which then receive only announcements; otherwise
+        None.
+        """
         self.publisher = PolicyPublisher(PublisherPort(self._send_policy, self.send_to_sources))
 
     def sources(self) -> list[HostHandle]:
@@ -218,7 +220,7 @@ class Broadcaster:
                     slot.handle.control.send(grant)
 
     def catch_up(self, slot: ActorSlot, behavior_id: str) -> None:
-        """Send an actor that starts later the messages that the others already have."""
+        """Send an actor that starts later the messages that the other actors already have."""
         known = self.publisher if self.relay is None else self.relay
         for update in known.newest_for(behavior_id):
             slot.policies[behavior_id].put_nowait(update)

@@ -1,7 +1,7 @@
 """Checks before a run starts anything or creates its folder.
 
-The configuration itself was already checked when it was loaded. This module checks what it names: recordings,
-policies, demonstrations, executables, modules.
+The configuration itself was already checked when it was loaded. This module checks what the configuration names:
+recordings, policies, demonstrations, executables, modules.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def check_run(config: RunConfig) -> None:
 
     Raises:
         RunError: if it can't; the message says why.
-        RunFolderError: if there is no run to resume, or to play.
+        RunFolderError: if the run to resume or play does not exist.
     """
     if acts(config):
         _check_environment(config)
@@ -80,7 +80,7 @@ def _check_environment(config: RunConfig) -> None:
 
 
 def _check_demonstrations(config: RunConfig) -> None:
-    """Check that demonstrations to imitate exist, before an engine is started for nothing."""
+    """Check that the demonstrations to imitate exist, so that no engine is started for nothing."""
     if config.checkpoint_settings.inference:
         return
     for name, settings in config.behaviors.items():
@@ -100,7 +100,7 @@ def _check_demonstration(path: str, behavior: str, folder: Path | None) -> None:
 
 
 def _check_resumed(config: RunConfig) -> None:
-    """Check that the run to resume or to play exists."""
+    """Check that the run to resume or to play exists, and that its checkpoint fits the settings."""
     settings = config.checkpoint_settings
     if not (settings.resume or settings.inference) or (settings.inference and plays_given_models(config)):
         return
@@ -109,14 +109,14 @@ def _check_resumed(config: RunConfig) -> None:
         _check_origin(folder)
     check_there_is_a_run(settings.results_dir, settings.run_id)
     if not settings.inference:
-        with suppress(CheckpointError):  # reported when one is chosen
+        with suppress(CheckpointError):  # reported when the run chooses a checkpoint
             checkpoint = newest_checkpoint(folder / "checkpoints")
             if checkpoint is not None:
                 check_settings(as_begun(config), checkpoint)
 
 
 def _check_starts(config: RunConfig) -> None:
-    """Check that the policies from which a fresh run starts exist."""
+    """Check that the policies with which a new run starts exist and are undamaged."""
     if config.checkpoint_settings.resume or config.checkpoint_settings.inference:
         return
     for name, settings in config.behaviors.items():
@@ -128,7 +128,7 @@ def _check_starts(config: RunConfig) -> None:
 
 
 def _check_names(config: RunConfig) -> None:
-    """Check that a fresh run can save progress under its behaviours' names."""
+    """Check that a new run can save progress under its behaviours' names."""
     if config.checkpoint_settings.resume or config.checkpoint_settings.inference:
         return
     for name in config.behaviors:
@@ -139,7 +139,7 @@ def _check_names(config: RunConfig) -> None:
 
 
 def _check_host_kinds(config: RunConfig) -> None:
-    """Check that the packages that the kinds of hosts need are installed."""
+    """Check that the packages needed by the run's host kinds are installed."""
     for which, hosts in config.pipeline.hosts:
         needed = "" if hosts.kind is None else HOST_KINDS[hosts.kind].extra
         if needed and find_spec(needed) is None:
@@ -150,7 +150,7 @@ def _check_host_kinds(config: RunConfig) -> None:
 
 
 def _check_persons(config: RunConfig) -> None:
-    """Check that people who play can see the game and reach it."""
+    """Check that people who play can reach the live page and see the game there."""
     found = persons_in(config)
     if not found:
         return
@@ -167,7 +167,7 @@ def _check_persons(config: RunConfig) -> None:
 
 
 def _check_origin(run_folder: Path) -> None:
-    """Check that a trained run to resume has a checkpoint: otherwise training would overwrite its policies."""
+    """Check that a trained run to resume has a checkpoint; otherwise training would overwrite its policies."""
     try:
         exports = sorted(run_folder.glob(f"*/{NEWEST}"))
         ours = [path for path in exports if left_checkpoint(run_folder, path.parent.name) is None]
@@ -202,4 +202,4 @@ _PARTS = (
     *(_check_names, _check_streams, _check_demonstrations, _check_starts),
     *(_check_host_kinds, _check_persons),
 )
-"""Checks for everything a run needs apart from its environment and the run that it resumes."""
+"""Checks for everything that a run needs apart from its environment and the run that it resumes."""

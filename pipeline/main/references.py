@@ -1,7 +1,7 @@
-"""Checks that every module, and every name in a module, that the YAML mentions can be found.
+"""Checks that each module, class and function that the YAML names can be found.
 
-Finding a name means importing its module. `--validate` checks all names. Before it starts, a run checks those that it
-uses in the main process; the hosts import the others, and report the same mistakes.
+Finding a name means importing its module. `--validate` checks all names. Before it starts, a run checks the names that
+it uses in the main process; the hosts import the others, and report the same mistakes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.stages.evaluation.opponents import check_opponents
 
 
 def names_of_main(config: RunConfig) -> list[str]:
-    """Find the mistakes in the names that a run uses, or may use, in the main process, each with its place."""
+    """Find the mistakes in the names that a run may use in the main process; each message begins with its place."""
     mistakes: list[StageError] = [*check_writers(config), *check_samplers(config), *check_opponents(config)]
     if config.replay is None:  # a recording goes straight to the trainers
         mistakes += [*check_stages(config), *check_brains(config)]
@@ -34,7 +34,7 @@ def names_of_main(config: RunConfig) -> list[str]:
 
 
 def all_names(config: RunConfig) -> list[str]:
-    """Find the mistakes in all names of modules, classes and functions, each with its place."""
+    """Find the mistakes in all names of modules, classes and functions; each message begins with its place."""
     found = []
     for find in (*_of_environment(config), *_of_learners(config)):
         try:
@@ -45,13 +45,13 @@ def all_names(config: RunConfig) -> list[str]:
 
 
 def in_place(config: RunConfig, key: KeyPath, message: str) -> str:
-    """Return a message about a key, preceded by the key's place in the file."""
+    """Return a message about a key, preceded by the key's place in the YAML file if known."""
     place = config.place(key) if key else ""
     return f"{place}: {message}" if place else message
 
 
 def key_of(failure: HostFailed, config: RunConfig) -> KeyPath:
-    """Return the YAML key or section that a failure concerns; none if it concerns the file itself."""
+    """Return the YAML key or section that a failure concerns; empty if it concerns the file itself or no key."""
     if failure.key:
         return failure.key
     if config.path is not None and failure.message.startswith(str(config.path)):
@@ -75,12 +75,12 @@ def _of_learners(config: RunConfig) -> Iterator[Callable[[], Any]]:
         for name, signal in settings.signals.items():
             if isinstance(signal, OwnSignalSettings):
                 from headrace.stages.trainer.rewards.signal import (
-                    find_signal,  # with torch, which a signal needs anyway
+                    find_signal,  # imports torch, which a signal needs anyway
                 )
 
                 yield partial(find_signal, signal, config.source_folder, (*path, "reward_signals", name))
         for key, reference in _networks(settings):
-            from headrace.stages.policy.network.custom import find_network  # with torch, which it needs anyway
+            from headrace.stages.policy.network.custom import find_network  # imports torch, which it needs anyway
 
             where: KeyPath = (*path, *key, "network")
             description = f"{dotted(where)} {reference!r}"
@@ -88,7 +88,7 @@ def _of_learners(config: RunConfig) -> Iterator[Callable[[], Any]]:
 
 
 def _networks(settings: BehaviorSettings) -> Iterator[tuple[KeyPath, str]]:
-    """Return the user's own networks in a block, each with the key of its settings."""
+    """Yield the custom networks in a behaviour's block, each with the key of its settings."""
     if settings.network_settings.network is not None:
         yield ("network_settings",), settings.network_settings.network
     for name, signal in settings.learned_signals.items():

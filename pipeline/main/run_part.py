@@ -26,26 +26,26 @@ T = TypeVar("T")
 
 
 class Ending(Protocol):
-    """The interface of `headrace.pipeline.main.shutdown.Shutdown` for parts."""
+    """The interface of `headrace.pipeline.main.shutdown.Shutdown` that parts use."""
 
     begun: bool
 
     @property
     def learners_ended(self) -> bool:
-        """True if the run is ending and no trainer will send a policy any more."""
+        """True if the run is ending and no trainer will send another policy."""
 
     def finish(self) -> None:
         """End the run cleanly."""
 
     def learner_started(self) -> None:
-        """Handle a learner's start, which may come after the run's end has begun."""
+        """Handle a learner that has started, possibly after the run's end has begun."""
 
     def moved(self) -> None:
-        """Note a sign of progress."""
+        """Record a sign of progress, which restarts the grace time."""
 
 
 class Run(Protocol):
-    """The interface of a run for its parts and main's helpers."""
+    """A run's interface for its parts and main's helpers."""
 
     plan: RunPlan
     tasks: GuardedTasks
@@ -58,22 +58,22 @@ class Run(Protocol):
     statistics: StatisticsCollector
     timers: Timers
     stages: StageHost
-    """Main's own statistics."""
+    """Contexts, hooks and saved states for main's own stages."""
 
     @property
     def shutdown(self) -> Ending:
-        """Ends the run."""
+        """The object that ends the run."""
 
     @property
     def parts(self) -> RunParts:
-        """Features that only some runs have."""
+        """The run's parts: features that only some runs have."""
 
     @property
     def behaviors(self) -> Mapping[str, BehaviorState]:
         """The open behaviours, by name."""
 
     def end_host(self, host: HostHandle, why: str) -> None:
-        """End a host that is not at fault, so that another may replace it."""
+        """End a host that is not at fault, so that a new one can replace it."""
 
 
 class RunPart:
@@ -84,43 +84,43 @@ class RunPart:
     """
 
     receives: ClassVar[tuple[type[ControlMessage], ...]] = ()
-    """Types of host messages that the part receives."""
+    """Types of the messages from hosts that the part receives."""
     host_name: ClassVar[str] = ""
-    """Role of the host that the part starts before the actors."""
+    """Name of the host that the part starts before the actors; empty if it starts none."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
     async def start(self) -> None:
-        """Start whatever has to exist before the actors."""
+        """Start whatever must exist before the actors."""
 
     async def actor_started(self, slot: ActorSlot) -> None:
         """Handle a started actor, which may replace a dead one."""
 
     def actor_replaced(self, name: str) -> None:
-        """Handle the coming start of an actor that replaces a dead one."""
+        """Prepare for an actor that is about to replace a dead one."""
 
     async def learner_started(self, state: BehaviorState, learner: HostHandle) -> list[Runner]:
-        """Handle a started learner; return the runners that main needs for it."""
+        """Handle a learner that has started; return the runners that main needs for it."""
         return []
 
     def learner_ready(self, behavior: str) -> None:
-        """Handle a learner that can receive messages, which may replace a lost one."""
+        """Handle a learner that can now receive messages; it may replace a lost one."""
 
     async def learns(self, behavior: str, slot: ActorSlot) -> None:
         """Handle an actor's agents with a learning behaviour; called for each actor and team, even if already known."""
 
     def policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
-        """Handle a trainer's policy; None after its last one."""
+        """Handle a policy from a trainer, or None after its last one."""
 
     def receive(self, host: HostHandle, message: Any) -> None:
         """Handle a message of a type in `receives`."""
 
     def reported(self, report: TrainerReport) -> None:
-        """Handle a trainer's report, before flow control does."""
+        """Handle a trainer's report before flow control does."""
 
     def summarised(self, report: TrainerReport) -> None:
-        """Add statistics to a trainer's report just before it is shown."""
+        """Add statistics that belong to a trainer's report, just before the report is shown."""
 
     def at_rest(self) -> None:
         """Act while all actors of a deterministic run are idle."""
@@ -129,54 +129,54 @@ class RunPart:
         """Handle the start of a checkpoint, just before barriers are put into the streams."""
 
     def host_failed(self, why: str) -> None:
-        """Handle the failure of a host with the part's role, which is about to end."""
+        """Handle the failure of one of the part's own hosts, which is about to end."""
 
     async def host_ended(self, host: HostHandle, status: int, how: str) -> bool:
-        """Handle the end of a host with the part's role; return True if another replaces it.
+        """Handle the end of one of the part's own hosts; return True if a new host replaces it.
 
         Args:
             host: the host.
             status: its exit status.
-            how: description of that status.
+            how: description of the status.
         """
         return False
 
     def fewer_hosts(self, at_once: bool) -> None:
-        """Handle any host's final end.
+        """Handle the final end of any host.
 
         Args:
-            at_once: True if the run ends before it is done.
+            at_once: True if the run is ending before it is done.
         """
 
     def progress(self) -> Mapping[str, Any]:
-        """Return the part's state for checkpoints; names are unique among all parts."""
+        """Return the part's state for checkpoints, by names that are unique among all parts."""
         return {}
 
     def lessons(self) -> Mapping[str, int]:
-        """Return the current lessons, for `training_status.json`."""
+        """Return the number of each parameter's current lesson, for `training_status.json`."""
         return {}
 
     def league_reports(self) -> Mapping[str, dict[str, Any]]:
-        """Return the report of each league, by behaviour, for `league.json`, its picture and the live page."""
+        """Return each league's report, by behaviour, for `league.json`, its chart and the live page."""
         return {}
 
     async def settle(self) -> None:
-        """Wait for pending writes, after all hosts have ended."""
+        """Wait for pending writes after all hosts have ended."""
 
     def close(self) -> None:
-        """Clean up, after `settle`."""
+        """Clean up; called after `settle`."""
 
     def results(self, behavior: str) -> Mapping[str, Any]:
         """Return the part's fields for a behaviour's `BehaviorResult`."""
         return {}
 
     def report(self) -> Mapping[str, Any]:
-        """Write the part's final files, in a thread; return its fields for the `RunResult`."""
+        """Write the part's final files; return its fields for the `RunResult`. Called in a thread."""
         return {}
 
 
 class RunParts:
-    """The parts of one run, in their table's order.
+    """The parts of one run, in the order of the table `RUN_PARTS`.
 
     Args:
         run: the run.
@@ -195,25 +195,25 @@ class RunParts:
         return self._parts.get(name)
 
     def of_role(self, role: str) -> RunPart | None:
-        """Return the part that handles the ends of a role's hosts; None if main does."""
+        """Return the part that handles the ends of hosts with this role; None if main does."""
         part = next((self._parts.get(name) for name, kind in RUN_PARTS.items() if role in kind.roles), None)
         return part if part is not None and type(part).host_ended is not RunPart.host_ended else None
 
     def receive(self, host: HostHandle, message: Any) -> None:
-        """Pass a message on to the parts that receive it."""
+        """Pass a message to the parts that receive its type."""
         for part in self:
             if isinstance(message, part.receives):
                 part.receive(host, message)
 
     async def learner_started(self, state: BehaviorState, learner: HostHandle) -> list[Runner]:
-        """Handle a started learner; return the runners that main needs for it."""
+        """Notify all parts of a learner that has started; return the runners that main needs for it."""
         return [runner for part in self for runner in await part.learner_started(state, learner)]
 
     def tell(self, what: Callable[[RunPart], object]) -> None:
-        """Call a method on each part."""
+        """Call a function with each part."""
         for part in self:
             what(part)
 
     def merged(self, take: Callable[[RunPart], Mapping[str, T]]) -> dict[str, T]:
-        """Merge the parts' results."""
+        """Merge the mappings that `take` returns for the parts."""
         return {name: value for part in self for name, value in take(part).items()}

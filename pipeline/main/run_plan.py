@@ -1,4 +1,4 @@
-"""The immutable plan of a run: its configuration, its folder and the checkpoint from which it resumes."""
+"""A run's immutable plan: its configuration, its folder and the checkpoint from which it resumes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from headrace.stages.replay.source import TRAINER_EDGE, recorded_behaviors, reco
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The plan of one run."""
+    """The immutable plan of one run."""
 
     config: RunConfig
     folder: RunFolder
     """The run's folder."""
     seed: int
     resumed: Checkpoint | None
-    """The checkpoint from which it resumes or whose policies it plays; None for a fresh run."""
+    """The checkpoint that the run resumes from or whose policies it plays; None for a new run."""
     left: Mapping[str, int] = field(default_factory=dict)
     """Steps of the ML-Agents checkpoints from which behaviours resume, by folder name."""
 
     @property
     def playing(self) -> bool:
-        """True if the run only plays policies, without learning or saving."""
+        """True if the run only plays policies and neither learns nor saves."""
         return self.config.checkpoint_settings.inference
 
     @property
@@ -45,7 +45,7 @@ class RunPlan:
     def replaces_learners(self) -> bool:
         """True if a lost learner is restarted; False if it is in main, or if its stream can't resume at any point.
 
-        A recording would continue after the steps that the lost learner had taken, and a deterministic run is
+        A recording would continue after the steps that the lost learner had received, and a deterministic run is
         reproducible only if it is resumed as a whole.
         """
         kind = HOST_KINDS[self.config.pipeline.hosts.learners.kind]
@@ -53,9 +53,9 @@ class RunPlan:
 
     @cached_property
     def replay_edge(self) -> str:
-        """The edge at which the streams that replace the actors were recorded; empty if actors act.
+        """The edge at which the streams that replace the actors were recorded; empty if environments run.
 
-        Demonstrations go straight to trainers.
+        Demonstrations go straight to the trainers.
         """
         if self.config.replay is not None:
             return recorded_edge(self.config.replay.streams)
@@ -69,14 +69,14 @@ class RunPlan:
 
     @property
     def elapsed_before_s(self) -> float:
-        """Seconds of training before this run, up to the checkpoint from which it continues."""
+        """Seconds of training before this run, up to the checkpoint from which the run continues."""
         return (
             float(self.resumed.progress.get("elapsed_s", 0.0)) if self.resumed is not None and not self.playing else 0.0
         )
 
     @property
     def resumes(self) -> bool:
-        """True if the run continues another one and keeps its files."""
+        """True if the run continues an earlier run and keeps that run's files."""
         return not self.playing and (self.resumed is not None or bool(self.left))
 
     def step_before(self, behavior: str) -> int:
@@ -87,50 +87,50 @@ class RunPlan:
         return steps.get(behavior, self.left.get(self._left_of(behavior) or "", 0))
 
     def origin(self, behavior: str) -> Path | None:
-        """Return what a behaviour's training resumes from; None for a fresh start."""
+        """Return the path from which a behaviour's training resumes; None if it starts from scratch."""
         if self.resumed is not None and behavior in self.resumed.steps:
             return self.resumed.folder
         return left_checkpoint(self.folder.path, behavior) if self._left_of(behavior) else None
 
     def ratings_left(self) -> dict[str, float]:
-        """Return the ratings from ML-Agents for behaviours that resume from its checkpoints."""
+        """Return ML-Agents' ratings for the behaviours that resume from its checkpoints."""
         if not self.left:
             return {}
         behaviors = self.folder.read_training_status().behaviors.items()
         return {name: each.elo for name, each in behaviors if each.elo is not None and self._left_of(name)}
 
     def _left_of(self, behavior: str) -> str | None:
-        """Return the folder of a behaviour's ML-Agents checkpoint; None if there is none."""
+        """Return the folder name of a behaviour's ML-Agents checkpoint; None if there is none."""
         return next((name for name in folder_names(behavior) if name in self.left), None)
 
     def route(self, behavior: str) -> Route:
-        """Return the route of a behaviour's trajectories; a recording of a trainer's input goes straight there."""
+        """Return the route for a behaviour's trajectories; recorded trainer input goes straight to the trainer."""
         way = route(self.config, behavior)
         return way.straight(bool(self.students(behavior))) if self.replay_edge == TRAINER_EDGE else way
 
     def teacher(self, behavior: str) -> str | None:
-        """Return the behaviour whose trajectories main has to copy to this one's trainer, if any.
+        """Return the behaviour whose trajectories main must copy to this behaviour's trainer; None if there is none.
 
-        A recording of an imitator's input already contains them.
+        If an imitator's input is replayed, the recording already contains these trajectories.
         """
         return None if behavior in self._recorded_at_trainers else teacher_of(self.config, behavior)
 
     def students(self, behavior: str) -> list[str]:
-        """Return the behaviours to whose trainers main has to copy this one's trajectories."""
+        """Return the behaviours to whose trainers main must copy this behaviour's trajectories."""
         return [name for name in students_of(self.config, behavior) if name not in self._recorded_at_trainers]
 
     def set_by_command(self, behavior: str) -> tuple[str, ...]:
-        """Return the scheduled hyperparameters that the command has set for this behaviour."""
+        """Return the names of the behaviour's scheduled hyperparameters that were set on the command line."""
         values = self.config.behavior_settings(behavior).declared_hyperparameters
         names, at = values.scheduled() if values is not None else (), ("behaviors", behavior, "hyperparameters")
         return tuple(name for name in names if self.config.is_set_by_command((*at, name)))
 
     def expected_parts(self, behaviors: Iterable[str]) -> set[str]:
-        """Return the names of all parts of a complete checkpoint with these behaviours."""
+        """Return the names of all parts that make up a complete checkpoint of these behaviours."""
         return expected_parts(self.config, behaviors, trainers_only=self.replay_edge == TRAINER_EDGE)
 
     def host_plan(self, role: str, name: str) -> HostPlan:
-        """Return a host's plan, with the fields that all hosts share."""
+        """Return a host's plan with the fields that all hosts have in common."""
         return HostPlan(
             role=role,
             name=name,

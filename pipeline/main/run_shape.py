@@ -1,9 +1,9 @@
-"""The shape of a run: automatic choices about its hosts and environments that the configuration leaves open.
+"""A run's shape: the automatic choices of hosts and environment instances that the configuration leaves open.
 
-Processes pay off if there is a second core. Several actors pay off if an environment's instances step one after
-another, the steps are slow, and there are cores for them. Actors share the configured number of instances, so that
-learning does not depend on the machine. A separate process measures the time of steps before the run. A resumed run
-keeps the choices in its folder's configuration, and the defaults of the version that began it.
+Processes pay off if the machine has a second core. Several actors pay off if an environment's instances step one after
+another, the steps are slow, and there are free cores. The actors share the configured number of instances, so that
+learning does not depend on the machine. A separate process measures the time of a step before the run. A resumed run
+keeps the choices in its folder's configuration, and the defaults of the version that began the run.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ from headrace.surroundings import absolute
 log = logging.getLogger(__name__)
 
 TICK_S = 2e-4
-"""Seconds per tick for decisions, rows and messages, in addition to stepping the environments."""
+"""Seconds per tick for decisions, rows and messages, in addition to the time for stepping the environments."""
 WORTH = 1.25
-"""Minimum expected speed-up in steps per second from further actors."""
+"""Minimum expected speed-up, in steps per second, for using more actors."""
 GROWTH = 1.1
-"""Minimum speed-up in steps per second from doubling the instances."""
+"""Minimum speed-up, in steps per second, for doubling the number of instances."""
 MOST_INSTANCES = 64
 ROWS_OF_EACH = 32
-"""Minimum rows of an update from each instance: shorter rollouts estimate returns worse."""
+"""Minimum number of an update's rows from each instance, because shorter rollouts give worse estimates of returns."""
 MOST_OFF_POLICY = 8
-"""Maximum instances for a trainer that learns from each step many times, as learning dominates its time."""
+"""Maximum number of instances for a trainer that learns from each step many times, because learning then takes most of
+the time.
+"""
 MOST_PROGRAMS = 16
 _BUDGET_S = 5.0
 
 
 # The shape is fixed before the start: a later actor would need a new way into each learner (docs/decisions/019).
 def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
-    """Return the configuration with all automatic choices made, and a line that explains them.
+    """Return the configuration with all automatic choices made, and a line that explains the choices.
 
     The line is empty if there was nothing to choose.
     """
@@ -67,7 +69,7 @@ def settled_shape(config: RunConfig) -> tuple[RunConfig, str]:
 
 
 def as_begun(config: RunConfig) -> RunConfig:
-    """Return the configuration of a run that is resumed or played, with the defaults of the version that began it."""
+    """Return a resumed or played run's configuration with the defaults of the version that began the run."""
     return _as_begun(config, _kept(config))
 
 
@@ -134,7 +136,7 @@ def _with_instances(config: RunConfig, kept: Mapping[str, Any], cores: int, rema
 
 # One actor either steps or decides; a second actor overlaps the two (docs/decisions/029).
 def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks: list[str]) -> RunConfig:
-    """Choose how many actors share the instances."""
+    """Choose the number of actors that share the instances."""
     section = config.environment
     if section is None or section.num_envs == 1 or not _may_share(config):
         return config
@@ -170,7 +172,7 @@ def _with_actors(config: RunConfig, kept: Mapping[str, Any], cores: int, remarks
 
 
 def _may_share(config: RunConfig) -> bool:
-    """Return True if several actors may be used in place of one."""
+    """Return True if several actors may replace a single one."""
     learns = acts(config) and not config.checkpoint_settings.inference
     plain = not decides_centrally(config) and not placements_after(config, "agent_processor", in_main=False)
     processes = config.pipeline.hosts.actors.kind == "process"
@@ -178,12 +180,12 @@ def _may_share(config: RunConfig) -> bool:
 
 
 def _has_player(config: RunConfig) -> bool:
-    """Return True if a person plays, which allows only a single instance."""
+    """Return True if a person plays, which allows only one environment instance."""
     return any(brain.name == "player" for settings in config.behaviors.values() for brain in settings.brain)
 
 
 def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, float]:
-    """Return seconds per tick by number of instances; empty if measuring failed, which the run reports."""
+    """Return seconds per tick by number of instances; empty if the measurement failed, which the run reports."""
     function = "headrace.stages.environments.stepping_time:measure_stepping"
     answer = call_in_subprocess(function, config, config.env_settings.timeout_wait, counts, gain, _BUDGET_S)
     if isinstance(answer, NoAnswer):
@@ -193,7 +195,7 @@ def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, fl
 
 
 def _most_instances(config: RunConfig) -> int:
-    """Return the maximum number of instances from which an update's rows may come."""
+    """Return the maximum number of instances whose rows an update can combine."""
     most = MOST_INSTANCES
     for name, settings in config.behaviors.items():
         if settings.learns:
@@ -206,7 +208,7 @@ def _most_instances(config: RunConfig) -> int:
 
 
 def _kept(config: RunConfig) -> Mapping[str, Any]:
-    """Return the configuration in the folder of a resumed or played run; empty without one."""
+    """Return the configuration saved in a resumed or played run's folder; empty if there is none."""
     settings = config.checkpoint_settings
     path = absolute(settings.results_dir) / settings.run_id / CONFIGURATION
     if not (settings.resume or settings.inference):
@@ -214,7 +216,7 @@ def _kept(config: RunConfig) -> Mapping[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8", errors="replace"))
         RunConfig.from_plain(found)
-    except Exception:  # missing, of another version or foreign: choose again
+    except Exception:  # missing, from another version or foreign: choose again
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -230,7 +232,7 @@ def _is_auto_section(config: RunConfig) -> bool:
 
 
 def with_hosts(config: RunConfig, which: str, **changes: Any) -> RunConfig:
-    """Return the configuration with other hosts; evaluation defaults to the actors' kind."""
+    """Return the configuration with changes to one kind of hosts; evaluation defaults to the actors' host kind."""
     hosts = config.pipeline.hosts
     changed = {which: getattr(hosts, which).model_copy(update=changes)}
     if which == "actors" and "kind" in changes and not hosts.evaluation._is_set("kind"):
@@ -268,14 +270,14 @@ def _others(took: Mapping[int, float], number: int) -> str:
     )
 
 
-# Viewing a run with `--inference`, in a window or as films, which changes the arrangement of its environments.
+# Viewing a run with `--inference`, in a window or as video, which changes how its environments are arranged.
 
 
 def for_viewers(config: RunConfig) -> RunConfig:
-    """Return the configuration changed so that the game can be seen as `inference.watch` or `.video` requests.
+    """Return the configuration, changed so that the game is shown as `inference.watch` or `.video` requests.
 
     Raises:
-        RunError: if it can't be seen so.
+        RunError: if the game can't be shown that way.
     """
     settings = config.inference
     if not config.checkpoint_settings.inference or not (settings.watch or settings.video):

@@ -1,4 +1,4 @@
-"""The hosts of a run: starts them, finds them, and leaves none behind."""
+"""A run's hosts: starts them, finds them, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class RunningHosts:
-    """All hosts that a run has started, including ended ones; a replacement takes the dead host's name.
+    """All hosts that a run has started, including those that have ended; a replacement takes the dead host's name.
 
     Args:
         config: the run's configuration.
@@ -62,32 +62,32 @@ class RunningHosts:
         return host
 
     def note_usage(self, name: str, usage: ProcessUsage) -> None:
-        """Store the process usage that a host reports."""
+        """Store the CPU time and memory that a host has reported for its process."""
         self._usage[name] = usage
 
     def usage(self, name: str) -> ProcessUsage | None:
-        """Return the process usage that a host last reported; None before its first report."""
+        """Return the CPU time and memory that a host last reported; None before its first report."""
         return self._usage.get(name)
 
     def sharers(self, host: HostHandle) -> list[str]:
-        """Return the names of the other hosts in a host's process that had not ended before it."""
+        """Return the names of the other hosts in a host's process that have not ended."""
         inside = self._in_process.get(getattr(host, "pid", -1), set())
         return sorted(inside - {host.plan.name} - self._ended)
 
     def current(self, host: HostHandle) -> bool:
-        """Return True if a host is the current one of its name, and has not been replaced."""
+        """Return True if a host has not been replaced by another with the same name."""
         return self._hosts.get(host.plan.name) is host
 
     def get(self, name: str) -> HostHandle | None:
-        """Return the host with this name."""
+        """Return the current host with this name; None if there is none."""
         return self._hosts.get(name)
 
     def all(self) -> list[HostHandle]:
-        """Return all hosts that were started and not replaced, including ended ones."""
+        """Return all hosts that have not been replaced, including those that have ended."""
         return [*self._hosts.values()]
 
     def mark_ended(self, name: str) -> None:
-        """Note that a host has ended without a replacement, and release all that main holds of it."""
+        """Record that a host has ended without a replacement, and release everything that main holds for it."""
         self._ended.add(name)
         if name in self._hosts:
             self._hosts[name].close()
@@ -106,19 +106,19 @@ class RunningHosts:
 
     @property
     def unended(self) -> set[str]:
-        """Return the names of the hosts that have not ended."""
+        """Names of the hosts that have not ended."""
         return self._hosts.keys() - self._ended
 
     def was_killed(self, name: str) -> bool:
-        """Return True if the host of this name did not end by itself."""
+        """Return True if the host with this name was killed because it did not end by itself."""
         return name in self._killed
 
     def was_dismissed(self, name: str) -> bool:
-        """Return True if the host of this name was meant to end without a message."""
+        """Return True if main ended the host with this name, which is then not expected to send a last message."""
         return name in self._dismissed
 
     def kill(self, names: Iterable[str], waited_s: float) -> None:
-        """Kill these hosts, except any that have ended."""
+        """Kill these hosts, except those that have already ended."""
         left = sorted(self.unended.intersection(names) - self._killed)
         self._killed.update(left)
         if left:
@@ -128,7 +128,7 @@ class RunningHosts:
             self._hosts[name].kill()
 
     def until_all_ended(self, look: Callable[[], None], every_s: float) -> None:
-        """Call `look` at this interval in seconds until every host has ended."""
+        """Call `look` every `every_s` seconds until all hosts have ended."""
         self._tasks.create_task(self._look_until(look, every_s))
 
     async def _look_until(self, look: Callable[[], None], every_s: float) -> None:
@@ -140,7 +140,7 @@ class RunningHosts:
             look()
 
     def dismiss_all(self, seconds: float) -> None:
-        """End hosts, even busy ones, with the processes that they started; kill the slow ones."""
+        """End all hosts, even busy ones, and the processes that they started; kill any that exceed `seconds`."""
         for name, host in self._hosts.items():
             if name not in self._ended:
                 self._dismissed.add(name)
@@ -150,13 +150,13 @@ class RunningHosts:
         self.until_all_ended(lambda: self.kill(self.unended, seconds), seconds)
 
     def close(self) -> None:
-        """Kill all hosts and release everything that joined main to them."""
+        """Kill all hosts and release everything that connected main to them."""
         for host in self._hosts.values():
             host.kill()
         for host in self._hosts.values():
             host.close()
 
     def leave(self) -> None:
-        """Release the kinds' own resources, after all hosts and everything that joined main to them are closed."""
+        """Release the host kinds' own resources, after all hosts and their connections to main are closed."""
         for factory in self._factories.values():
             factory.close()

@@ -1,4 +1,4 @@
-"""Self-play in main: a run's single controller, its part of checkpoints, and the league's report."""
+"""Self-play in main: the run's single controller, its part in checkpoints, and the league's report."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _OPPONENTS = ("self_play", "opponents")
 
 
 class SelfPlay:
-    """Self-play of a run: creates the ghost stages of each behaviour's route and publishes their matchups.
+    """A run's self-play: creates the ghost stages on each behaviour's route and publishes the controller's matchups.
 
     Args:
         config: the run's configuration.
         stages: hooks and saved states for stages in main.
         publisher: sends matchups to the actors.
-        seed: seed of the choice of opponents.
-        bystanders: behaviour ids that take no part; the collection may grow.
-        ratings: initial ratings in place of `initial_elo`, by behaviour.
+        seed: seed for choosing opponents.
+        bystanders: behaviour ids that take no part in self-play; the collection may grow.
+        ratings: initial ratings that replace `initial_elo`, by behaviour.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SelfPlay:
         self.shared = SharedState(GHOST, stages, self.controller.state_dict)
 
     def add(self, behavior: str) -> None:
-        """Add a behaviour with self-play, which trains from now on.
+        """Add a behaviour with self-play, which now starts to train.
 
         Raises:
             LoadError: if its opponent sampler can't be created.
@@ -71,11 +71,11 @@ class SelfPlay:
         self.controller.add_history(behavior, self_play, sampler, settings.max_steps)
 
     def add_behavior(self, behavior_id: str) -> None:
-        """Add a behaviour id, a new team of a behaviour with self-play."""
+        """Add a behaviour id: a new team of a behaviour with self-play."""
         self.publish(self.controller.add_behavior(behavior_id))
 
     def all_announced(self) -> None:
-        """Note that the environments have announced all behaviour ids with which they begin."""
+        """Record that the environments have announced all their initial behaviour ids."""
         self.publish(self.controller.all_announced())
 
     def on_report(self, report: TrainerReport) -> None:
@@ -83,7 +83,7 @@ class SelfPlay:
         self.publish(self.controller.receive_report(report.behavior, report.done, report.version))
 
     def rewind(self, behavior: str, step: int) -> None:
-        """Go back to an earlier step of a behaviour's trainer; do nothing for one without self-play."""
+        """Roll a behaviour's self-play back to an earlier trainer step; do nothing if it has no self-play."""
         if behavior in self.controller.histories:
             self.controller.rewind(behavior, step)
 
@@ -92,29 +92,29 @@ class SelfPlay:
         return self.controller.elo(behavior)
 
     def trajectory_stage(self, behavior: str) -> GhostStage:
-        """Create the stage between actors and trainer."""
+        """Create the stage between the actors and the trainer."""
         return GhostStage(self.controller, self.publish)
 
     def policy_stage(self, behavior: str) -> GhostPolicies:
-        """Create the stage between trainer and publisher."""
+        """Create the stage between the trainer and the publisher."""
         return GhostPolicies(self.controller, self.publish)
 
     def publish(self, matchup: Matchup | None) -> None:
-        """Send the actors a matchup, if there is a new one."""
+        """Send a matchup to the actors, if there is a new one."""
         if matchup is not None:
             self._publisher.publish_matchup(matchup)
 
     def reports(self) -> dict[str, dict[str, Any]]:
-        """Return the league's report of each behaviour that has had a policy."""
+        """Return a league report for each behaviour that has had a policy."""
         histories = self.controller.histories.items()
         return {behavior: self.controller.report(behavior) for behavior, h in histories if h.newest is not None}
 
 
 def check_players(config: RunConfig, checkpoint: Checkpoint) -> None:
-    """Check that the behaviours that took part in self-play when a checkpoint was saved still have `self_play`.
+    """Check that all behaviours that took part in self-play when a checkpoint was saved still have `self_play`.
 
     Raises:
-        RunError: if one has lost it: its trainer, its games and its turns would be missing.
+        RunError: if one no longer has it, because its trainer, games and turns would be missing.
     """
     state = checkpoint.read(part_name(GHOST, MAIN))
     ids: list[str] = state["ids"] if state is not None else []
@@ -133,10 +133,10 @@ def check_players(config: RunConfig, checkpoint: Checkpoint) -> None:
 
 
 def make_sampler(config: RunConfig, behavior: str) -> OpponentSampler:
-    """Make the opponent sampler of a behaviour, by its `self_play`.
+    """Create a behaviour's opponent sampler from its `self_play` settings.
 
     Raises:
-        LoadError: if it can't be imported, does not take its arguments, or raises.
+        LoadError: if the sampler can't be imported, does not accept its arguments, or raises an exception.
     """
     settings = config.behavior_settings(behavior).self_play
     assert settings is not None, "only called for behaviours with self-play"
@@ -148,7 +148,7 @@ def make_sampler(config: RunConfig, behavior: str) -> OpponentSampler:
 
 
 def check_samplers(config: RunConfig) -> list[LoadError]:
-    """Find the mistakes in the behaviours' samplers that are detectable without creating them."""
+    """Find mistakes in the behaviours' opponent samplers that are detectable without creating the samplers."""
     mistakes = []
     for path, settings in config.blocks():
         if settings.self_play is not None:

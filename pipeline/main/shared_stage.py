@@ -1,4 +1,4 @@
-"""A stage on the routes of several behaviours: self-play or a league."""
+"""A stage that several behaviours' routes share: self-play or a league."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from headrace.stages.trainer.report import TrainerReport
 
 
 class SharedState:
-    """The stage's state: one part of a checkpoint, written when the barrier has passed all behaviours' routes.
+    """The stage's state, one part of a checkpoint, written when the barrier has passed the routes of all behaviours.
 
-    So the part holds the effects of all items before the barrier on each route.
+    The part therefore includes the effects of all items before the barrier on each route.
 
     Args:
         name: name of the part.
-        stages: hooks and saved states of stages in main.
+        stages: hooks and saved states for stages in main.
         state: returns the state.
-        when_settled: calls its argument as soon as the state includes the effects of all items.
+        when_settled: calls its argument once the state includes the effects of all items.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class SharedState:
         self._missing: dict[int, set[str]] = {}
 
     def add(self, behavior: str) -> None:
-        """Add a behaviour whose route has the stage."""
+        """Add a behaviour whose route includes the stage."""
         self._behaviors.append(behavior)
 
     def begin_checkpoint(self) -> None:
-        """Await a barrier on the routes of all behaviours known now."""
+        """Expect a barrier on the route of each behaviour known so far."""
         self._awaited = frozenset(self._behaviors)
 
     def hooks(self, stage: str, behavior: str) -> StageHooks:
-        """Create the hooks of the loop that runs the stage on a behaviour's route."""
+        """Create the hooks for the stage loop that runs the stage on a behaviour's route."""
 
         def reach(name: str, number: int, state: Mapping[str, Any]) -> None:
             missing = self._missing.setdefault(number, set(self._awaited))
@@ -59,32 +59,32 @@ class SharedState:
         return StageHooks(self._stages.hooks(stage).return_credits, reach)
 
     def save_now(self, behavior: str, save: Callable[[str, Mapping[str, Any] | None], None]) -> None:
-        """Pass the state to `save` without waiting for a barrier; only once, for the first behaviour."""
+        """Pass the state to `save` without waiting for a barrier; do so only once, for the first behaviour."""
         if behavior == self._behaviors[0]:
             save(self.name, self._state())
 
 
 class SharedPlay(Protocol):
-    """A controller of the games of several behaviours, seen from one behaviour's route."""
+    """A controller for the games of several behaviours, as one behaviour's route uses it."""
 
     @property
     def shared(self) -> SharedState:
-        """The shared state."""
+        """The state that all routes share."""
 
     def add(self, behavior: str) -> None:
-        """Add a behaviour, which trains from now on."""
+        """Add a behaviour, which now starts to train."""
 
     def add_behavior(self, behavior_id: str) -> None:
-        """Note a new team."""
+        """Add a behaviour id, i.e. a new team."""
 
     def on_report(self, report: TrainerReport) -> None:
         """Handle a trainer's report for a behaviour that shares this stage."""
 
     def elo(self, behavior: str) -> float | None:
-        """Return the rating of a behaviour's newest policy; None if it has none."""
+        """Return the rating of a behaviour's newest policy; None if there is no rating."""
 
     def trajectory_stage(self, behavior: str) -> Stage[Any, Any]:
-        """Create the stage between actors and trainer."""
+        """Create the stage between the actors and the trainer."""
 
     def policy_stage(self, behavior: str) -> Stage[Any, Any]:
-        """Create the stage between trainer and publisher."""
+        """Create the stage between the trainer and the publisher."""

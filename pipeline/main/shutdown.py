@@ -1,4 +1,4 @@
-"""The end of a run: cleanly, when it is done or a user asks for it, or because of a failure.
+"""The end of a run: a clean end when the run is done or the user requests it, or an end after a failure.
 
 In a clean end, sources put a last barrier into their streams and stop after it, and everything else drains. The last
 checkpoint does not wait for a dead or silent source: trainers and main's stages then save their current state.
@@ -21,7 +21,7 @@ from headrace.pipeline.main.run_plan import RunPlan
 log = logging.getLogger(__name__)
 
 SOURCES_SHARE = 1 / 6
-"""Share of `grace_s` after which silent sources are abandoned: after Ctrl-C a user waits only for learners."""
+"""Share of `grace_s` after which silent sources are abandoned, so that after Ctrl-C a user waits only for learners."""
 
 _LOOK_S = 1.0
 
@@ -39,7 +39,7 @@ class Shutdown:
 
     Attributes:
         begun: True if the run is ending.
-        failure: the first failure; None without one.
+        failure: the first failure; None if the run has not failed.
     """
 
     def __init__(self, run: SavedRun) -> None:
@@ -50,14 +50,14 @@ class Shutdown:
         self._checkpointing = run.checkpointing
         self._checkpointing.ended, self._checkpointing.failed = self.checkpoint_ended, self.fail
         self._sources = frozenset(actor_names(run.plan.config))
-        """Names of all sources that the run has, or will have once they are started."""
+        """Names of all sources that the run has, or will have once they have started."""
         self._grace_s = grace_s = run.plan.config.pipeline.supervision.grace_s
         # In a deterministic run, sources follow commands only while idle.
         self._sources_s = grace_s if run.plan.deterministic else grace_s * SOURCES_SHARE
         self._owing: set[str] = set()
-        """Sources that were sent a stop but have not confirmed it."""
+        """Names of the sources that have not yet confirmed a stop request."""
         self._exhausted: set[str] = set()
-        """Sources that have nothing left to produce, while others may."""
+        """Names of the sources that have nothing left to produce; others may still produce."""
         self._any_stopped = False
         self._without_barriers = False
         self._begun_s = self._moved_s = 0.0
@@ -65,18 +65,18 @@ class Shutdown:
 
     @property
     def learners_ended(self) -> bool:
-        """True if the run is ending and no trainer will send a policy any more."""
+        """True if the run is ending and no trainer will send another policy."""
         learners = [name for name, state in self._behaviors.items() if state.settings.learns]
         return self.begun and all(self._running.has_ended(learner_name(name)) for name in learners)
 
     @property
     def failed_at_start(self) -> bool:
-        """True if a trainer failed before it was ready to learn; a resumed run would fail the same way."""
+        """True if a trainer failed before it was ready to learn, so that a resumed run would fail the same way."""
         failed = self.failure.stage if self.failure is not None else ""
         return any(not state.was_ready and learner_name(name) == failed for name, state in self._behaviors.items())
 
     def finish(self) -> None:
-        """End the run cleanly: sources begin a last checkpoint and stop, everything else drains."""
+        """End the run cleanly: sources begin a last checkpoint and stop, and everything else drains."""
         if self.begun:
             return
         self._begin()
@@ -89,12 +89,12 @@ class Shutdown:
             self._checkpointing.begin(then_stop=True)
 
     def fail(self, failure: HostFailed) -> bool:
-        """Handle a failure: save what can be saved, and end; return False if the run had failed before."""
+        """Handle a failure: save what can be saved, and end the run; return False if the run had failed before."""
         if self.failure is not None:
             log.debug("another failure: %s", failure.message)
             return False
         self.failure = failure
-        put_back()  # what is logged
+        put_back()  # so that the failure is logged
         if self.begun and not self._running.unended:
             return True
         does = "ends" if self._playing else "saves what it can"
@@ -111,7 +111,7 @@ class Shutdown:
         return True
 
     def source_ended(self, name: str) -> None:
-        """Handle a source with nothing left to produce; the last ends the run. A stopped one has sent its barrier."""
+        """Handle a source that has nothing left to produce, or has stopped; the last one ends the run."""
         self._exhausted.add(name)
         if name in self._owing:
             self._owing.remove(name)
@@ -125,11 +125,11 @@ class Shutdown:
             self.fail(HostFailed(_NOTHING_SEEN, "", name))
 
     def source_replaced(self, name: str) -> None:
-        """Note a source that replaces a dead one: it produces, even if its predecessor had stopped."""
+        """Record that a source replaces a dead one: it produces, even if its predecessor had stopped."""
         self._exhausted.discard(name)
 
     def host_ended(self, name: str, how: str, in_order: bool) -> None:
-        """Handle a host's end while the run ends; `how` describes an abnormal one for a message."""
+        """Handle a host's end while the run ends; `how` describes an abnormal end for a warning."""
         if not in_order and self.failure is None and not self._running.was_killed(name):
             log.warning("The process of %s %s as the run ended.", name, how)
         owed = name in self._owing
@@ -139,7 +139,7 @@ class Shutdown:
             self._leave_barriers()  # no host is left to send one
 
     def checkpoint_ended(self, problem: str | None) -> None:
-        """Handle a checkpoint's end; a failure of the last one fails the run, as nothing else keeps its state."""
+        """Handle a checkpoint's end; if the last one failed, the run fails, because nothing else keeps its state."""
         if not self.begun:
             return
         if problem is not None and self.failure is None:
@@ -148,13 +148,13 @@ class Shutdown:
         self._release_learners()
 
     def learner_started(self) -> None:
-        """Send a learner that was still starting when the run's end began the requests that it has missed."""
+        """Send the requests that it has missed to a learner that was still starting when the run's end began."""
         if self._checkpointing.busy and self._without_barriers:
             self._checkpointing.save_now()
         self._release_learners()
 
     def moved(self) -> None:
-        """Note a sign of progress, from which grace is counted."""
+        """Record a sign of progress, which restarts the grace time."""
         self._moved_s = asyncio.get_running_loop().time()
 
     def _begin(self) -> None:
@@ -168,7 +168,7 @@ class Shutdown:
         self._running.until_all_ended(self._look, min(_LOOK_S, self._sources_s / 2))
 
     def _look(self) -> None:
-        """Abandon silent hosts: first sources, then all."""
+        """Abandon silent hosts: first only sources, then all hosts."""
         now_s = asyncio.get_running_loop().time()
         signs = (self._checkpointing.signs(), len(self._owing), len(self._running.unended))
         if signs != self._signs:
@@ -186,7 +186,7 @@ class Shutdown:
             self._running.kill(self._running.unended, silent_s)
 
     def _leave_barriers(self) -> None:
-        """Stop waiting for barriers: each learner saves as soon as it is free."""
+        """Stop waiting for barriers: let each learner save when it is next free."""
         self._without_barriers = True
         self.moved()
         left = _and(self._owing)
@@ -196,14 +196,14 @@ class Shutdown:
         self._checkpointing.save_now()
 
     def _release_learners(self) -> None:
-        """Let learners end with their input queues once no checkpoint needs them."""
+        """Let learners end when their input queues end, unless a checkpoint still needs them."""
         if not self._checkpointing.busy:
             for state in self._behaviors.values():
                 if state.learner is not None:
                     state.learner.control.send(Stop())
 
     def _trainers_are_sound(self, failed_stage: str) -> bool:
-        """Return True if trainers' current state is consistent, and newer than the last checkpoint."""
+        """Return True if the trainers' current state is consistent and newer than the last checkpoint."""
         learners = [learner_name(state.behavior) for state in self._behaviors.values() if state.learner is not None]
         dead = any(self._running.has_ended(name) or name == failed_stage for name in learners)
         return bool(learners) and not dead and failed_stage != "trainer"
@@ -213,23 +213,23 @@ def _and(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
-# Early ends, before the trainers have all their steps: by the caller, the time limit or ratings.
+# Early ends, before the trainers have reached all their steps: by the caller, the time limit or ratings.
 
 
 STOPPED, OUT_OF_TIME = "stop", "max_wall_time_s"
 
 
 class EarlyEnd:
-    """Watches for reasons to end a run early.
+    """Ends a run early if there is a reason to.
 
     Args:
         plan: the run.
         shutdown: ends the run.
-        clock: returns seconds from any origin.
+        clock: returns seconds from an arbitrary origin.
 
     Attributes:
-        ended_by: `stop` if a user ended the run before its trainers were done, `max_wall_time_s` if its time was
-            up; else empty.
+        ended_by: `stop` if a user ended the run before its trainers were done, `max_wall_time_s` if its time limit was
+            reached; otherwise empty.
     """
 
     def __init__(self, plan: RunPlan, shutdown: Shutdown, clock: Callable[[], float] = time.monotonic) -> None:
@@ -241,7 +241,7 @@ class EarlyEnd:
         self._ended_behaviors: set[str] = set()
 
     async def watch(self, stop: asyncio.Event) -> None:
-        """End the run on request."""
+        """Wait until a user requests the end of the run, then end it."""
         await stop.wait()
         playing = self._plan.playing
         self._end(
@@ -249,7 +249,7 @@ class EarlyEnd:
         )
 
     def check_time(self, now_s: float) -> None:
-        """End the run if its time is up."""
+        """End the run if its time limit is reached."""
         if self._limit_s is not None and not self._shutdown.begun and now_s - self._began_s >= self._limit_s:
             words = (
                 "The run has reached its time limit of %g s (pipeline.max_wall_time_s). Please wait while a "
@@ -258,7 +258,7 @@ class EarlyEnd:
             self._end(OUT_OF_TIME, words % self._limit_s)
 
     def check_rating(self, state: BehaviorState) -> None:
-        """Stop a behaviour's learning if its rating is high enough."""
+        """Stop training a behaviour if its rating is high enough."""
         wanted = state.settings.stop_when.elo if state.settings.stop_when is not None else None
         if wanted is None or state.elo is None or state.elo < wanted or state.done or state.learner is None:
             return

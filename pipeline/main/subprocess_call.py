@@ -1,4 +1,4 @@
-"""Calls a function in a separate process (`subprocess_entry`): whatever it does there, the caller gets an answer."""
+"""Calls a function in a separate process (`subprocess_entry`); whatever happens there, the caller gets an answer."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from headrace.queues.packing import pack, unpack
 from headrace.stages.environments.given import carried
 
 _GRACE_S = 60.0
-"""Extra seconds for the child to start and import, and to write its stack and exit after the time limit."""
+"""Seconds beyond the time limit for the child to start, import modules, write its stack and exit."""
 _TOO_LONG = "Timeout ("
-"""How the stack that faulthandler writes at the time limit begins."""
+"""Beginning of the stack dump that faulthandler writes at the time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """The outcome of a call that gave no answer."""
+    """The result of a call whose process gave no answer."""
 
     status: int | None
-    """Exit status of its process, negative for a signal; None if it took too long."""
+    """Exit status of the process, negative for a signal; None if the call took too long."""
     stacks: str = ""
-    """Its stack at the time limit, as written by `faulthandler`; may be empty."""
+    """Stack dump at the time limit, as written by `faulthandler`; may be empty."""
     error: str = ""
-    """Its exception, if it raised one."""
+    """Description of the exception that the call raised; empty if it raised none."""
 
 
 def call_in_subprocess(
@@ -53,12 +53,12 @@ def call_in_subprocess(
     """Call a function with a configuration and further arguments; return its result or `NoAnswer`.
 
     Args:
-        function: `module:name`; its arguments and result are msgpack types.
-        config: its first argument.
+        function: `module:name`; the function's arguments and result are msgpack types.
+        config: the function's first argument.
         timeout_s: time limit in seconds.
         arguments: further arguments.
-        imports: modules to import before that time begins.
-        with_folder: True to pass a folder for its files as the last argument; it is removed whatever happens.
+        imports: modules to import before the time limit starts.
+        with_folder: True to pass a folder for the function's files as the last argument; the folder is always removed.
     """
     with _folder() as folder:
         path, plain = config.path, config.to_plain()
@@ -86,10 +86,10 @@ def call_in_subprocess(
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """Create a folder that is removed at the end of the context, or of this process, whatever ends it."""
+    """Create a folder that is removed when the context or this process ends, whatever the reason."""
     folder = os.path.join(tempfile.gettempdir(), f"headrace-trial-{os.urandom(8).hex()}")
     remove = partial(shutil.rmtree, folder, ignore_errors=True)
-    with cleaned_up_by(remove):  # before it exists: a signal may come between any two lines
+    with cleaned_up_by(remove):  # before the folder exists, because a signal may arrive between any two lines
         remove_folder_at_end(folder)
         os.mkdir(folder, 0o700)
         try:
@@ -99,7 +99,7 @@ def _folder() -> Iterator[str]:
 
 
 def _run(request: bytes, timeout_s: float) -> tuple[int | None, str]:
-    """Run the child; return its exit status (None if it took too long) and last words. End all that it started."""
+    """Run the child and end all that it started; return its exit status (None if it took too long) and last words."""
     no_window = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}
     words, mark = LastWords(), new_mark("trial")
     child, lifeline, ticket = start_child(
@@ -111,7 +111,7 @@ def _run(request: bytes, timeout_s: float) -> tuple[int | None, str]:
         mark,
         shows=False,
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,  # an environment's output is not ours
+        stdout=subprocess.DEVNULL,  # don't mix an environment's output with Headrace's
         stderr=subprocess.DEVNULL,
     )
     watch_host(child.pid, mark)

@@ -1,4 +1,4 @@
-"""The process that calls a single function: reads the request on standard input, writes the answer to a file."""
+"""The process that calls a single function: reads the request from standard input, writes the answer to a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.pipeline.hosts.held import HostLifeline, hold_lifeline
 
 
 def main(line: str, last_words: str) -> None:
-    """Answer the request, and end the process immediately, even if the call has left threads."""
+    """Answer the request, and exit immediately, even if the call has left threads running."""
     lifeline = hold_lifeline(line)
     prepare_output()  # for the output of the user's code
     leave_signals_to_main()
@@ -46,14 +46,14 @@ def _answer(descriptor: int, lifeline: HostLifeline) -> None:
     keep_surroundings()
     import_early(request["imports"])
     lifeline.let_users_code_run()
-    # Then it ends itself, even if no process is left to end it.
+    # At the time limit, the process ends itself, even if no process is left to end it.
     faulthandler.dump_traceback_later(request["timeout_s"], exit=True, file=descriptor)
     path = Path(request["config_path"]) if request["config_path"] else None
     try:
         import_plugins(request["plugins"])
         take_over(request["given"])
         answer = load_entry(request["function"])(RunConfig.from_plain(request["config"], path), *request["arguments"])
-    except BaseException as error:  # SystemExit too, which only the function can have raised
+    except BaseException as error:  # even SystemExit, which only the function can have raised
         written = {"error": describe_error(error)}
     else:
         written = {"answer": answer}

@@ -1,4 +1,4 @@
-"""Supervision of hosts: which of them the coordinator may restart, and which have fallen silent."""
+"""Supervision of hosts: which hosts the coordinator may restart, and which have fallen silent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.config.pipeline import PAUSE_S, START_S, STARTING_FACTOR, Supervis
 from headrace.stages.restarts import RestartBudget
 
 Role = Literal["actors", "learners", "main"]
-"""A section of `pipeline.supervision`."""
+"""Name of a section in `pipeline.supervision`."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Silence:
     host: str
     seconds: float
     ends: bool
-    """True to end it, False for a warning."""
+    """True to end the host, False to log a warning."""
     key: str
-    """The YAML key of the limit."""
+    """The YAML key that sets the limit."""
     starting: bool = False
-    """True if it had not begun yet or was preparing."""
+    """True if the host was still starting or preparing."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Supervisor:
 
     Args:
         settings: ML-Agents' restart limits and `timeout_wait`.
-        limits: `pipeline.supervision`.
+        limits: the settings in `pipeline.supervision`.
     """
 
     def __init__(self, settings: EnvSettings, limits: SupervisionSettings) -> None:
@@ -55,21 +55,21 @@ class Supervisor:
         self._looked: float | None = None
 
     def started(self, host: str, role: Role, now_s: float, share: float = 1.0) -> None:
-        """Add a started host, with its share of its role's limits."""
+        """Add a started host; `share` scales its role's limits."""
         self._heard[host] = _Heard(role, now_s, role != "main", share)
 
     def alive(self, host: str, now_s: float, silent_s: float = 0.0) -> None:
-        """Note a host's sign of life; one of its stages may still have been silent for `silent_s` seconds."""
+        """Record a host's sign of life, although one of its stages may have been silent for `silent_s` seconds."""
         heard = self._heard.get(host)
         if heard is None:
             return
-        since = max(now_s - silent_s, heard.since)  # its clock runs on while main is stopped
+        since = max(now_s - silent_s, heard.since)  # the host's clock keeps running while main is stopped
         if not silent_s:
             heard.warned, since = False, now_s
         heard.since, heard.starting = since, heard.starting and silent_s > 0
 
     def preparing(self, host: str, now_s: float, begins: bool) -> None:
-        """Note that a host begins or ends a preparation, which may take as long as its start."""
+        """Record that a host begins or ends a preparation, which may take as long as its start."""
         self.alive(host, now_s)
         heard = self._heard.get(host)
         if heard is not None:
@@ -80,7 +80,7 @@ class Supervisor:
         self._heard.pop(host, None)
 
     def silent(self, now_s: float) -> list[Silence]:
-        """Return hosts that have been silent for too long; each silence gives one warning and one end."""
+        """Return the hosts that have been silent for too long; each silence causes at most one warning and one end."""
         pause = now_s - self._looked if self._looked is not None else 0.0
         self._looked = now_s
         found = []
@@ -103,7 +103,7 @@ class Supervisor:
         starting, factor = heard.starting, STARTING_FACTOR if heard.starting else 1
         if end_s is None and heard.role == "actors":
             end_s = float(self._settings.timeout_wait)
-            if starting:  # which applies only to games' answers
+            if starting:  # `timeout_wait` applies only to games' answers
                 end_s = max(end_s, START_S / factor)
             else:
                 end_key = "env_settings.timeout_wait"
@@ -114,7 +114,7 @@ class Supervisor:
         return None
 
     def refusal(self, host: str, now_s: float) -> str | None:
-        """Return why a dead host must not be restarted; None if it may, which then counts as a restart."""
+        """Return why a dead host must not be restarted; None if it may be, which then counts as a restart."""
         limits = self._settings
         budget = self._budgets.setdefault(
             host,

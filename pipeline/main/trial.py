@@ -1,7 +1,7 @@
 """Tries a run in a separate process before it starts, and reports what is wrong with it (`pipeline/trial_run.py`).
 
-The caller gets an answer whatever happens there. So main imports no environment, and one that hangs, crashes, prints or
-reads costs at most its time limit.
+The caller receives an answer whatever happens in that process. Main therefore imports no environment, and an
+environment that hangs, crashes, prints or waits for input costs at most its time limit.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from headrace.stages.loading import users_folders
 
 _CHILD = "headrace.pipeline.trial_run:try_run"
 _FOR_PROGRAMS = 2
-"""Multiple of `env_settings.timeout_wait` for the trial of a program, whose start may already take that long."""
+"""Multiple of `env_settings.timeout_wait` for trying a program, because its start alone may take that long."""
 _SKIP = "--no-env-check skips this check"
 _ROOM = re.compile(r"\bstages[/\\\\](\w+)[/\\\\]")
 _COMPUTING = ("policy", "trainer")
-"""Folders of stages that may be slow for good reason."""
+"""Folders of stages whose code may be slow for a good reason."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 
 def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
-    """Try a run; return errors, each with its place, and warnings, which also name what could not be tried."""
+    """Try a run; return errors, each with its place, and warnings, which also list what was not tried."""
     try:
         config = for_viewers(config)
         if config.environment is not None:
@@ -64,7 +64,7 @@ def try_run(config: RunConfig) -> tuple[list[str], list[str]]:
 
 
 def _untried_environment(config: RunConfig) -> str:
-    """Return why a run's environment can't be tried; empty if it can."""
+    """Return why the run's environment can't be tried; empty if it can."""
     kind, settings = config.environment_kind, config.env_settings
     if not (kind.apart and acts(config)):
         return ""
@@ -77,7 +77,7 @@ def _untried_environment(config: RunConfig) -> str:
 
 
 def _left_out(config: RunConfig) -> Iterator[str]:
-    """Yield the features of a run that its trial omits."""
+    """Yield the features of a run that its trial leaves out."""
     hosts, settings = config.pipeline.hosts, config.checkpoint_settings
     if settings.resume:
         yield "the checkpoint that the run resumes from (checkpoint_settings.resume)"
@@ -96,7 +96,7 @@ def _left_out(config: RunConfig) -> Iterator[str]:
 
 
 def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Mapping[str, Any]:
-    """Return what is reported about a trial that gave no answer."""
+    """Return the finding to report about a trial that gave no answer."""
     if answer.error:
         return {"text": answer.error, "serious": True, "key": ()}
     innermost, where = _ROOM.search(answer.stacks), _where(answer.stacks, config)
@@ -119,7 +119,7 @@ def without_answer(answer: NoAnswer, timeout_s: float, config: RunConfig) -> Map
 
 
 def _where(stacks: str, config: RunConfig) -> str:
-    """Return the innermost call in the user's own files, else the innermost of all."""
+    """Return the innermost call in the user's own files, or the innermost of all calls if none is theirs."""
     calls = _FRAME.findall(stacks)
     own = tuple(str(folder) for folder in users_folders(config.source_folder))
     found = next((call for call in calls if call[0].startswith(own)), calls[0] if calls else None)
