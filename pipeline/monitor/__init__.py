@@ -1,1 +1,1 @@
-"""The live page of a run, its HTTP API, and the same page for finished runs."""
+"""A run's live page and its HTTP API, and the same page for finished runs."""

@@ -20,14 +20,14 @@ from headrace.pipeline.web.site import file_routes, refusal
 from headrace.place import ROOT
 
 PATIENCE_S = 30.0
-"""Seconds without reading after which a viewer is disconnected."""
+"""Seconds after which a viewer that does not read is disconnected."""
 SILENCE_S = 15.0
-"""Seconds without a state after which a keep-alive is sent, for proxies."""
+"""Seconds without a new state after which a keep-alive message is sent, so that proxies keep the connection open."""
 MOST_VIEWERS = 100
 
 
 class StateFeed:
-    """The newest state, as an event of a stream."""
+    """Streams the newest state to viewers as server-sent events."""
 
     def __init__(self) -> None:
         self.sequence = 0
@@ -35,23 +35,23 @@ class StateFeed:
         self._event: bytes | None = None
         self._changed = asyncio.Event()
         self.viewers = 0
-        """Number of viewers."""
+        """Number of connected viewers."""
         self._over = False
 
     def publish(self, state: dict[str, Any]) -> None:
-        """Publish a state, replacing the previous one."""
+        """Publish a state that replaces the previous one."""
         self.sequence += 1
         self._state, self._event = {**state, "sequence": self.sequence}, None
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     def close(self) -> None:
-        """End the streams once the newest state is sent."""
+        """End all streams after the newest state has been sent."""
         self._over = True
         self._changed.set()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Stream to a viewer: the newest state immediately, then the newest each time the viewer has read one."""
+        """Stream states to a viewer: first the newest, then a newer one whenever the viewer has read the last."""
         if self.viewers >= MOST_VIEWERS:
             raise web.HTTPServiceUnavailable(text=f"{MOST_VIEWERS} viewers are already connected")
         response = web.StreamResponse(headers={hdrs.CACHE_CONTROL: "no-store", "X-Accel-Buffering": "no"})
@@ -70,7 +70,7 @@ class StateFeed:
         return response
 
     def _newest(self) -> bytes:
-        """Return the newest state as JSON, encoded when the first viewer requests it."""
+        """Return the newest state as an event, encoded when the first viewer requests it."""
         if self._event is None:
             self._event = b"id: %d\ndata: %s\n\n" % (self.sequence, to_json(self._state))
         return self._event
@@ -109,7 +109,7 @@ def _finite(plain: Any) -> Any:
 
 
 USUAL_PORT = 8470
-"""The page's default port."""
+"""Default port of the page."""
 PAGE = {
     "/": "index.html",
     "/style.css": "style.css",
@@ -124,17 +124,17 @@ PAGE = {
         )
     },
 }
-"""File name by URL path, for the page's files."""
+"""Names of the page's files, by URL path."""
 STATISTICS = "statistics.md"
-"""Explanations of the statistics: in the documentation, or next to the page's files if Headrace is installed."""
+"""Name of the file that explains the statistics: in `docs`, or next to the page's files if Headrace is installed."""
 OPEN = frozenset({*PAGE, f"/{STATISTICS}", "/healthz"})
-"""Paths that reveal nothing about the run, which need no token."""
+"""Paths that need no token because they reveal nothing about the run."""
 
 
 def page_routes() -> list[web.RouteDef]:
-    """Return the routes of the page's files."""
+    """Return the routes for the page's files."""
     page = files("headrace.pipeline.monitor").joinpath("page")
-    docs = page if page.joinpath(STATISTICS).is_file() else Path(ROOT, "docs")  # in a checkout: only there
+    docs = page if page.joinpath(STATISTICS).is_file() else Path(ROOT, "docs")  # a checkout has the file only in docs
     return [*file_routes(page, PAGE), *file_routes(docs, {f"/{STATISTICS}": STATISTICS})]
 
 
@@ -142,8 +142,8 @@ def run_routes(runs: Mapping[str, ShownRun], options: Mapping[str, Any]) -> list
     """Return the routes that read runs.
 
     Args:
-        runs: runs by the id in their paths.
-        options: the page's permissions, which it reads.
+        runs: runs, by the id in their paths.
+        options: the permissions to report to the page.
     """
 
     async def all_runs(_: web.Request) -> web.Response:
@@ -173,11 +173,11 @@ def run_routes(runs: Mapping[str, ShownRun], options: Mapping[str, Any]) -> list
 
 
 def answer(plain: Any) -> web.Response:
-    """Return plain data as JSON."""
+    """Return an HTTP response with plain data as JSON."""
     return web.Response(body=to_json(plain), content_type="application/json", headers={"Cache-Control": "no-store"})
 
 
-# The interface of a run for its page, live or finished.
+# The interface between a run, live or finished, and its page.
 
 
 class ShownRun(Protocol):
@@ -189,22 +189,22 @@ class ShownRun(Protocol):
 
     @property
     def live(self) -> bool:
-        """True while it is running."""
+        """True while the run is in progress."""
 
     def state(self) -> dict[str, Any]:
-        """The newest state; see `state.state_of`."""
+        """Return the newest state; see `state.state_of`."""
 
     def curves(self) -> dict[str, Any]:
-        """All curves, by category and name."""
+        """Return all curves, by category and name."""
 
     def leagues(self) -> list[dict[str, Any]]:
-        """The leagues, in the form of `league_for_page`."""
+        """Return the leagues, in the form of `league_for_page`."""
 
     def configuration(self) -> str:
-        """The resolved configuration, as YAML."""
+        """Return the resolved configuration as YAML."""
 
     def log(self) -> list[dict[str, Any]]:
-        """The newest lines of the log."""
+        """Return the newest lines of the log."""
 
 
 _OF_BEHAVIORS = {
@@ -225,7 +225,7 @@ _OF_QUEUES = {
 
 
 def health_routes(run: LiveRun) -> list[web.RouteDef]:
-    """Return the routes of a live run."""
+    """Return the routes for a live run's health and metrics."""
     registry = CollectorRegistry()
     registry.register(_Collector(run))
 
@@ -240,7 +240,7 @@ def health_routes(run: LiveRun) -> list[web.RouteDef]:
 
 
 class _Collector:
-    """Returns the newest state on request."""
+    """Collects Prometheus metrics from the newest state."""
 
     def __init__(self, run: LiveRun) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""The controls of a run over HTTP: the requests, their schema, and their way to main."""
+"""A run's controls over HTTP: the requests, their schema, and how they reach main."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class HyperparameterChange(BaseModel):
 
 
 class Control:
-    """Carries requests to main.
+    """Carries control requests to main.
 
     Args:
         controls: main's controls for users.
-        stop: ends the run cleanly when set.
+        stop: event that ends the run cleanly when set.
         loop: main's event loop.
-        allowed: False refuses all requests.
+        allowed: False to refuse all requests.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Control:
         self._allowed = allowed
 
     def routes(self, prefix: str) -> list[web.RouteDef]:
-        """Return the routes below a run's path."""
+        """Return the control routes, which are below the run's path."""
         plain = {
             "pause": self._controls.pause,
             "resume": lambda: self._controls.pause(False),

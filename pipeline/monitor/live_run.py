@@ -1,4 +1,4 @@
-"""The run of this process on its page: main supplies states, and the server's thread delivers them."""
+"""This process's run on its page: main supplies states, and the server's thread delivers them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from headrace.pipeline.reporting.history import History
 from headrace.stages.ghost.league_chart import chart_of
 
 LATE_S = 60.0
-"""Seconds without a state after which main counts as blocked."""
+"""Seconds without a new state after which main counts as blocked."""
 OVER = ("failed", "ended")
 
 
 class LiveRun:
-    """The run of this process.
+    """The run in this process.
 
     Args:
-        name: its run id.
-        config: its configuration.
-        history: its curves.
-        tail: the newest lines of its log.
+        name: the run id.
+        config: the run's configuration.
+        history: the run's curves.
+        tail: the newest lines of the run's log.
     """
 
     live = True
@@ -47,14 +47,14 @@ class LiveRun:
         self._last_line = 0
 
     def receive(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
-        """Store a state from main, and the leagues' reports if they are new."""
+        """Store a state from main, and the leagues' reports unless None."""
         state["hosts"], state["usage_lacks"] = self._processes.look(state["hosts"]), usage_lacks()
         self._state, self._at = state, time.monotonic()
         if leagues is not None:
             self._leagues = [league_for_page(report) for report in leagues]
 
     def event(self) -> dict[str, Any]:
-        """Return the newest state with everything added since the last call: curve points and log lines."""
+        """Return the newest state, with the curve points and log lines added since the last call."""
         lines = self.tail.since(self._last_line)
         self._last_line = lines[-1]["number"] if lines else self._last_line
         points: dict[str, dict[str, list[list[float]]]] = {}
@@ -65,27 +65,27 @@ class LiveRun:
         return {"state": self._state, "points": points, "marks": marks, **seen}
 
     def state(self) -> dict[str, Any]:
-        """The newest state."""
+        """Return the newest state."""
         return self._state
 
     def curves(self) -> dict[str, Any]:
-        """All curves."""
+        """Return all curves and marks."""
         return curves_of(self.history)
 
     def leagues(self) -> list[dict[str, Any]]:
-        """The leagues."""
+        """Return the leagues, in the form of `league_for_page`."""
         return self._leagues
 
     def configuration(self) -> str:
-        """The configuration."""
+        """Return the resolved configuration as YAML."""
         return self._configuration
 
     def log(self) -> list[dict[str, Any]]:
-        """The newest lines."""
+        """Return the newest lines of the log."""
         return self.tail.since(0)
 
     def trouble(self) -> str:
-        """Reason why the run is not healthy; empty if it is."""
+        """Return the reason why the run is not healthy; empty if it is."""
         if self._state["status"] in OVER:
             return self._state["message"] or "the run has ended"
         late = time.monotonic() - self._at
@@ -93,40 +93,41 @@ class LiveRun:
 
 
 def curves_of(history: History) -> dict[str, Any]:
-    """Return all curves and marks, as the page reads them."""
+    """Return all curves and marks, in the form that the page reads."""
     return {"revision": history.revision, "curves": history.plain(), "marks": history.marks()}
 
 
-# CPU time and memory of the hosts' processes: read for those on this machine, reported by the others.
+# CPU time and memory of the hosts' processes: read for processes on this machine, reported by the others.
 
 _SHORT_S = 0.5
-"""Minimum seconds between readings: over less, the clock's ticks would dominate the share of a core."""
+"""Minimum seconds between readings; over a shorter time, the clock's resolution would dominate the result."""
 
 
 class Usage(TypedDict):
-    """CPU time and memory that a process uses."""
+    """A process's CPU time and memory."""
 
     cpu: float
-    """Cores used since the last reading."""
+    """Average number of cores used since the last reading."""
     cpu_s: float
-    """Total CPU time."""
+    """Total CPU time in seconds."""
     memory: int
-    """Resident bytes."""
+    """Resident memory in bytes."""
 
 
 class Processes:
-    """Reads the CPU and memory usage of the hosts' processes from time to time."""
+    """Reads the CPU time and memory of the hosts' processes on request."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[ProcessUsage, float]] = {}
 
     def look(self, hosts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the hosts with the `usage` of each; None for hosts that have ended or that share a process.
+        """Return the hosts, each with its `usage`, or None if it has ended or its process is listed already.
 
-        Of several learners in one process, the first has its usage. Hosts in main's process have none.
+        If several learners share a process, only the first has a usage. Hosts in main's process have none.
 
         Args:
-            hosts: as `state` describes them; `told` is the last report of a host without a `pid` on this machine.
+            hosts: the hosts as `state` describes them; `told` is the last report from a host without a `pid` on this
+                machine.
         """
         found = []
         seen: set[int] = set()
@@ -146,7 +147,7 @@ class Processes:
             self._before.pop(host["name"], None)
             return None
         before, cores = self._before.get(host["name"], (reported, 0.0))
-        if reported.cpu_s < before.cpu_s:  # a replacement has its name
+        if reported.cpu_s < before.cpu_s:  # a replacement has the same name
             before = reported
         passed = reported.at - before.at
         if passed > _SHORT_S:
@@ -156,15 +157,15 @@ class Processes:
         return Usage(cpu=round(cores, 3), cpu_s=reported.cpu_s, memory=reported.memory)
 
 
-# The newest lines of the log, as the console shows them.
+# The newest lines of the log, as shown on the console.
 
 MOST_LINES = 400
 _LONGEST = 4000
-"""Maximum characters per line."""
+"""Maximum number of characters per line."""
 
 
 class LogTail(logging.Handler):
-    """Keeps the newest lines, each with a number that grows by one."""
+    """Keeps the newest log lines, numbered consecutively."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -172,10 +173,10 @@ class LogTail(logging.Handler):
         self._count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
+        """Keep a record as a numbered line."""
         try:
             text = record.getMessage()[:_LONGEST]
-        except Exception:  # like every handler of the standard library: a log line never ends the program
+        except Exception:  # as in the standard library's handlers, a log line never ends the program
             self.handleError(record)
             return
         self._count += 1
@@ -184,12 +185,12 @@ class LogTail(logging.Handler):
         )
 
     def since(self, number: int) -> list[dict[str, Any]]:
-        """Return the lines with a number greater than this."""
+        """Return the lines with a greater number than this."""
         return [line for line in list(self._lines) if line["number"] > number]
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Keep the log lines of this context."""
+        """Keep the lines that are logged in this context."""
         logger = logging.getLogger(OURS)
         logger.addHandler(self)
         try:
@@ -198,17 +199,17 @@ class LogTail(logging.Handler):
             logger.removeHandler(self)
 
 
-# A league's report for the page: ratings, and the matrix of results, neighbours summed if it is large.
+# A league's report for the page: ratings and the matrix of results; a large matrix combines neighbouring cells.
 
 MOST_CELLS = 40
-"""Maximum number of rows and of columns of the matrix."""
+"""Maximum number of rows, and of columns, in the matrix."""
 
 
 def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `headrace.stages.ghost.league.report` with its results as a matrix; for several learners, their chart.
+    """Return a league report with its results as a matrix; for several learners, return their chart.
 
-    Rows are spans of the learner's snapshots, or brains if no behaviour learns. Columns are spans of an opponent's
-    snapshots and brains. A cell is [won, drawn, lost] or None.
+    The report is a `headrace.stages.ghost.league.report`. Rows are ranges of the learner's snapshots, or brains if no
+    behaviour learns. Columns are brains and ranges of an opponent's snapshots. A cell is [won, drawn, lost] or None.
     """
     if "players" in report:
         return chart_of(report, MOST_CELLS)
@@ -240,6 +241,6 @@ def league_for_page(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opponent(each: Mapping[str, Any]) -> tuple[str, str, int]:
-    """Return the sort key of a player: its behaviour, then the snapshot's number; brains follow all snapshots."""
+    """Return an opponent's sort key: its behaviour, then the snapshot's number; brains follow all snapshots."""
     snapshot = each["snapshot"]
     return str(each["against"]), str(each.get("brain") or ""), -1 if snapshot is None else int(snapshot)

@@ -1,7 +1,7 @@
-"""The monitor of a run: connects main to the page, whose server is a thread with its own event loop.
+"""A run's monitor: connects main to the live page, whose server is a thread with its own event loop.
 
-So a long update in main does not stop the server. A fault in the server never reaches the run: it is logged, and
-training continues.
+A long update in main therefore does not stop the server. An error in the server never reaches the run: it is logged,
+and training continues.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from headrace.pipeline.web.site import Site, SiteOptions
 log = logging.getLogger(__name__)
 
 STOP_S = 5.0
-"""Seconds that the server has to disconnect its viewers."""
+"""Seconds that the server has for disconnecting its viewers."""
 
 
 class PageServer:
-    """A site served from its own thread.
+    """Serves a site from its own thread.
 
     Args:
         routes: the site's routes.
         options: the site's options.
-        goodbye: awaited in its loop before it ends.
+        goodbye: awaited in the server's event loop before the loop ends.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class PageServer:
         self._goodbye = goodbye
 
     def addresses(self, token: str = "") -> str:
-        """See `Site.addresses`."""
+        """Return the site's addresses as text; see `Site.addresses`."""
         return self._site.addresses(token)
 
     def start(self) -> None:
         """Start listening.
 
         Raises:
-            RunError: if it can't listen.
+            RunError: if the server can't listen.
         """
         self._thread.start()
         try:
@@ -77,12 +77,12 @@ class PageServer:
             raise RunError(f"monitor.listen: {error.strerror}; choose another with --monitor=HOST:PORT") from error
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Schedule a function in the server's loop."""
+        """Schedule a function in the server's event loop."""
         with suppress(RuntimeError):  # the server has ended
             self._loop.call_soon_threadsafe(self._guarded, function, *arguments)
 
     def stop(self) -> None:
-        """Notify the viewers and stop the server."""
+        """Send viewers the last state, and stop the server."""
         try:
             self._do(self._say_goodbye())
         except Exception as error:
@@ -91,7 +91,7 @@ class PageServer:
 
     async def _say_goodbye(self) -> None:
         await self._goodbye()
-        await asyncio.sleep(0.1)  # the viewers are receiving the newest state
+        await asyncio.sleep(0.1)  # time for viewers to receive the newest state
         await self._site.stop()
 
     def _run(self) -> None:
@@ -114,9 +114,9 @@ class PageServer:
 
 
 LEAGUE_EVERY_S = 5.0
-"""Seconds between two league reports; these grow with the league."""
+"""Seconds between league reports, which are sent less often than states because they grow with the league."""
 RUN = "live"
-"""The run's id in the paths."""
+"""Id of the run in URL paths."""
 
 OnProgress = Callable[[ProgressSnapshot], None]
 
@@ -129,12 +129,12 @@ async def monitored(
 
     Args:
         plan: the run.
-        coordinator: its main.
+        coordinator: the run's coordinator in main.
         settings: the page's endpoint and permissions.
-        stop: ends the run cleanly when set.
+        stop: event that ends the run cleanly when set.
 
     Raises:
-        RunError: if it can't listen.
+        RunError: if the server can't listen.
     """
     history, tail = History(), LogTail()
     if plan.resumes:
@@ -158,12 +158,12 @@ async def monitored(
 
 
 class LivePage:
-    """The page of a live run: its feed, its server, its token.
+    """A live run's page: its feed, its server, its token.
 
     Args:
         run: the run.
         settings: the page's endpoint and permissions.
-        control: carries out requests.
+        control: handles control requests.
         show: the game on the page.
     """
 
@@ -177,7 +177,7 @@ class LivePage:
         self.server = PageServer(self._routes(settings, control), site, self._say_goodbye)
 
     def announce(self) -> None:
-        """Log the page's address; a token, if any, is shown only in the terminal and never logged."""
+        """Log the page's address; a token, if any, appears only in the terminal and is never logged."""
         words, kept = "The live page of this run: %s", {}
         if self._token:
             tell_user(f"[INFO] {words}" % self.server.addresses(self._token))
@@ -185,7 +185,7 @@ class LivePage:
         log.info(words, self.server.addresses(), extra=kept)
 
     def publish(self, state: dict[str, Any], leagues: list[dict[str, Any]] | None) -> None:
-        """Show a state; call in the server's loop."""
+        """Show a state; call this in the server's event loop."""
         self.run.receive(state, leagues)
         self._feed.publish(self.run.event())
 
@@ -212,7 +212,7 @@ class LivePage:
 
 
 class _Watch:
-    """Collects the run's state in main's loop and passes it to the page."""
+    """Collects the run's state in main's event loop and passes it to the page."""
 
     def __init__(self, plan: RunPlan, coordinator: Coordinator, page: LivePage) -> None:
         self._plan = plan
@@ -221,14 +221,14 @@ class _Watch:
         self._leagues_due_s = 0.0
 
     def look(self, snapshot: ProgressSnapshot) -> None:
-        """Send the current state."""
+        """Send the current state, and league reports if due, to the page."""
         state, leagues, now = state_of(self._plan, self._coordinator, snapshot), None, time.monotonic()
         if now >= self._leagues_due_s:
             leagues, self._leagues_due_s = leagues_of(self._coordinator), now + LEAGUE_EVERY_S
         self._page.server.call(self._page.publish, state, leagues)
 
     def end(self) -> None:
-        """Send the last state."""
+        """Send the last state to the page."""
         state = state_of(self._plan, self._coordinator, self._coordinator.reporter.snapshot())
         if state["status"] != "failed":
             state["status"] = "ended"

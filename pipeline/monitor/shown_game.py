@@ -1,4 +1,4 @@
-"""A game on the page, as the page's server sees it: settings, newest frame and status."""
+"""A game on the page, from the page server's side: settings, newest frame and status."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _HEADER = struct.Struct("<I")
 
 @dataclass
 class ShowOrder:
-    """The requested settings of the show."""
+    """The settings that viewers have requested for the show."""
 
     players: dict[str, str] = field(default_factory=dict)
-    """Player by behaviour id; `newest` by default."""
+    """Name of the player for each behaviour id; `newest` if not set."""
     persons: dict[str, object] = field(default_factory=dict)
-    """The viewer who plays, by behaviour id."""
+    """The viewer who plays, for each behaviour id that a viewer has taken."""
     paused: bool = False
     speed: float = 1.0
     recorded: str = ""
 
     def message(self) -> DirectShow:
-        """Return the settings as a message to the game's host."""
+        """Return the settings as a message for the game's host."""
         ids = dict.fromkeys((*self.players, *self.persons))
         parts = {each: (self.players.get(each, "newest"), each in self.persons) for each in ids}
         return DirectShow(parts, self.paused, self.speed, self.recorded)
 
 
 class ShownGame(ABC):
-    """One game for all viewers. All calls come from the loop of the page's server.
+    """One game for all viewers. All calls come from the server's event loop.
 
-    Frames are not queued: each viewer gets the newest one when it has read the last.
+    Frames are not queued: each viewer gets the newest frame when it has read the last one.
 
     Args:
         status: the initial status.
-        trouble: reason why it can't be shown; empty if it can.
+        trouble: reason why the game can't be shown; empty if it can.
     """
 
     own = False
-    """True if it is the run's own game, so that each control affects the run."""
+    """True if this is the run's own game, in which case each control affects the run."""
 
     def __init__(self, status: str, trouble: str = "") -> None:
         self.order = ShowOrder()
@@ -55,10 +55,10 @@ class ShownGame(ABC):
         self.trouble = trouble
         self.announced: Mapping[str, Any] = {"sides": [], "display": None, "saved": "", "trouble": "", "waits": ""}
         self.picture = b""
-        """The newest frame: length of the JSON (4 bytes, little-endian), JSON, image."""
+        """The newest frame: the JSON's length (4 bytes, little-endian), the JSON, the image."""
         self.pictures = 0
         self.revision = 0
-        """Counter of all changes except new frames."""
+        """Number of changes so far, other than new frames."""
         self.changed = asyncio.Event()
         self._keys = 0
         self._viewers = 0
@@ -66,12 +66,12 @@ class ShownGame(ABC):
         self._closed = False
 
     def join(self, call: Callable[..., None]) -> None:
-        """Store the function that calls another in the loop of the page's server, before the server starts."""
+        """Store the function that schedules calls in the server's event loop; called before the server starts."""
         return
 
     @abstractmethod
     def start(self) -> None:
-        """Start, or restart after a failure; do nothing if the game is running."""
+        """Start the game, or restart it after a failure; do nothing if it is running."""
 
     @abstractmethod
     def _send(self, message: DirectShow | KeysHeld) -> None:
@@ -79,12 +79,12 @@ class ShownGame(ABC):
 
     @property
     def viewers(self) -> int:
-        """Number of viewers."""
+        """Number of connected viewers."""
         return self._viewers
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Count a viewer in this context; the show begins, if it has not failed."""
+        """Count a viewer in this context; start the show if it is off."""
         self._viewers += 1
         try:
             if self.status == "off":
@@ -95,28 +95,28 @@ class ShownGame(ABC):
             self._alone_since = asyncio.get_running_loop().time()
 
     def direct(self) -> None:
-        """Send the changed settings to the game's host."""
+        """Send the changed settings to the game's host, and wake all viewers."""
         self._send(self.order.message())
         self.tell()
 
     def hold_keys(self, behavior_id: str, keys: tuple[str, ...]) -> None:
-        """Send the keys that the person who plays for a behaviour id holds down."""
+        """Send the keys held down by the person who plays for a behaviour id."""
         self._keys += 1
         self._send(KeysHeld(behavior_id, self._keys, keys))
 
     def tell(self) -> None:
-        """Wake all viewers."""
+        """Wake all viewers because something other than the frame has changed."""
         self.revision += 1
         self._wake()
 
     async def close(self) -> None:
-        """End the show for good, and the viewers' sockets."""
+        """End the show for good, and close the viewers' sockets."""
         self._closed = True
         self._wake()
 
     @property
     def closed(self) -> bool:
-        """True if it has ended for good."""
+        """True if the show has ended for good."""
         return self._closed
 
     def _see(self, message: PictureTaken | ShowAnnounced) -> None:

@@ -1,6 +1,6 @@
-"""The state of a run for its page, gathered in main's event loop about once a second: plain data for JSON.
+"""A run's state for its page, collected in main's event loop about once a second: plain data for JSON.
 
-Part of it is the wired pipeline: hosts with their stages, and the queues between them with their fill levels.
+The state includes the pipeline: hosts with their stages, and the queues between them with their fill levels.
 """
 
 from __future__ import annotations
@@ -33,22 +33,24 @@ from headrace.queues.specs import behavior_name, behavior_team
 
 ENVIRONMENT, PROCESSOR, PUBLISHER = "environment", "agent_processor", "policy_publisher"
 RELAY = "requests"
-"""Name of the stage that forwards requests for decisions to the inference host."""
+"""Name of main's stage that forwards decision requests to the inference host."""
 
 CREDITS = "credits"
-"""Kind of the edge that is not a queue: the steps that actors may still make, which a learner returns."""
+"""Kind of the edge for credits, which is not a queue: the steps that actors may still make, returned by a learner."""
 _WAITS_AT = {
     TRAINER: ("trajectories", "learn", CREDITS),
     PUBLISHER: ("updates", "policies", CREDITS),
     INFERENCE: ("requests", "asked", "answered", "answers"),
 }
-"""By the stage that limits a run's speed, the kinds of edges on which others wait for it; actors' stages have none."""
+"""For each stage that may limit a run's speed: the kinds of edges on which others wait for it. Actors' stages are not
+listed.
+"""
 _NEVER_FULL = frozenset({"policies", "updates", "asked", "answers"})
 """Kinds of queues that hold at most one item: the newest, or the only one."""
 
 
 class StagePlace(NamedTuple):
-    """The place of a stage: its host and name."""
+    """A stage's place: its host and name."""
 
     host: str
     stage: str
@@ -56,7 +58,7 @@ class StagePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class Edge:
-    """A queue between two stages; for a queue that joins several hosts, one host's part."""
+    """A queue between two stages; if a queue connects several hosts, one host's part of it."""
 
     queue: str
     kind: str
@@ -66,7 +68,7 @@ class Edge:
 
 
 def host_of(handle: HostHandle, config: RunConfig) -> dict[str, Any]:
-    """Describe a host."""
+    """Describe a host for the page."""
     plan = handle.plan
     return {
         "name": plan.name,
@@ -79,7 +81,7 @@ def host_of(handle: HostHandle, config: RunConfig) -> dict[str, Any]:
 
 
 def main_host(config: RunConfig, behaviors: Iterable[str], pid: int) -> dict[str, Any]:
-    """Describe main, which is a host too."""
+    """Describe the main process, which is a host too, for the page."""
     stages = [*dict.fromkeys(stage for behavior in behaviors for stage in _of_main(config, behavior))]
     relay = [RELAY] if decides_centrally(config) else []
     named = {"name": MAIN, "role": MAIN, "kind": "main", "behavior": "", "pid": pid}
@@ -87,7 +89,7 @@ def main_host(config: RunConfig, behaviors: Iterable[str], pid: int) -> dict[str
 
 
 def edges(config: RunConfig, hosts: Sequence[HostHandle], queues: Iterable[QueueProgress]) -> list[dict[str, Any]]:
-    """Describe the queues between hosts, from the reports of their ends."""
+    """Describe the queues between hosts, from the reports on their ends."""
     ends: dict[str, dict[str, QueueProgress]] = {}
     for end in queues:
         queue, _, host = end.name.rpartition(" (")
@@ -99,7 +101,7 @@ def edges(config: RunConfig, hosts: Sequence[HostHandle], queues: Iterable[Queue
 
 
 def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Describe the windows of credits, as edges from learners to actors."""
+    """Describe the credit windows, as edges from learners to actors."""
     ledger, found = coordinator.flow.ledger, []
     actors = [host.plan.name for host in coordinator.running.all() if host.plan.role == "actor"]
     for name in coordinator.starter.behaviors:
@@ -114,7 +116,7 @@ def windows(coordinator: Coordinator, shares: Mapping[str, float]) -> list[dict[
 
 
 def _held(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
-    """Return the share of time that an edge waits for the bottleneck; 0 if it is not on its path."""
+    """Return the share of time for which an edge waits for the bottleneck; 0 if the edge does not lead to it."""
     if cause is None or not cause.host or cause.behavior not in ("", edge["behavior"]):
         return 0.0
     kinds = ("trajectories", "learn") if cause.host == ACTORS else _WAITS_AT.get(cause.stage, ("trajectories", CREDITS))
@@ -122,7 +124,7 @@ def _held(edge: Mapping[str, Any], cause: Bottleneck | None) -> float:
 
 
 def _measured(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
-    """Merge the reports of a queue's ends; either may be missing, and a queue inside one host has only one."""
+    """Merge the reports on a queue's two ends; either may be missing, and a queue inside one host has only one."""
     giver, taker = at.get(edge.source.host), at.get(edge.target.host)
     ends = [end for end in (giver, taker) if end is not None] or [*at.values()]
     return {
@@ -142,7 +144,7 @@ def _measured(edge: Edge, at: dict[str, QueueProgress]) -> dict[str, Any]:
 
 
 def _wired(config: RunConfig, queue: str, actors: Sequence[str]) -> list[Edge]:
-    """Return the edges of a queue, given its name; none for one that joins no stages."""
+    """Return the edges for the queue with this name; empty if the queue connects no stages."""
     kind, _, what = queue.partition("/")
     publisher, trainer = StagePlace(MAIN, PUBLISHER), StagePlace(learner_name(what), TRAINER)
     match kind:
@@ -172,7 +174,7 @@ def _wired(config: RunConfig, queue: str, actors: Sequence[str]) -> list[Edge]:
 
 
 def _entry(config: RunConfig, behavior: str) -> StagePlace:
-    """Return the first stages that trajectories reach from the actors."""
+    """Return the first stage that an actor's trajectories reach."""
     if stages := _of_main(config, behavior):
         return StagePlace(MAIN, stages[0])
     learns = config.behavior_settings(behavior).learns and not config.checkpoint_settings.inference
@@ -181,7 +183,7 @@ def _entry(config: RunConfig, behavior: str) -> StagePlace:
 
 
 def _of_main(config: RunConfig, behavior: str) -> tuple[str, ...]:
-    """Return main's stages on the route of a behaviour's trajectories."""
+    """Return main's stages on the route for a behaviour's trajectories."""
     found = route(config, behavior)
     return (*found.before_ghost, *((found.shared,) if found.shared else ()), *found.after_ghost)
 
@@ -202,12 +204,12 @@ Status = Literal["starting", "running", "paused", "ending", "failed", "ended"]
 
 
 def state_of(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapshot) -> dict[str, Any]:
-    """Return the state of a run.
+    """Return a run's state.
 
     Args:
         plan: the run.
-        coordinator: its main.
-        snapshot: its progress.
+        coordinator: the run's coordinator in main.
+        snapshot: the run's progress.
     """
     config, hosts = plan.config, coordinator.running.all()
     status, message = _status(coordinator)
@@ -276,7 +278,7 @@ def _behaviors(plan: RunPlan, coordinator: Coordinator, snapshot: ProgressSnapsh
 
 
 def _players(coordinator: Coordinator) -> list[dict[str, Any]]:
-    """Return the matchup: each behaviour id of self-play, whether it learns, and the snapshots of the others."""
+    """Return the current matchup in self-play: the learning team, and the opponents' snapshots."""
     self_play = coordinator.starter.self_play
     if self_play is None or not self_play.controller.generation:
         return []

@@ -1,4 +1,4 @@
-"""The page for runs in their folders, whether finished or running in other processes: `--view RUN…`."""
+"""The page for runs in folders, whether finished or still running in other processes: `--view RUN…`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from headrace.pipeline.web.site import Site, SiteOptions
 
 
 class RunInFolder:
-    """A run read from its folder, and read again whenever its event files have grown.
+    """A run that is read from its folder, and read again when its event files have grown.
 
     Args:
         folder: `results/<run-id>`.
 
     Attributes:
-        group: the same number for runs of one configuration, which differ only in their seeds.
+        group: a number that is the same for runs with one configuration, which differ only in their seeds.
     """
 
     live = False
@@ -45,7 +45,7 @@ class RunInFolder:
         self.group = 0
 
     def state(self) -> dict[str, Any]:
-        """The progress of its behaviours."""
+        """Return the progress of the run's behaviours."""
         named, found, all_curves = self._behaviors(), [], self._read().plain()
         cause = held_up_by(all_curves.pop(PIPELINE, {}), blocks=named)
         for name, curves in all_curves.items():
@@ -70,11 +70,11 @@ class RunInFolder:
         return {"status": "from its folder", "message": "", "behaviors": found, **rest}
 
     def curves(self) -> dict[str, Any]:
-        """All curves."""
+        """Return all curves and marks."""
         return curves_of(self._read())
 
     def leagues(self) -> list[dict[str, Any]]:
-        """The leagues in its folder; damaged files are left out."""
+        """Return the leagues in the run's folder, except damaged files."""
         found = []
         for path in sorted(self._folder.glob("*/league.json")):
             try:
@@ -84,14 +84,14 @@ class RunInFolder:
         return found
 
     def configuration(self) -> str:
-        """Its `configuration.yaml`."""
+        """Return the run's `configuration.yaml`."""
         try:
             return (self._folder / CONFIGURATION).read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             return f"# {error}"
 
     def log(self) -> list[dict[str, Any]]:
-        """Return no lines: the page over folders shows no log."""
+        """Return no lines, because this page shows no log."""
         return []
 
     def _read(self) -> History:
@@ -107,13 +107,13 @@ class RunInFolder:
 
 
 def view(names: Sequence[str], results: str, endpoint: str, tell: Callable[[str], None]) -> None:
-    """Serve the page over runs until Ctrl-C.
+    """Serve the page for runs until Ctrl-C.
 
     Args:
         names: folders of runs, or run ids in `results`.
-        results: the folder of all runs.
-        endpoint: endpoint to listen on.
-        tell: called with the address.
+        results: the folder that contains all runs.
+        endpoint: the endpoint to listen on.
+        tell: called with the page's address.
 
     Raises:
         CommandError: if a run is missing or the server can't listen.

@@ -1,7 +1,7 @@
-"""Watching and playing over a socket: frames and the current players go out; requested players and keys come in.
+"""Watching and playing over a WebSocket: frames and the show's state go out; requests for players and keys come in.
 
-Outgoing binary messages are frames (`ShownGame.picture`); outgoing texts are JSON: the state of the show, or
-`{"error": …}`. Incoming texts are JSON, one of `Wish`.
+Outgoing binary messages are frames (`ShownGame.picture`); outgoing texts are JSON: the state of the show, or `{"error":
+…}`. Incoming texts are JSON: one of the `Wish` models.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from headrace.pipeline.monitor.shown_game import ShownGame
 
 MOST_VIEWERS = 50
 MOST_BYTES = 4096
-"""Maximum bytes of an incoming message."""
+"""Maximum size of an incoming message in bytes."""
 PATIENCE_S = 15.0
-"""Seconds without reading after which a viewer is disconnected."""
+"""Seconds after which a viewer that does not read is disconnected."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0)
 NOT_ALLOWED = "to take part, start the run with --monitor-control and use the address that it prints"
 
@@ -34,7 +34,7 @@ class _Wish(BaseModel):
 
 
 class Give(_Wish):
-    """Change the player of a side."""
+    """Change the player on a side."""
 
     do: Literal["give"]
     side: _Name
@@ -42,14 +42,14 @@ class Give(_Wish):
 
 
 class Take(_Wish):
-    """Take over an agent of a side, or leave it."""
+    """Take over an agent on a side, or leave it."""
 
     do: Literal["take", "leave"]
     side: _Name
 
 
 class HoldKeys(_Wish):
-    """All keys held down now."""
+    """All keys that are held down now."""
 
     do: Literal["keys"]
     side: _Name
@@ -58,7 +58,7 @@ class HoldKeys(_Wish):
 
 
 class Pace(_Wish):
-    """Pause or continue, or change the speed."""
+    """Pause or resume, or change the speed."""
 
     do: Literal["pace"]
     paused: bool
@@ -73,7 +73,7 @@ class RecordPlay(_Wish):
 
 
 class Start(_Wish):
-    """Restart after a failure."""
+    """Restart the show after a failure."""
 
     do: Literal["start"]
 
@@ -83,15 +83,15 @@ _WISH: TypeAdapter[Wish] = TypeAdapter(Wish)
 
 
 class Refused(Exception):
-    """A request that is not granted; the viewer gets the reason."""
+    """A request that is not granted; the viewer receives the reason."""
 
 
 class Viewer:
     """One viewer's socket.
 
     Args:
-        show: the game that it watches.
-        may_play: True if it has presented the token of a controllable run.
+        show: the game that the viewer watches.
+        may_play: True if the viewer has presented the token of a run that allows control.
     """
 
     def __init__(self, show: ShownGame, may_play: bool) -> None:
@@ -126,10 +126,10 @@ class Viewer:
         }
 
     def hear(self, text: str) -> None:
-        """Grant a request.
+        """Carry out a viewer's request.
 
         Raises:
-            Refused: if it can't be granted, or is not a request.
+            Refused: if the request is not valid or can't be granted.
         """
         try:
             wish = _WISH.validate_json(text)
@@ -159,7 +159,7 @@ class Viewer:
         self._show.direct()
 
     def leave(self) -> None:
-        """Release the sides that the viewer had taken, as the socket is closed."""
+        """Release the sides that the viewer has taken; called when the socket is closed."""
         persons = self._show.order.persons
         left = [side for side, viewer in persons.items() if viewer is self]
         for side in left:
@@ -175,7 +175,7 @@ class Viewer:
 
     def _hold(self, wish: HoldKeys) -> None:
         if self._show.order.persons.get(wish.side) is not self:
-            return  # it was in flight when the viewer left the side
+            return  # the message was in flight when the viewer left the side
         if wish.number > self._numbers.get(wish.side, -1):
             self._numbers[wish.side] = wish.number
             self._show.hold_keys(wish.side, tuple(wish.held))
@@ -226,11 +226,11 @@ class Viewer:
 
 
 def watching(show: ShownGame, may_play: Callable[[web.Request], bool]) -> Callable[[web.Request], Any]:
-    """Return the handler of the socket.
+    """Return the handler for the viewers' WebSocket.
 
     Args:
         show: the game to watch.
-        may_play: returns True for viewers who may take part.
+        may_play: returns True for a request from a viewer who may take part.
     """
 
     async def respond(request: web.Request) -> web.WebSocketResponse:
@@ -271,7 +271,7 @@ async def _receive(viewer: Viewer, socket: web.WebSocketResponse) -> None:
 
 
 async def _send(show: ShownGame, viewer: Viewer, socket: web.WebSocketResponse) -> None:
-    """Send the newest state whenever the viewer has read the last one, skipping those in between."""
+    """Send the newest state and frame whenever the viewer has read the last ones, skipping those in between."""
     revision = pictures = -1
     while not show.closed:
         changed = show.changed

@@ -1,1 +1,1 @@
-"""Parts of a run: one folder per feature, with its code for main, for hosts and for the page."""
+"""The parts of a run: one folder per feature, with its code for main, for hosts and for the live page."""

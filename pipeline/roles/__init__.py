@@ -1,1 +1,1 @@
-"""Roles of hosts: what runs in an actor, a learner, a replay or an exhibition, wherever the host is."""
+"""Host roles: what runs in an actor, a learner, a replay or an exhibition, whatever the kind of host."""

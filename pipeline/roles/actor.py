@@ -60,9 +60,9 @@ from headrace.stages.trainer.pacing import longest_piece
 from headrace.surroundings import absolute
 
 BRAINS = "brains"
-"""Seed path for the brains' random numbers."""
+"""Name from which the brains' seed is derived."""
 AGENT_ID_RANGE = 2**40
-"""Number of agent ids per actor; replica r uses ids starting at r × this."""
+"""Number of agent ids reserved for each actor; replica r uses the ids from r × AGENT_ID_RANGE."""
 
 
 class ActorPart:
@@ -70,21 +70,22 @@ class ActorPart:
 
     Args:
         host: the actor host.
-        request: the request for its environments.
+        request: the request for the actor's environments.
 
     Attributes:
-        oracle: makes decisions in place of the actor's own policies.
-        audience: sees every step that is played.
-        make_group: makes the environments.
-        make_policy: makes the acting policies.
-        make_mappings: makes the object that assigns players to games, with the arguments of `PolicyMappings`.
-        person: makes the brain for a person who plays.
+        oracle: makes decisions in place of the actor's own policies, unless None.
+        audience: sees every step that is played, unless None.
+        make_group: creates the environments; None for the default.
+        make_policy: creates the acting policies; None for the default.
+        make_mappings: creates the object that assigns players to games, with the arguments of `PolicyMappings`; None
+            for the default.
+        person: creates the brain for a person who plays; None if the part has none.
     """
 
     outlets: ClassVar[tuple[str, ...]] = ()
-    """Kinds of the part's queues from the actor; a queue's kind is its name before the first slash."""
+    """Kinds of the part's output queues; a queue's kind is its name before the first slash."""
     inlets: ClassVar[tuple[str, ...]] = ()
-    """Kinds of the part's queues to the actor."""
+    """Kinds of the part's input queues."""
     oracle: DecisionClient | None = None
     audience: Audience | None = None
     make_group: Callable[[], EnvironmentGroup] | None = None
@@ -100,14 +101,14 @@ class ActorPart:
         """Handle a message from main, after the actor has handled it."""
 
     def open_outlet(self, outlet: Outlet[Any]) -> None:
-        """Use the producing end of one of `outlets`."""
+        """Use the producing end of a queue whose kind is in `outlets`."""
 
     def follow(self, inlet: Inlet[Any]) -> Coroutine[Any, Any, None]:
-        """Listen to one of `inlets` until it ends."""
+        """Listen to a queue whose kind is in `inlets` until the queue ends."""
         raise NotImplementedError
 
     def before_report(self) -> None:
-        """Act just before the host reports to main."""
+        """Act just before the host sends a report to main."""
 
 
 class ActorHost(Host):
@@ -115,7 +116,7 @@ class ActorHost(Host):
 
     Args:
         plan, control, edges: as for every host.
-        make_policy: makes the acting policies; None: the trainers' designs, or the played policies.
+        make_policy: creates the acting policies; None for the trainers' designs, or for the policies to play.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class ActorHost(Host):
         config = self.config
         self._router = Router()
         self._tap = OutletTap(plan, config, self.stages.timings) if recorded_here(config, AGENT_PROCESSOR) else None
-        # Readers of queue ends, a handful per run; made into coroutines late, as an ending host may start none of them.
+        # Functions that create the readers of queue ends, a handful per run; an ending host may never call them.
         self._followed = asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]](maxsize=64)
         self._parameters_set = asyncio.Event()
         if not config.environment_parameters:
@@ -165,23 +166,23 @@ class ActorHost(Host):
         )
 
     def _of_parts(self, name: str) -> Any:
-        """Return the result of the first part that provides a function; None if none does."""
+        """Return this attribute of the first part in which it is not None; None if there is no such part."""
         return next((found for part in self._parts if (found := getattr(part, name)) is not None), None)
 
     def _maker(self, request: EnvironmentRequest) -> Callable[[], EnvironmentGroup]:
-        """Return the factory of the environments."""
+        """Return the function that creates the environments."""
         settings, inference = self.config.inference, self.config.checkpoint_settings.inference
         make: Callable[[], EnvironmentGroup] | None = self._of_parts("make_group")
         if make is not None:
             return make
         if inference and settings.video is not None:
-            from headrace.stages.exhibition.recorder import GameRecorder  # Pillow only where pictures are made
+            from headrace.stages.exhibition.recorder import GameRecorder  # imports Pillow
 
             return GameRecorder(request, absolute(settings.video), self.plan.run_id, settings.wanted).make
         return partial(make_group, request)
 
     def report(self) -> None:
-        """Send the parts' reports, and every host's."""
+        """Let the parts send their reports, then send the host's."""
         for part in self._parts:
             part.before_report()
         super().report()
@@ -276,7 +277,7 @@ def _restarts(limits: EnvSettings) -> RestartBudget:
 
 
 def self_play_of(config: RunConfig) -> Callable[[str], bool]:
-    """Return a predicate for behaviours that play by assignments; always False in a run that does not learn."""
+    """Return a predicate for behaviours that play by assignments; always False in inference mode."""
     if config.checkpoint_settings.inference:
         return no_behavior
     return lambda name: config.behavior_settings(name).self_play is not None

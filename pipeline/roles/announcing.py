@@ -1,4 +1,4 @@
-"""A host's messages to the page about a game that it shows: its sides, and each frame."""
+"""A host's messages to the live page about a game that it shows: the game's sides, and each frame."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headrace.stages.games.scene import Display
 
 
 def picture_taken(number: int, shown: Shown, standings: Standings, recorded: int = 0) -> PictureTaken:
-    """Return a frame with everything shown next to it.
+    """Return the message for one frame, with everything that the page shows next to it.
 
     Args:
-        number: number of the frame.
+        number: the frame's number.
         shown: the frame.
         standings: results of the games so far.
-        recorded: steps of the recording in progress.
+        recorded: number of steps in the recording in progress.
     """
     picture = shown.picture
     values = {
@@ -41,7 +41,7 @@ def picture_taken(number: int, shown: Shown, standings: Standings, recorded: int
 
 
 def keys_for(config: RunConfig, film: FilmedGroup | None, spec: BehaviorSpec) -> KeyMapSettings:
-    """Return the keys with which a person plays for a behaviour id: the YAML's, else the game's own."""
+    """Return the keys with which a person plays for a behaviour id: the YAML's, or else the game's own."""
     assert config.environment is not None, "it is shown"
     display = None if film is None else film.display
     return keys_of(spec, config.environment.keys, {} if display is None else display.keys)
@@ -50,7 +50,7 @@ def keys_for(config: RunConfig, film: FilmedGroup | None, spec: BehaviorSpec) ->
 def described_side(
     config: RunConfig, film: FilmedGroup | None, spec: BehaviorSpec, choices: Sequence[str], seat: bool = True
 ) -> dict[str, Any]:
-    """Describe a behaviour id: its possible players, its keys, and whether a person may play."""
+    """Describe a behaviour id for the page: its possible players, its keys, and whether a person may play."""
     assert config.environment is not None, "it is shown"
     name = spec.name if spec.name == spec.behavior_id else f"{spec.name}, team {spec.team}"
     agents = () if film is None else film.agents.get(spec.behavior_id, ())
@@ -65,7 +65,7 @@ def described_side(
 
 
 def unknown_names(config: RunConfig, film: FilmedGroup | None, specs: Mapping[str, BehaviorSpec]) -> str:
-    """Report keys of `environment.sides` and `environment.keys` that name no player; empty if none."""
+    """Return a message about names in `environment.sides` or `environment.keys` that match no player; empty if none."""
     environment = config.environment
     assert environment is not None, "it is shown"
     agents = () if film is None else [agent for each in film.agents.values() for agent in each]
@@ -80,7 +80,7 @@ def unknown_names(config: RunConfig, film: FilmedGroup | None, specs: Mapping[st
 def described_show(
     sides: Sequence[dict[str, Any]], display: Display | None, saved: str = "", trouble: str = "", waits: str = ""
 ) -> dict[str, Any]:
-    """Describe the shown game: its sides, the constant parts of its frames, and notes."""
+    """Describe the shown game for the page: its sides, the constant parts of its frames, and notes."""
     drawn = None
     if display is not None:
         drawn = {"view": list(display.view), "sky": list(display.sky), "backdrop": display.backdrop}

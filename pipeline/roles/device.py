@@ -1,4 +1,4 @@
-"""The torch device for trainers, and how they compute matmuls of wide layers on it."""
+"""The torch device for trainers, and how trainers compute matmuls of wide layers on that device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.pipeline.common.errors import RunError
 from headrace.stages.policy.design import BF16, TORCHS_OWN, ProductSettings
 
 SHOWN = ("ppo", "sac")
-"""Trainers shown to learn equally well with bfloat16 matmuls, in layers of `SHOWN_FROM` units or more."""
+"""Trainers shown to learn equally well with bfloat16 matmuls in layers of at least `SHOWN_FROM` units."""
 SHOWN_FROM = 256
 
 
@@ -20,7 +20,7 @@ KEY = "torch_settings.device"
 
 
 def device_of(config: RunConfig, behavior: str) -> tuple[str, str]:
-    """Return the torch device of a behaviour's trainer, with the reason; see `choose_device`."""
+    """Return the torch device for a behaviour's trainer, and the reason; see `choose_device`."""
     own = placement_of(config, behavior).device
     if own is None:
         return choose_device(config.torch_settings.device)
@@ -28,14 +28,14 @@ def device_of(config: RunConfig, behavior: str) -> tuple[str, str]:
 
 
 def choose_device(configured: str | None, key: str = KEY) -> tuple[str, str]:
-    """Return the torch device, with the reason: the configured one, else `cuda` if there is one, else `cpu`.
+    """Return the torch device, and the reason: the configured device, or `cuda` if available, or `cpu`.
 
     Args:
-        configured: the device; None for the first CUDA device, else the CPU.
-        key: the YAML key that sets it.
+        configured: the configured device; None to use the first CUDA device, or the CPU if there is none.
+        key: the YAML key that sets the device.
 
     Raises:
-        RunError: if torch can't compute on the configured one; the message lists the available ones.
+        RunError: if torch can't compute on the configured device; the message lists the available devices.
     """
     import torch
 
@@ -45,7 +45,7 @@ def choose_device(configured: str | None, key: str = KEY) -> tuple[str, str]:
         return "cpu", "torch finds no CUDA device"
     try:
         torch.zeros(1, device=configured)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # whichever the device makes torch raise
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # the type depends on the device
         reason = str(error).splitlines()[0]
         raise RunError(
             f"{key}: torch can't compute on {configured!r}: {reason}; expected one of {', '.join(_available())}; or "
@@ -55,11 +55,11 @@ def choose_device(configured: str | None, key: str = KEY) -> tuple[str, str]:
 
 
 class Rounding(NamedTuple):
-    """Which matmuls a trainer computes in bfloat16."""
+    """The choice of matmuls that a trainer computes in bfloat16."""
 
     settings: ProductSettings
     words: str
-    """The choice and its reason, in words."""
+    """The choice and its reason, as text for the log."""
     slow: bool = False
     """True if bfloat16 is slower than float32 on the device."""
 
@@ -76,9 +76,9 @@ def choose_rounding(configured: str, device: str, trainer: str) -> Rounding:
     """Choose the matmuls that a trainer computes in bfloat16 on a device.
 
     Args:
-        configured: `torch_settings.precision`.
+        configured: the value of `torch_settings.precision`.
         device: the torch device.
-        trainer: its `trainer_type`.
+        trainer: the trainer's `trainer_type`.
     """
     from headrace.stages.policy.network.products import fast_bf16
 
@@ -98,8 +98,8 @@ def choose_rounding(configured: str, device: str, trainer: str) -> Rounding:
 
 
 def choose_provider(config: RunConfig, device: str) -> str:
-    """Choose the library for float32 matmuls in wide layers: see `ProductSettings.provider`."""
-    # Providers' sums differ in their last digits, and a replay has to reproduce the recording.
+    """Choose the library for float32 matmuls in wide layers; see `ProductSettings.provider`."""
+    # Sums differ in their last digits between providers, but a replay must reproduce the recording.
     exact = config.pipeline.deterministic or config.record is not None or config.replay is not None
     configured = config.torch_settings.products
     return "torch" if device != "cpu" or (configured == "auto" and exact) else configured

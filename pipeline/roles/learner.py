@@ -48,7 +48,7 @@ from headrace.stages.trainer.report import EpisodeSink, TrainerPort, TrainerRepo
 from headrace.stages.trainer.stage import TrainerStage
 
 SOON_S = 2e-3
-"""Seconds within which arrivals are reported, as actors may wait for them."""
+"""Seconds within which the learner reports steps that have arrived, because actors may wait for the report."""
 
 
 class LearnerHost(TrainerHost):
@@ -60,7 +60,7 @@ class LearnerHost(TrainerHost):
         self._stage: TrainerStage | None = None
         self._reported_step = 0
         self._exported: tuple[int, int] | None = None
-        """Step and version of the last exported policy."""
+        """Step and version of the last exported policy; None before the first export."""
         self._asked_to_save: int | None = None
         self._stopped = asyncio.Event()
         self._onnx = OnnxExporter(self.stages.context(TRAINER).log)
@@ -90,7 +90,7 @@ class LearnerHost(TrainerHost):
         lost = await learner_side("followers")(self.plan, self.config, device).beside(self._train)
         if lost:
             self.control.send(FollowerLost(lost))
-            await asyncio.Event().wait()  # main ends this host, and its queues stay open for the successor
+            await asyncio.Event().wait()  # until main ends this host; its queues stay open for the successor
 
     async def _train(self, replicas: Replicas, device: str, followers: Any = None) -> None:
         loop = asyncio.get_running_loop()
@@ -108,12 +108,12 @@ class LearnerHost(TrainerHost):
                 self._stage = None  # a state in the middle of an update must not be saved
 
     def _episode_table(self) -> EpisodeSink | None:
-        """Return the table that receives each episode; None if the configuration asks for none."""
+        """Return the function that records each episode in a table; None if the table is not configured."""
         wanted = self.config.pipeline.monitor_csv
         return EpisodeTable(self.plan.behavior, lambda: self.stages.folder.path).add if wanted else None
 
     def _tell_of_changes(self, stage: TrainerStage) -> None:
-        """Log the effective value of each hyperparameter that was set during the run."""
+        """Log the value in use of each hyperparameter that was set during the run."""
         say, configured = self.stages.context(TRAINER).log.info, self._settings.declared_hyperparameters
         for name, value in stage.changed.items():
             words = "%s continues with %s %g, which was set during the run. The YAML's %g has no effect."
@@ -161,7 +161,7 @@ class LearnerHost(TrainerHost):
         if self.config.replay is not None and stage.late_rows:
             words = "%s reached its end at step %d, and did not learn from the %d recorded steps after that."
             context.log.info(words, plan.behavior, stage.step, stage.late_rows)
-        await self._stopped.wait()  # the stream may have ended before the last barrier: main then requests a save
+        await self._stopped.wait()  # if the stream ended before the last barrier, main requests a save
 
     async def _listen(self) -> None:
         async for message in self.control.receive():
@@ -179,7 +179,7 @@ class LearnerHost(TrainerHost):
                     self._exported = None
                 case SaveNow() if self._stage is not None:
                     self._save(TRAINER, message.number, self._stage.state_dict())
-                case SaveNow():  # there is no trainer yet
+                case SaveNow():  # the trainer does not exist yet
                     self._asked_to_save = message.number
                 case SetHyperparameter() if self._stage is not None:
                     self._set(self._stage, message)
@@ -226,7 +226,7 @@ class LearnerHost(TrainerHost):
         assert self._stage is not None, "exports are made once there is a trainer"
         plan, trainer = self.plan, self._stage.trainer
         newest = self._stage.step, self._stage.version
-        if newest == self._exported:  # at an earlier checkpoint: it has not learned since, or the run ends
+        if newest == self._exported:  # the trainer has not learned since the last export
             return
         learner = trainer.warm_state()
         policy = replace(trainer.policy(), step=newest[0], version=newest[1])
@@ -256,7 +256,7 @@ class LearnerHost(TrainerHost):
             self.control.send(ExportFailed(plan.behavior, f"{path.with_suffix('.onnx')}: {self._onnx.refused}"))
 
     def _report(self, report: TrainerReport) -> None:
-        """Send the trainer's report; if a summary becomes due with it, send the statistics first."""
+        """Send the trainer's report; if a summary becomes due with this report, send the statistics first."""
         summary_freq = self._settings.summary_freq
         if report.step // summary_freq > self._reported_step // summary_freq:
             self.report()
@@ -269,7 +269,7 @@ class LearnerHost(TrainerHost):
         self.control.send(EpochEnded(self.plan.behavior, step, dict(values)))
 
 
-# Statistics of whole epochs: minimum, mean and maximum of what a trainer reports, over `evaluation.every` steps.
+# Statistics over whole epochs of `evaluation.every` steps: minimum, mean and maximum of what a trainer reports.
 
 _MEASURES = {
     "Policy/Q1": "Q1",
@@ -277,7 +277,7 @@ _MEASURES = {
     "Policy/Value": "V",
     "Policy/Log Probability": "LogPi",
 }
-"""Statistics reported with `Min`, `Mean` and `Max`, and their names in epoch statistics."""
+"""Names in epoch statistics, by the names of statistics that are reported with `Min`, `Mean` and `Max`."""
 _RETURNS = "Environment/Cumulative Reward"
 
 
@@ -293,9 +293,9 @@ class EpochStatistics:
     """Forwards statistics, and tracks the spread of some of them over an epoch.
 
     Args:
-        statistics: receives all of them.
-        every: trainer steps per epoch.
-        ended: called with an epoch's last step and its statistics, if there are any.
+        statistics: receives all statistics.
+        every: number of trainer steps per epoch.
+        ended: called with an epoch's last step and its statistics, if the epoch has any.
     """
 
     def __init__(self, statistics: Statistics, every: int, ended: Callable[[int, Mapping[str, float]], None]) -> None:
@@ -306,14 +306,14 @@ class EpochStatistics:
         self._spreads: dict[str, _Spread] = {}
 
     def add(self, category: str, name: str, value: float, how: str = "mean") -> None:
-        """Report a value."""
+        """Forward a value, and include it in the epoch."""
         self._statistics.add(category, name, value, how)
         measure, _, kind = name.rpartition(" ")
         if measure in _MEASURES:
             self._keep(_MEASURES[measure], kind, value)
 
     def extend(self, category: str, name: str, values: Iterable[float], how: str = "histogram") -> None:
-        """Report many values of one statistic."""
+        """Forward many values of one statistic, and include them in the epoch."""
         found = list(values)
         self._statistics.extend(category, name, found, how)
         if name == _RETURNS:
@@ -322,7 +322,7 @@ class EpochStatistics:
                     self._keep("EpRet", kind, value)
 
     def advance(self, step: int) -> None:
-        """Note the trainer's step, and report the epoch that it ends; a resumed run lacks an epoch's earlier part."""
+        """Update the trainer's step, and report an ended epoch; a resumed run lacks the first part of its epoch."""
         epoch = step // self._every
         if self._epoch is not None and epoch > self._epoch:
             if self._spreads:

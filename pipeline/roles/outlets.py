@@ -1,4 +1,4 @@
-"""An actor's outlets and a trainer's inlet: routing, recording and filtering steps."""
+"""An actor's output queues and a trainer's input queue: routing, recording and filtering of steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AGENT_PROCESSOR = "agent_processor"
 
 
 def recorded_here(config: RunConfig, edge: str, behavior: str | None = None) -> bool:
-    """Return True if an edge is recorded, for the given behaviour if any."""
+    """Return True if an edge is recorded, for the given behaviour if not None."""
     record = config.record
     if record is None or edge not in record.edges:
         return False
@@ -37,7 +37,7 @@ def recorded_here(config: RunConfig, edge: str, behavior: str | None = None) -> 
 
 
 class OutletTap:
-    """The outlet of the agent processor, recorded: one file per actor, which begins with the first batch."""
+    """Records the agent processor's output: one file per actor, created with the first batch."""
 
     def __init__(self, plan: HostPlan, config: RunConfig, timings: Timings) -> None:
         self._plan = plan
@@ -48,14 +48,14 @@ class OutletTap:
         self._sink: ItemSink[Any]
 
     def expect(self, spec: BehaviorSpec) -> None:
-        """Note a spec for the header, or add it to a file whose header is already written."""
+        """Add a behaviour spec to the file's header, or to the file itself if the header is already written."""
         self._specs.append(spec)
         if self._recorder is not None:
             later = _header(self._plan, AGENT_PROCESSOR, [spec], self._config, self._squashed([spec]), {})
             self._recorder.announce(later)
 
     def before(self, sink: ItemSink[Any]) -> OutletTap:
-        """Record the items that go to `sink`."""
+        """Record the items that go to `sink`, and return self."""
         self._sink = sink
         return self
 
@@ -69,11 +69,11 @@ class OutletTap:
         await self._sink.put(item)
 
     def close(self) -> None:
-        """Pass the end on."""
+        """Close the sink."""
         self._sink.close()
 
     def finish(self) -> None:
-        """Write the index."""
+        """Write the file's index."""
         if self._recorder is not None:
             self._recorder.finish()
 
@@ -87,7 +87,7 @@ class OutletTap:
 
 
 class InletTap:
-    """A trainer's inlet, recorded in exactly the order in which the trainer takes items."""
+    """Records a trainer's input in exactly the order in which the trainer takes items."""
 
     def __init__(
         self, inlet: ItemSource[Any], plan: HostPlan, config: RunConfig, spec: BehaviorSpec, timings: Timings
@@ -96,7 +96,7 @@ class InletTap:
         self._timings = timings
         actor = teacher_of(config, plan.behavior) or plan.behavior
         squashed = [spec.name] if squashes_actions(config, actor) else []
-        # The seed in use, as the configuration may leave it random: a replay takes it from here.
+        # A replay takes the actual seed from here, because the configuration may leave it random.
         env_settings = {**plan.config["env_settings"], "seed": plan.seed}
         plain = {**plan.config, "env_settings": env_settings}
         self._recorder = GuardedRecorder(
@@ -111,11 +111,11 @@ class InletTap:
             del item
 
     def close(self) -> None:
-        """Close the inlet: the consumer is gone."""
+        """Close the input queue, because its consumer is gone."""
         self._inlet.close()
 
     def finish(self) -> None:
-        """Write the index."""
+        """Write the file's index."""
         self._recorder.finish()
 
 
@@ -141,18 +141,18 @@ def _header(
 
 
 def _added_columns(plan: HostPlan, config: RunConfig, spec: BehaviorSpec) -> tuple[Column, ...]:
-    """Return the columns that policies add to a behaviour's decisions; for an imitator, its teacher's policies."""
+    """Return the columns that policies add to a behaviour's decisions; an imitator's decisions are its teacher's."""
     actor = teacher_of(config, spec.name) or spec.name
-    if config.behavior_settings(actor).demonstrations is not None:  # none of our policies acted
+    if config.behavior_settings(actor).demonstrations is not None:  # no Headrace policy acted
         return ()
-    # A played .onnx model adds none.
+    # An .onnx model that is played adds no columns.
     if config.checkpoint_settings.inference and is_onnx(policy_file(config, plan.folder, actor)):
         return ()
     return design_of(spec, config.behavior_settings(actor), config.source_folder).added_columns
 
 
 class Router:
-    """Sends trajectories to their behaviour's outlet and barriers to all; waits for outlets that will open."""
+    """Sends trajectories to their behaviour's queue, and barriers to all; waits for queues that have yet to open."""
 
     def __init__(self) -> None:
         self._outlets: dict[str, Outlet[Any]] = {}
@@ -160,20 +160,20 @@ class Router:
         self._opened = asyncio.Event()
 
     def expect(self, behavior: str) -> None:
-        """Announce that an outlet for this behaviour name will open."""
+        """Announce that a queue for this behaviour name will open."""
         self._expected.add(behavior)
 
     def open(self, behavior: str, outlet: Outlet[Any]) -> None:
-        """Open the outlet of a behaviour name."""
+        """Store the queue for a behaviour name, which is now open."""
         self._expected.add(behavior)
         self._outlets[behavior] = outlet
         self._opened.set()
 
     async def put(self, item: TrajectoryBatch | Barrier) -> None:
-        """Put an item into its outlet, waiting until there is room.
+        """Put an item into its queue, waiting until there is room.
 
         Raises:
-            StageError: if its behaviour was not announced, so that no outlet would ever open.
+            StageError: if the item's behaviour was not announced, because no queue would ever open for it.
         """
         names = [item.behavior] if isinstance(item, TrajectoryBatch) else sorted(self._expected)
         if isinstance(item, TrajectoryBatch) and item.behavior not in self._expected:
@@ -186,21 +186,21 @@ class Router:
             await self._outlets[name].put(item)
 
     def close(self) -> None:
-        """Leave the outlets open: they close with their host, once it has reported how it ends."""
+        """Do nothing: the host closes the queues after it has reported how it ends."""
 
 
-# The route of brains' steps, from which no trainer learns: past users' stages, unless broadcast.
+# The route for brains' steps, from which no trainer learns: they skip users' stages, unless broadcast.
 
 
 class BrainSteps:
-    """The outlet of the agent processor, where brains' steps that are not broadcast skip recorder and stages.
+    """The agent processor's output, where brains' steps that are not broadcast skip recorder and custom stages.
 
-    Steps of a behaviour that never learns go straight to main, which counts them; those of one that learns in other
-    games are dropped.
+    Steps of a behaviour that never learns go straight to main, which counts them. Brains' steps of a behaviour that
+    also learns are dropped.
 
     Args:
         sink: receives everything else.
-        router: the actor's outlet.
+        router: routes items to the actor's output queues.
         config: the run's configuration.
     """
 
@@ -210,7 +210,7 @@ class BrainSteps:
         self._config = config
 
     async def put(self, item: TrajectoryBatch | Barrier) -> None:
-        """Pass an item on."""
+        """Forward an item to the sink or the router, or drop it."""
         if isinstance(item, TrajectoryBatch):
             settings = self._config.behavior_settings(item.behavior)
             if settings.brain and not settings.broadcast:
@@ -219,23 +219,23 @@ class BrainSteps:
         await self._sink.put(item)
 
     def close(self) -> None:
-        """Pass the end on."""
+        """Close the sink."""
         self._sink.close()
 
 
 class LearnedStepsOnly:
-    """The last outlet of an actor or recording, which forwards only a learning behaviour's steps for learning.
+    """The last filter of an actor or recording: of a learning behaviour's steps, it forwards only those to learn from.
 
-    It drops steps of games in which brains decide and, in a recording, those of self-play opponents. In a run with
-    self-play, the ghost stage removes these.
+    It drops steps from games in which brains decide and, in a recording, steps of self-play opponents. In a run with
+    self-play, the ghost stage removes the opponents' steps.
 
     Args:
         sink: the router.
         config: the run's configuration.
 
     Attributes:
-        rows: received steps, by behaviour.
-        left_out: dropped steps, by behaviour.
+        rows: number of steps received, by behaviour.
+        left_out: number of steps dropped, by behaviour.
     """
 
     def __init__(self, sink: ItemSink[Any], config: RunConfig) -> None:
@@ -245,7 +245,7 @@ class LearnedStepsOnly:
         self.left_out: Counter[str] = Counter()
 
     async def put(self, item: Any) -> None:
-        """Pass an item on."""
+        """Forward an item, without the steps to drop."""
         if isinstance(item, TrajectoryBatch):
             settings = self._config.behavior_settings(item.behavior)
             if settings.learns and settings.self_play is None:
@@ -256,7 +256,7 @@ class LearnedStepsOnly:
         await self._sink.put(item)
 
     def close(self) -> None:
-        """Pass the end on."""
+        """Close the sink."""
         self._sink.close()
 
 

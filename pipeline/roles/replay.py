@@ -1,7 +1,7 @@
 """The replay host: plays a recording or demonstrations in place of an actor.
 
-A recording of the agent processor's output takes the whole route again: custom stages of the actor host, main's stages,
-trainer. A recording of a trainer's input has already passed them and goes straight to the trainer.
+A recording of the agent processor's output takes the whole route again: custom stages in the actor host, main's stages,
+trainer. A recording of a trainer's input has already passed through these stages and goes straight to the trainer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.stages.trainer.imitation.loading import needs_spec
 from headrace.stages.trainer.imitation.source import DemonstrationSource
 
 
-# Replay is a role in an actor's place, so there is only one way of wiring stages (docs/decisions/045).
+# A replay host takes an actor's place, so stages are wired in only one way (docs/decisions/045).
 class ReplayHost(Host):
     """Replays recorded streams into the trajectory queues."""
 
@@ -110,7 +110,7 @@ async def _carry(queue: AgentManagerQueue[Any], outlet: ItemSink[Any]) -> None:
 
 
 class _Held:
-    """An outlet that blocks while the run is paused."""
+    """An output queue that blocks while the run is paused."""
 
     def __init__(self, outlet: ItemSink[Any], flowing: asyncio.Event) -> None:
         self._outlet = outlet
@@ -125,7 +125,7 @@ class _Held:
 
 
 def _make_source(host: Host, announce: Callable[[BehaviorSpec], None]) -> ReplaySource | DemonstrationSource:
-    """Open the recording to replay, or else demonstrations for behaviours that learn only from them."""
+    """Open the recording to replay, or else the demonstrations for behaviours that learn only from them."""
     config = host.config
     if config.replay is not None:
         return ReplaySource(config.replay.streams, host.plan.replay_edge, speed=config.replay.speed, announce=announce)
@@ -134,7 +134,7 @@ def _make_source(host: Host, announce: Callable[[BehaviorSpec], None]) -> Replay
 
 
 async def _unrecorded_specs(host: Host) -> dict[str, BehaviorSpec]:
-    """Return the environment's specs if some demonstrations lack one; else none."""
+    """Return the environment's specs, by behaviour, if some demonstrations contain none; otherwise an empty dict."""
     config = host.config
     paths = offline_demonstrations(config)
     if not any(needs_spec(path, name, config.source_folder) for name, path in paths.items()):
@@ -143,7 +143,7 @@ async def _unrecorded_specs(host: Host) -> dict[str, BehaviorSpec]:
 
 
 def _steps_before(host: Host, behaviors: Iterable[str]) -> dict[str, int]:
-    """Return the steps that the trainers of a resumed run have received, from their own parts of the checkpoint.
+    """Return the number of steps that a resumed run's trainers had received, from their own checkpoint parts.
 
     The manifest's steps can't be used: a trainer that saves early reports further steps before the manifest is written.
     """

@@ -1,4 +1,4 @@
-"""Code shared by all hosts: plan, control channel, queue ends and statistics; how a host runs and ends.
+"""Code shared by all hosts: plan, control channel, queue ends, statistics, and how a host runs and ends.
 
 Each role's module defines the host's work (`common/run_parts.py`); `pipeline/hosts/` defines where hosts run.
 """
@@ -27,7 +27,7 @@ from headrace.queues.errors import QueueClosed
 from headrace.stages.activity import PREPARES
 
 REPORT_EVERY_S = 1.0
-"""Seconds between two reports of a host, with statistics and a sign of life."""
+"""Seconds between a host's reports, which contain statistics and serve as a sign of life."""
 
 
 class Host(ABC):
@@ -35,18 +35,18 @@ class Host(ABC):
 
     Args:
         plan: the host's plan.
-        control: its end of the control channel.
+        control: the host's end of the control channel.
         edges: opens queue ends.
 
     Attributes:
         config: the run's configuration.
-        statistics: statistics collected here and sent to main regularly.
-        checkpoint: the checkpoint from which it resumes; None in a fresh run.
-        stages: contexts, hooks and parts of checkpoints of its stages.
+        statistics: collects statistics, which the host sends to main regularly.
+        checkpoint: the checkpoint from which the host resumes; None in a new run.
+        stages: contexts, hooks and checkpoint parts for the host's stages.
     """
 
     named_in_failures: ClassVar[bool] = False
-    """True if reports of failures begin with the host's name, because nothing else in them identifies the host."""
+    """True if failure messages begin with the host's name, because nothing else in them identifies the host."""
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         self.plan = plan
@@ -95,18 +95,18 @@ class Host(ABC):
         else:
             self.report()
         finally:
-            # After the failure was reported: a host that dies after its streams have ended can't be replaced.
+            # Only after the failure is reported: a host that dies after its streams have ended can't be replaced.
             for outlet in self._outlets:
                 outlet.close()
         self.control.send(HostFinished())
         return True
 
     def _tell_of_preparing(self, begins: bool) -> None:
-        put_back()  # environments were just created, and our modules may be imported next
+        put_back()  # environments were just created, and Headrace's modules may be imported next
         self.control.send(Preparing(begins))
 
     def report(self) -> None:
-        """Send the statistics gathered since the last report, with the queue counters."""
+        """Send the statistics collected since the last report, with the queue counters."""
         put_back()
         queues = tuple(plain_statistics(end.statistics()) for end in self._ends.values())
         used = read_usage(os.getpid())
@@ -135,7 +135,7 @@ class Host(ABC):
 
 
 async def _beside(host: str, work: Coroutine[Any, Any, None], *background: Coroutine[Any, Any, None]) -> None:
-    """Run `work`; end when it or the first of the background coroutines ends, and cancel the others."""
+    """Run `work`; when it or any background coroutine ends, cancel the others and return."""
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(contained(host, each)) for each in (work, *background)]
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -144,7 +144,7 @@ async def _beside(host: str, work: Coroutine[Any, Any, None], *background: Corou
 
 
 def plain_statistics(statistics: QueueStatistics) -> dict[str, Any]:
-    """Return a queue's counts as plain data, with their time (`at`, in seconds by this host's clock)."""
+    """Return a queue's counts as plain data, with the time of the reading (`at`, in seconds on this host's clock)."""
     return {name: getattr(statistics, name) for name in QueueStatistics.__slots__} | {
         "at": asyncio.get_running_loop().time()
     }

@@ -1,4 +1,4 @@
-"""Sizes that actors and learners both derive from the configuration: agents, and rows per message."""
+"""Sizes that actors and learners both derive from the configuration: numbers of agents, and rows per message."""
 
 from __future__ import annotations
 
@@ -11,26 +11,30 @@ def kind_of_trainer(config: RunConfig, behavior: str) -> TrainerKind:
     """Return the static properties of a behaviour's trainer.
 
     Raises:
-        LoadError: if a user's trainer can't be imported.
+        LoadError: if a custom trainer can't be imported.
     """
     return trainer_kind(config.behavior_settings(behavior).trainer_type, config.source_folder, ("behaviors", behavior))
 
 
 def squashes_actions(config: RunConfig, behavior: str) -> bool:
-    """Return True if a behaviour's policies draw continuous actions as the tanh of a Gaussian; errors as above."""
+    """Return True if a behaviour's policies sample continuous actions as the tanh of a Gaussian.
+
+    Raises:
+        LoadError: if a custom trainer can't be imported.
+    """
     return squashes(config.behavior_settings(behavior), config.source_folder, ("behaviors", behavior))
 
 
 def agents_of(config: RunConfig) -> int:
-    """Return the number of agents acting at once, as far as the configuration says: environments × actors."""
+    """Return the number of agents that act simultaneously, as far as the configuration shows: environments × actors."""
     environments = config.environment.num_envs if config.environment is not None else config.env_settings.num_envs
     return environments * config.pipeline.hosts.actors.replicas
 
 
 def rows_per_batch(config: RunConfig) -> int:
-    """Return the rows that the agent processor collects before it emits: a quarter of the actor's share of an update.
+    """Return the rows that an agent processor collects before it emits: a quarter of its actor's share of an update.
 
-    Fewer would cost too many messages; with more, the trainer would wait for the last ones.
+    With fewer rows, there would be too many messages; with more, the trainer would wait for the last ones.
     """
     agents = agents_of(config)
     sizes = [

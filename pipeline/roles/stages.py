@@ -27,25 +27,25 @@ from headrace.stages.loop import StageHooks, StageRunner
 from headrace.stages.stage import Stage, StageContext
 
 LOCAL_BOUND = 2
-"""Maximum batches between two stages in a host, so that one is produced while another is processed."""
+"""Maximum number of batches between two stages in a host, so that one stage can produce while the next processes."""
 
 Runner = Coroutine[Any, Any, None]
 
 
 class StageHost:
-    """Runs stages under one host's name.
+    """Supports the stages that run in one host.
 
     Args:
         host: name of the host, or of main.
         run_folder: `results/<run-id>`.
         seed: the run's seed.
         replica: the host's replica number; None if there can be only one.
-        statistics: receives the stages' reports.
-        checkpoint: the checkpoint from which they resume, if any.
+        statistics: receives the stages' statistics.
+        checkpoint: the checkpoint from which the stages resume; None in a new run.
         send: receives messages for main.
 
     Attributes:
-        folder: the folder for the parts.
+        folder: the run folder, in which checkpoint parts are written.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class StageHost:
         self._activities: list[Activity] = []
 
     def silent_s(self) -> float:
-        """Seconds since the most silent of its stages last made progress."""
+        """Return the seconds since the host's most silent stage last made progress; 0 if there are no stages."""
         now = time.monotonic()
         return max((activity.silent_s(now) for activity in self._activities), default=0.0)
 
     def most_silent(self) -> Activity | None:
-        """The most silent of its stages; None if all make progress."""
+        """Return the activity of the host's most silent stage; None if all stages make progress."""
         return most_silent(self._activities, time.monotonic())
 
     def context(self, stage: str) -> StageContext:
-        """Create the context of a stage."""
+        """Create the context for a stage."""
         activity = Activity()
         self._activities.append(activity)
         return StageContext(
@@ -95,7 +95,7 @@ class StageHost:
         )
 
     def hooks(self, stage: str) -> StageHooks:
-        """Create the hooks of a stage's loop."""
+        """Create the hooks for the loop that runs a stage."""
 
         def return_credits(behavior: str, source: int, amount: int) -> None:
             key = (self.part_name(stage), behavior, source)
@@ -105,24 +105,24 @@ class StageHost:
         return StageHooks(return_credits, self.save_part)
 
     def part_name(self, stage: str) -> str:
-        """Name a stage's part of a checkpoint: unique over all hosts and the same in each run."""
+        """Return the name of a stage's checkpoint part, which is unique across hosts and the same in every run."""
         return part_name(stage, self._host)
 
     def saved_state(self, stage: str) -> Mapping[str, Any] | None:
-        """Read the state from which a stage resumes; None in a fresh run."""
+        """Read the state from which a stage resumes; return None in a new run."""
         if self.checkpoint is None:
             return None
         state: Mapping[str, Any] | None = self.checkpoint.read(self.part_name(stage))
         return state
 
     def has_saved(self, stage: str, number: int) -> bool:
-        """Return True if a stage's part of this checkpoint, or of a later one, was written."""
+        """Return True if a stage's part for this checkpoint, or for a later one, was written."""
         return self._saved.get(self.part_name(stage), -1) >= number
 
     def save_part(self, stage: str, number: int, state: Mapping[str, Any] | None) -> None:
-        """Write a stage's part of a checkpoint and report it; an error of the disk does not end the training.
+        """Write a stage's part of a checkpoint and report it; a disk error is reported and does not end training.
 
-        A part is written only once: main may already have committed the checkpoint when a late barrier comes.
+        A part is written only once, because main may have committed the checkpoint before a late barrier arrives.
         """
         if self.has_saved(stage, number):
             return
@@ -137,19 +137,21 @@ class StageHost:
 
 @dataclass(frozen=True)
 class PlacedStage:
-    """A stage under its name in the host."""
+    """A stage and its name in the host."""
 
     name: str
     stage: Stage[Any, Any]
     behaviors: frozenset[str] | None = None
-    """The behaviour names that it handles; None: all."""
+    """The behaviour names that the stage handles; None for all."""
     hooks: StageHooks | None = None
-    """True if its state belongs to a larger one that is saved and restored elsewhere."""
+    """Hooks for a stage whose state belongs to a shared state that is saved and restored elsewhere; None for other
+    stages.
+    """
 
 
 @dataclass(frozen=True)
 class _Messages:
-    """A sink that accepts only messages, so that an error names the stage that yielded the item, not the next one."""
+    """A sink that accepts only messages, so that an error names the stage that yielded a wrong item."""
 
     sink: ItemSink[Any]
 
@@ -165,7 +167,7 @@ class _Messages:
 def chain(
     stages: Sequence[PlacedStage], host: StageHost, inlet: ItemSource[Any], outlet: ItemSink[Any]
 ) -> list[Runner]:
-    """Create the runners of at least one stage, in order, joined by bounded queues."""
+    """Create the runners for at least one stage, in order, connected by bounded queues."""
     runners = []
     source = inlet
     for placed in stages:
@@ -188,7 +190,7 @@ def build_stage(placement: StagePlacement, config: RunConfig) -> Stage[Any, Any]
     """Create a custom stage.
 
     Raises:
-        LoadError: if it can't be imported, is not a Stage, does not accept its arguments or raises.
+        LoadError: if the class can't be imported, is not a Stage, does not accept its arguments or raises an exception.
     """
     stage_class, arguments = _find(placement, config)
     with blaming(*_key(placement, config)):
@@ -197,7 +199,7 @@ def build_stage(placement: StagePlacement, config: RunConfig) -> Stage[Any, Any]
 
 
 def build_stages(placements: Sequence[StagePlacement], config: RunConfig) -> list[PlacedStage]:
-    """Create the custom stages of an actor's host, in order.
+    """Create the custom stages in an actor's host, in order.
 
     Raises:
         LoadError: see `build_stage`.
@@ -209,7 +211,7 @@ def build_stages(placements: Sequence[StagePlacement], config: RunConfig) -> lis
 
 
 def check_stages(config: RunConfig) -> list[LoadError]:
-    """Find mistakes in placed stages that are detectable without creating them."""
+    """Find mistakes in custom stages that are detectable without creating the stages."""
     mistakes = []
     for placement in config.pipeline.stages:
         try:
@@ -224,7 +226,7 @@ def _where(placement: StagePlacement) -> str:
 
 
 def _key(placement: StagePlacement, config: RunConfig) -> KeyPath:
-    """Return the stage's key in the YAML; stage names are unique."""
+    """Return the path of the stage's YAML key; stage names are unique."""
     return ("pipeline", "stages", [each.name for each in config.pipeline.stages].index(placement.name))
 
 

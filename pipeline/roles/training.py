@@ -1,4 +1,4 @@
-"""Code shared by hosts that train: a trainer, built from the YAML and restored to the run's state."""
+"""Code shared by hosts that train: the trainer, built from the YAML and restored to the run's state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class TrainerHost(Host):
-    """A host with one trainer and an inlet for its experience."""
+    """A host with one trainer and an input queue for its experience."""
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         super().__init__(plan, control, edges)
@@ -54,7 +54,7 @@ class TrainerHost(Host):
         self._spec = BehaviorSpec.from_plain(dict(plan.spec))
         self._settings = self.config.behavior_settings(plan.behavior)
         self._given_up: dict[str, float] = {}
-        """Hyperparameters of the checkpoint that the command overrides."""
+        """Values of the checkpoint's hyperparameters that the command line overrides, by name."""
         self._goal_rewards = _goal_rewards(self.config, self._settings)
         shards = len(shard_names(self.config, plan.behavior))
         self._shards: Any = learner_side("replay_shards")(shards) if shards else None
@@ -70,7 +70,7 @@ class TrainerHost(Host):
         port: TrainerPort | None = None,
         share: Callable[[int, ItemSource[Any]], ItemSource[Any]] | None = None,
     ) -> AsyncIterator[TrainerStage]:
-        """Create the stage with its trainer, restored to the run's state and connected to its shards."""
+        """Create the stage and its trainer, restored to the run's state and connected to its replay shards."""
         async with AsyncExitStack() as opened:
             if self._goal_rewards is not None:
                 opened.callback(self._goal_rewards.close)
@@ -78,14 +78,14 @@ class TrainerHost(Host):
             replay: ShardedReplay | None = getattr(stage.trainer, "replay", None)
             if replay is not None:
                 await opened.enter_async_context(self._shards.joined(replay, share))
-                await replay.opened()  # its size affects how a resumed run continues
+                await replay.opened()  # the buffer's size affects how a resumed run continues
             self._restore(stage)
             yield stage
 
     def _new_stage(
         self, replicas: Replicas, device: str, statistics: Statistics, port: TrainerPort | None
     ) -> TrainerStage:
-        """Create the stage with its trainer, before it is restored."""
+        """Create the stage and its trainer, not yet restored."""
         behavior, settings = self.plan.behavior, self._settings
         extrinsic = settings.reward_signals.extrinsic
         in_turns = settings.league is not None and settings.league.learning == "turns"
@@ -101,7 +101,7 @@ class TrainerHost(Host):
             clock=asyncio.get_running_loop().time,
             columns=self._design().asked_columns,
             actions=self._spec.actions,
-            # Recordings of several runs may be replayed together: each has a source 0.
+            # Recordings of several runs may be replayed together, and each has a source 0.
             deliveries=Deliveries.asked_for() if self.config.replay is None else None,
             stop_when=settings.stop_when,
             make_trainer=partial(self._make_trainer, replicas, device, statistics),
@@ -115,7 +115,7 @@ class TrainerHost(Host):
             behavior=plan.behavior,
             settings=self._settings,
             spec=self._spec,
-            # Derived only from the behaviour, not the host, so that replaying its input reproduces the weights.
+            # Derived from the behaviour and not from the host, so that replaying its input reproduces the weights.
             seed=derive_seed(plan.seed, TRAINER, plan.behavior),
             device=device,
             autograd=self.config.torch_settings.gradients == "autograd",
@@ -132,7 +132,7 @@ class TrainerHost(Host):
         return make_trainer(context)
 
     def _restore(self, stage: TrainerStage) -> None:
-        """Resume from a checkpoint, ours or ML-Agents', if there is one; else start from the YAML's initial policy."""
+        """Resume from a Headrace or ML-Agents checkpoint if there is one; otherwise use the initial policy, if any."""
         part = part_name(TRAINER, learner_name(self.plan.behavior))
         state = self.checkpoint.read(part) if self.checkpoint is not None else None
         resume = self.config.checkpoint_settings.resume
@@ -161,7 +161,7 @@ class TrainerHost(Host):
         stage.number_above(self.plan.lost_version)
 
     def _without_explicit(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Drop hyperparameters that were set during the run if the command now sets them."""
+        """Drop hyperparameters that were set during the run and are now set on the command line."""
         assert self.checkpoint is not None, "the state was read from it"
         explicit = self.plan.explicit if self.checkpoint.number == self.plan.resumed_at else ()
         kept = dict(state.get("hyperparameters", {}))
@@ -173,25 +173,25 @@ class TrainerHost(Host):
 
 
 def _goal_rewards(config: RunConfig, settings: BehaviorSettings) -> GoalRewards | None:
-    """Return the environment's goal rewards for a trainer that needs them; None if there are none."""
+    """Return the environment's goal rewards if the trainer needs them and the environment has them; otherwise None."""
     h, make = settings.hyperparameters, config.environment_kind.goal_rewards
     asked = h.get("hindsight") if isinstance(h, Mapping) else getattr(h, "hindsight", None)
     if asked is None or make is None or config.environment is None:
         return None
-    from headrace.stages.environments.factory import EnvironmentRequest  # other learners don't have to import it
+    from headrace.stages.environments.factory import EnvironmentRequest  # other learners need not import it
 
     rewards: GoalRewards = load_entry(make)(EnvironmentRequest(config))
     return rewards
 
 
 def _agents(config: RunConfig) -> int:
-    """Count the agents that act at a time, or that did in a replayed run, whatever the YAML's environments are."""
+    """Return the number of agents that act simultaneously; for a recording, the number in the recorded run."""
     recorded = recorded_agents(config.replay.streams) if config.replay is not None else None
     return recorded or agents_of(config)
 
 
 def _stage_class(sharded: bool) -> type[TrainerStage]:
-    """Return the class of the stage; SAC's is imported only if needed."""
+    """Return the class for the trainer stage; the sharded class is imported only if needed."""
     if not sharded:
         return TrainerStage
     from headrace.stages.trainer.sac.sharded_stage import ShardedTrainerStage
@@ -199,25 +199,25 @@ def _stage_class(sharded: bool) -> type[TrainerStage]:
     return ShardedTrainerStage
 
 
-# The number of a learner's threads, by the YAML and the machine.
+# A learner's number of threads, chosen from the YAML and the machine.
 
 
 def thread_choice(
     config: RunConfig, behavior: str, device: str, log: logging.Logger, trainer: Trainer
 ) -> ThreadChoice | None:
-    """Return the tuner for a learner's thread count; None if it keeps its process's setting.
+    """Return the tuner for a learner's number of threads; None if the learner keeps its process's setting.
 
     Args:
         config: the run's configuration.
-        behavior: the behaviour that it learns.
-        device: the torch device on which it learns.
+        behavior: the behaviour that the learner trains.
+        device: the torch device on which it trains.
         log: receives the choice and the measured durations.
         trainer: the behaviour's trainer.
     """
     learners = config.pipeline.hosts.learners
     if learners.threads != "auto":
         return ThreadChoice([learners.threads], trainer.use_threads)
-    # The last digits of sums depend on the number of threads, and a replay has to reproduce the recording.
+    # The last digits of sums depend on the number of threads, but a replay must reproduce the recording.
     exact = config.pipeline.deterministic or config.record is not None or config.replay is not None
     if exact or learners.kind != "process" or learners.replicas > 1 or not device.startswith("cpu"):
         return None
@@ -233,9 +233,10 @@ def thread_choice(
 
 
 def cores_left_for(config: RunConfig, shared: bool = False) -> int:
-    """Return the number of cores for a learner that neither actors nor other learners need.
+    """Return the number of cores available to a learner after actors and other learners have theirs.
 
-    With `shared`, it may try a second core that an actor uses, as actors mostly wait for an off-policy trainer.
+    With `shared`, the learner may also try a second core that an actor uses, because actors mostly wait for an
+    off-policy trainer.
     """
     hosts = config.pipeline.hosts
     actors = 0 if HOST_KINDS[hosts.actors.kind].on_ray else len(actor_names(config))

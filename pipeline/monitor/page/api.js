@@ -1,4 +1,4 @@
-// Calls to the server, with the token of the address, and a stream that reconnects.
+// Calls to the server, with the token from the address, and a stream that reconnects.
 
 const address = new URL(location.href);
 const secret = address.searchParams.get("token");
@@ -30,7 +30,7 @@ export async function ask(path, { method = "GET", body } = {}) {
 }
 
 /**
- * Open a socket of a run.
+ * Open a run's socket.
  * @param {string} run
  * @param {string} what Such as "watch".
  * @returns {WebSocket}

@@ -2,14 +2,14 @@
 import { colour, fill, h, labels, short, spans, widthOf } from "./dom.js";
 import { csv, joined, mostOf, smoothed, valueAt } from "./series.js";
 
-const NEAR = 5; // pixels from the cursor to a mark that is read
+const NEAR = 5; // maximum pixels between the cursor and a mark whose meaning is shown
 const UNITS_S = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 4 * 3600, 8 * 3600, 86400, 2 * 86400, 5 * 86400, 10 * 86400, 50 * 86400];
 export const AXES = { steps: "step", times: "time", updates: "updates" };
 
 /** @param {string} name Such as "Losses/Policy Loss". */
 export const groupOf = (name) => (name.includes("/") ? name.slice(0, name.indexOf("/")) : "");
 
-/** A spot of a line's colour. @param {any} line */
+/** A dot in a line's colour. @param {any} line */
 const spot = (line) => {
   const element = h("i.spot");
   element.style.background = line.dash ? `repeating-linear-gradient(90deg, ${line.ink} 0 4px, transparent 4px 6px)` : line.ink;
@@ -92,7 +92,7 @@ export class Chart {
     fill(this.values, ...(many ? this.lines.map((line, at) => h("span", { title: line.label }, spot(line), this.large ? `${line.label} ` : "", h("b", {}, values[at]))) : []));
   }
 
-  /** The column of the values that are shown for a line. @param {any} line */
+  /** The table column with the values shown for a line. @param {any} line */
   columnOf(line) {
     let at = 1;
     for (const each of this.lines) {
@@ -116,7 +116,7 @@ export class Chart {
     const range = (plot, low, high) => {
       const most = mostOf(plot.data.slice(1), ...(plot.series[0].idxs ?? [0, Infinity]));
       if (most && low !== null) return [positive ? Math.max(low, most[0]) : most[0], most[1]];
-      return positive ? uPlot.rangeLog(low ?? 1, high ?? 10, 10, true) : uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true); // from 0 on a logarithmic axis has no end of ticks
+      return positive ? uPlot.rangeLog(low ?? 1, high ?? 10, 10, true) : uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true); // on a logarithmic axis, a range from 0 would have infinitely many ticks
     };
     const y = { ...(log ? { distr: positive ? 3 : 4 } : {}), ...(clip ? { range } : {}) };
     const powers = (plot, ticks) => ticks.map((tick) => (tick >= plot.scales.y.min && tick <= plot.scales.y.max && (!tick || Number.isInteger(Number(Math.log10(Math.abs(tick)).toFixed(9)))) ? tick : null));
@@ -132,7 +132,7 @@ export class Chart {
     };
   }
 
-  /** The visible marks, each with the colour of its line. */
+  /** The visible marks, each with its line's colour. */
   marks() {
     return this.owner.marked ? this.lines.flatMap((line) => line.marks.map((mark) => ({ ...mark, ink: line.ink }))) : [];
   }
@@ -176,7 +176,7 @@ export class Chart {
     return new Blob([csv([AXES[this.owner.x], ...heads], joined(lines, columns))], { type: "text/csv" });
   }
 
-  /** The picture, with its title and a legend. @returns {Promise<Blob>} */
+  /** The chart as an image, with its title and a legend. @returns {Promise<Blob>} */
   png() {
     const chart = this.plot.ctx.canvas, dot = devicePixelRatio, row = 18 * dot, head = row * (this.lines.length + 1.5);
     const canvas = h("canvas", { width: chart.width, height: chart.height + head }), pen = canvas.getContext("2d");

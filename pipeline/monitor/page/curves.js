@@ -70,7 +70,7 @@ export class Curves {
     return this.runs.find((run) => run.id === id);
   }
 
-  /** Set the time of its first summary. @param {any} run */
+  /** Set the time of a run's first summary. @param {any} run */
   begin(run) {
     const first = Object.values(run.all).flatMap((named) => Object.values(named).map((columns) => columns.times[0] ?? Infinity));
     run.begin = Math.min(...first);
@@ -140,14 +140,14 @@ export class Curves {
     this.redraw();
   }
 
-  /** Runs that are drawn as one line, each with its name. @returns {{label: string, runs: any[]}[]} */
+  /** The groups of runs that are drawn as one line, with their labels. @returns {{label: string, runs: any[]}[]} */
   lots() {
     const groups = new Map();
     for (const run of this.runs) groups.set(this.mean ? run.group : run, [...(groups.get(this.mean ? run.group : run) ?? []), run]);
     return [...groups.values()].map((runs) => ({ runs, label: runs.length > 1 ? commonName(runs.map((run) => run.name)) : runs[0].name }));
   }
 
-  /** The names that have a colour each: runs if there are several, otherwise behaviours. @returns {string[]} */
+  /** The names that each have a colour: runs if there are several, otherwise behaviours. @returns {string[]} */
   coloured() {
     return this.runs.length > 1 ? this.lots().map((lot) => lot.label) : this.chosen();
   }
@@ -170,7 +170,7 @@ export class Curves {
     })));
   }
 
-  /** The lines of a chart. @param {string} statistic */
+  /** A chart's lines. @param {string} statistic */
   lines(statistic) {
     const chosen = this.chosen(), several = this.runs.length > 1, found = [];
     this.lots().forEach(({ runs, label }, at) => chosen.forEach((category, of) => {

@@ -32,7 +32,7 @@ export function clip(text, most) {
   return letters.length > most ? `${letters.slice(0, most - 1 - end).join("")}…${letters.slice(-end).join("")}` : text;
 }
 
-/** A number in few characters. @param {number|null|undefined} value @param {number} [digits] */
+/** Format a number in few characters. @param {number|null|undefined} value @param {number} [digits] */
 export function short(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
@@ -43,7 +43,7 @@ export function short(value, digits = 3) {
   return trim(size >= 100 ? value.toFixed(digits - 2) : value.toPrecision(digits));
 }
 
-/** Labels of an axis's ticks, with enough digits to distinguish them; empty for ticks that a logarithmic axis omits. @param {(number|null)[]} ticks */
+/** Labels for an axis's ticks, with enough digits to distinguish them; empty for ticks that a logarithmic axis omits. @param {(number|null)[]} ticks */
 export function labels(ticks) {
   const there = new Set(ticks.filter((tick) => tick !== null));
   let texts = [];
@@ -52,7 +52,7 @@ export function labels(ticks) {
   return ticks.map((tick) => text.get(tick) ?? "");
 }
 
-/** Labels of durations, all in the unit of the longest. @param {number[]} ticks In seconds. */
+/** Labels for durations, all in the longest one's unit. @param {number[]} ticks In seconds. */
 export function spans(ticks) {
   const most = Math.max(...ticks), [unit, name] = most >= 2 * 86400 ? [86400, "d"] : most >= 2 * 3600 ? [3600, "h"] : most >= 120 ? [60, "min"] : [1, "s"];
   return ticks.map((tick) => `${short(tick / unit)} ${name}`);
@@ -82,12 +82,12 @@ export function duration(seconds) {
 /** @param {number} bytes */
 export const memory = (bytes) => (bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(2)} GiB` : `${(bytes / 2 ** 20).toFixed(0)} MiB`);
 
-/** A bar that is filled to a share. @param {number} share @param {string} [level] */
+/** A bar, filled to the given share. @param {number} share @param {string} [level] */
 export function bar(share, level = "") {
   const inner = h("i");
   inner.style.width = `${Math.round(100 * Math.min(1, Math.max(0, share)))}%`;
   return h(`div.bar${level && `.${level}`}`, {}, inner);
 }
 
-/** A colour of the theme. @param {string} name */
+/** A colour from the theme. @param {string} name */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

@@ -35,7 +35,7 @@ export function explanationIn(markdown, statistic) {
   return best && { what: best.what, should: best.should };
 }
 
-/** Split text of the page into pieces, and mark those that are code. @param {string} markdown @returns {{text: string, code: boolean}[]} */
+/** Split text from the page into pieces, and mark the pieces that are code. @param {string} markdown @returns {{text: string, code: boolean}[]} */
 export function pieces(markdown) {
   const plain = markdown.replace(/\[([^\]]*)\]\([^)]*\)/g, "$1").replaceAll("\\|", "|");
   return plain.split(/(`[^`]*`)/).filter(Boolean).map((part) => (part.startsWith("`") ? { text: part.slice(1, -1), code: true } : { text: part, code: false }));

@@ -1,4 +1,4 @@
-// The graph of the pipeline: hosts in columns, and the queues between them with their contents.
+// The pipeline's graph: hosts in columns, and the queues between them with their contents.
 import { clip, h, percent, short } from "./dom.js";
 
 const BOX = 172, GAP = 208, ROW = 22, HEAD = 26, PAD = 8, QUEUE = { width: 132, height: 36 }, STEP = QUEUE.height + 8;
@@ -7,7 +7,7 @@ const MOST_ALIKE = 4;
 const WORDS = { agent_processor: "agent processor", policy_publisher: "policy publisher", replay_buffer: "replay buffer" };
 
 /**
- * The level of waiting at an edge: for the bottleneck, or by producers for room in a queue.
+ * How severe the waiting at an edge is: for the bottleneck, or by producers for room in a queue.
  * @param {any} edge
  * @returns {""|"warn"|"bad"}
  */

@@ -1,4 +1,4 @@
-// Leagues: ratings of snapshots and the matrix of results in self-play, and the chart of a league with several learners.
+// Leagues: for self-play, the snapshots' ratings and a matrix of results; for several learners, a chart.
 import { colour, h, labels, whole, widthOf } from "./dom.js";
 
 const WON = [33, 102, 172], LOST = [217, 95, 14];
@@ -8,7 +8,7 @@ export function drawLeague(league) {
   return league.parts ? drawChart(league) : drawSelfPlay(league);
 }
 
-/** The chart of a league with several learners; its parts share their columns. */
+/** The chart for a league with several learners; its parts share columns. */
 function drawChart(league) {
   const parts = league.parts.map((part) => h("div", {}, h("h3", {}, part.title)));
   const descent = h("div", {}, h("h3", {}, "Who descends from whom"));
@@ -99,7 +99,7 @@ function drawCells({ rows, columns, cells, named }, left, cell) {
   return canvas;
 }
 
-/** The label of a column: the number of a snapshot, or the name of a brain that does not learn. */
+/** A column's label: a snapshot's number, or the name of a brain that does not learn. */
 const met = (each) => each.brain ?? (each.snapshot < 0 ? "new" : String(each.snapshot));
 
 const clipped = (words, width) => (words.length * 6 <= width ? words : `${words.slice(0, Math.max(1, Math.floor(width / 6) - 1))}…`);

@@ -23,7 +23,7 @@ function tell(status, message) {
   banner.textContent = status === "failed" && message ? `${words}: ${message}` : words;
 }
 
-/** @param {any} listed The runs of the server. @param {string[]} ids The runs to show. */
+/** @param {any} listed The server's runs. @param {string[]} ids The runs to show. */
 async function show(listed, ids) {
   for (const run of runs) run.end();
   runs = ids.map((id, at) => new Run(listed.runs.find((run) => run.id === id), listed, at === 0, tell, curves));

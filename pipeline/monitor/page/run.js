@@ -91,7 +91,7 @@ export class Run {
     this.yaml.textContent = yaml;
   }
 
-  /** @param {any} event An event of the stream. */
+  /** @param {any} event An event from the stream. */
   async receive(event) {
     const missed = this.sequence && event.sequence !== this.sequence + 1;
     const first = !this.sequence;
@@ -154,7 +154,7 @@ export class Run {
     if (atEnd || all) this.log.scrollTop = this.log.scrollHeight;
   }
 
-  /** Redraw in other colours or at another width, without reading anything: the run may be gone. */
+  /** Redraw in other colours or at another width, without reading anything, because the run may be gone. */
   recolour() {
     this.shownLeagues = "";
     if (this.leagues) this.showLeagues();

@@ -1,8 +1,8 @@
-// Arithmetic of curves, independent of the page: smoothing, means over seeds, joined tables, ranges, CSV.
+// Arithmetic on curves, independent of the page: smoothing, means over seeds, joined tables, ranges, CSV.
 
 /** @typedef {{xs: number[], values: (number|null)[]}} Line */
 
-const MOST_ROWS = 3000; // of a table of several lines; no screen has more pixels
+const MOST_ROWS = 3000; // maximum rows in a table of several lines; no screen has more pixels
 
 /** Exponential moving average, corrected for its start. @param {(number|null)[]} values @param {number} weight */
 export function smoothed(values, weight) {
@@ -15,7 +15,7 @@ export function smoothed(values, weight) {
   });
 }
 
-/** The values of a curve at other places, by linear interpolation; places and `xs` both increase. @param {Line} line @param {number[]} places */
+/** A curve's values at other x values, by linear interpolation; these and `xs` both increase. @param {Line} line @param {number[]} places */
 export function between(line, places) {
   const { xs, values } = line;
   let at = 0;
@@ -37,7 +37,7 @@ export function meanOf(lines) {
   return { xs, values, low: values.map((value, at) => value - spread[at]), high: values.map((value, at) => value + spread[at]) };
 }
 
-/** All places of some lines, in order, and a function that maps each x to one of them; if there are very many, the places form a grid. @param {Line[]} lines @returns {[number[], (x: number) => number]} */
+/** The x values of all lines, in order, and a function that maps each x to one of these; if there are very many, they form a grid. @param {Line[]} lines @returns {[number[], (x: number) => number]} */
 function placesOf(lines) {
   const first = lines[0]?.xs ?? [], same = lines.every(({ xs }) => xs.length === first.length && xs.every((x, at) => x === first[at]));
   if (same) return [first, (x) => x];
@@ -47,7 +47,7 @@ function placesOf(lines) {
 }
 
 /**
- * Several lines as one table: the places of all, and one column for each named column of each line, with null where the line has no point.
+ * Several lines as one table: their x values, and one column for each named column of each line, with null where the line has no point.
  * @param {any[]} lines
  * @param {string[]} columns Such as "values"; columns that a line does not have are omitted.
  * @returns {(number|null)[][]}

@@ -1,6 +1,6 @@
-// The stage: draws pictures of a game, shapes or images, at the available size.
+// The stage: draws a game's frames, from shapes or images, at the available size.
 
-/** A canvas that shows the newest picture. */
+/** A canvas that shows the newest frame. */
 export class Stage {
   /** @param {HTMLCanvasElement} canvas */
   constructor(canvas) {
@@ -12,7 +12,7 @@ export class Stage {
     new ResizeObserver(() => this.ask()).observe(canvas);
   }
 
-  /** @param {any} display View, sky and backdrop of a game that is drawn by shapes; null for images. */
+  /** @param {any} display View, sky and backdrop of a game drawn from shapes; null for images. */
   prepare(display) {
     this.display = display;
     this.still = null;
@@ -27,7 +27,7 @@ export class Stage {
     this.ask();
   }
 
-  /** Draw at the next frame of the screen; of several pictures until then, only the last one appears. */
+  /** Draw at the next screen refresh; if several frames arrive before that, only the last one appears. */
   ask() {
     this.waiting ??= requestAnimationFrame(() => {
       this.waiting = null;

@@ -2,7 +2,7 @@
 import { bar, clip, duration, h, memory, percent, short, whole } from "./dom.js";
 import { pressure } from "./graph.js";
 
-/** Maximum characters of a name, so that the numbers next to it fit on a phone. */
+/** Maximum length of a name, so that the numbers next to it fit on a phone. */
 const NAME = matchMedia("(max-width: 600px)").matches ? 16 : 32;
 
 /**
@@ -49,7 +49,7 @@ export function queueTable(state) {
   return table(["queue", "between", ">depth", ">high water", ">producers wait", ">consumers wait", ">items/s"], rows);
 }
 
-/** CPU and memory of the hosts. @param {any} state */
+/** The hosts' CPU and memory. @param {any} state */
 export function hostTable(state) {
   const rows = state.hosts.map((host) => [
     h("b", { title: host.name }, clip(host.name, NAME)),
@@ -61,7 +61,7 @@ export function hostTable(state) {
   return table(["host", "role", "process", ">CPU (one core)", ">memory"], rows);
 }
 
-/** The opponents of the learning team. @param {any} players */
+/** The learning team's opponents. @param {any} players */
 export function playerTable(players) {
   const rows = players.opponents.map((each) => [
     h("span.mono", { title: each.id }, clip(each.id, 2 * NAME)),

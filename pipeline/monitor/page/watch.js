@@ -9,15 +9,15 @@ const SILENT_MS = 5000;
 const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
-/** The server's name of a key. @param {KeyboardEvent} event */
+/** The server's name for a key. @param {KeyboardEvent} event */
 const nameOf = (event) => (event.key === " " ? "Space" : event.key.length === 1 ? event.key.toLowerCase() : event.key);
 /** @param {string} key */
 const sign = (key) => SIGNS[/** @type {keyof typeof SIGNS} */ (key)] ?? (key.length === 1 ? key.toUpperCase() : key);
 
-/** The label of a side. @param {any} side */
+/** A side's label. @param {any} side */
 const called = (side) => side.name + (side.mine ? " (you)" : side.taken ? " (another viewer)" : "");
 
-/** The section of the page. */
+/** The page's section for watching and playing. */
 export class Watch {
   /** @param {string} run @param {{refused: string, own: boolean}|undefined} offer Undefined if there is nothing to watch. */
   constructor(run, offer) {
@@ -61,7 +61,7 @@ export class Watch {
     this.connect();
   }
 
-  /** Runs a few times a second: reports to the server that the viewer is still here, and shows a message if no picture arrives. The run's own game may wait. */
+  /** Runs a few times a second: reports to the server that the viewer is still here, and shows a message if no frame arrives. The run's own game may wait for a person instead. */
   look() {
     this.tell();
     const silent = this.state?.status === "on" && !this.state.paused && !this.state.own ? performance.now() - this.seen : 0;
@@ -106,7 +106,7 @@ export class Watch {
     this.invite("");
   }
 
-  /** The run has ended: the last picture and the score stay. */
+  /** Handle the run's end: the last frame and the score stay. */
   finish() {
     this.close();
     fill(this.tools);

@@ -1,1 +1,1 @@
-"""Central inference: one host decides for all actors."""
+"""Central inference: one host chooses actions for all actors."""

@@ -1,4 +1,4 @@
-"""The actor's side of central inference: it sends requests for decisions and waits for the answers."""
+"""The actor's side of central inference: sends requests for decisions and waits for the answers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from headrace.stages.policy.design import policy_layout
 from headrace.stages.policy.state_noise import noise_size
 
 _NUMBERS_OF_ONE = 2**40
-"""Size of an incarnation's range of request numbers: an answer to a dead incarnation matches no request of the next."""
+"""Number of request numbers reserved for each incarnation, so that an answer to a dead one matches no later request."""
 
 
 class CentralActor(ActorPart):
-    """Lets the central host decide for this actor."""
+    """Lets the inference host decide for this actor."""
 
     outlets, inlets = ("requests",), ("answers",)
 
@@ -35,7 +35,7 @@ class CentralActor(ActorPart):
         self.make_policy = _remote_policies(host.config, host.plan.folder)
 
     def open_outlet(self, outlet: Outlet[Any]) -> None:
-        """Send requests over this queue."""
+        """Send requests through this queue."""
         self._decisions.open(outlet)
 
     def follow(self, inlet: Inlet[Any]) -> Coroutine[Any, Any, None]:
@@ -47,7 +47,7 @@ class CentralDecisions:
     """Sends one request at a time; see `headrace.stages.environments.remote_policy.DecisionClient`.
 
     Args:
-        source: the actor's incarnation.
+        source: the actor's source id, a number for each incarnation.
     """
 
     def __init__(self, source: int) -> None:
@@ -57,11 +57,11 @@ class CentralDecisions:
         self._lost = False
 
     def open(self, outlet: Outlet[Any]) -> None:
-        """Send requests over this queue, which main opens before the first policy comes."""
+        """Send requests through this queue, which main opens before the first policy arrives."""
         self._outlet = outlet
 
     async def follow(self, inlet: ItemSource[DecisionAnswer]) -> None:
-        """Receive answers until their queue ends; no more will come after that."""
+        """Receive answers until their queue ends; no more answers come after that."""
         async for answer in inlet:
             if answer.number == self._number and self._waiting is not None and not self._waiting.done():
                 self._waiting.set_result(answer.answers)
@@ -70,7 +70,7 @@ class CentralDecisions:
         self.give_up()
 
     async def ask(self, questions: tuple[PolicyQuestion, ...]) -> tuple[PolicyAnswer, ...]:
-        """See `DecisionClient`."""
+        """Request decisions; see `DecisionClient`."""
         if self._lost or self._outlet is None:
             raise NoDecisionError
         self._number += 1
@@ -85,16 +85,16 @@ class CentralDecisions:
             self._waiting = None
 
     def give_up(self) -> None:
-        """See `DecisionClient`."""
+        """Abandon the pending request; see `DecisionClient`."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_exception(NoDecisionError())
 
 
 def _remote_policies(config: RunConfig, run_folder: Path) -> RemotePolicies:
-    """Return the factory of an actor's policies whose decisions the central host makes."""
+    """Return the factory for an actor's policies, whose decisions the inference host makes."""
 
     def sizes(spec: BehaviorSpec) -> tuple[int, int]:
-        if config.checkpoint_settings.inference:  # a model's own sizes may differ
+        if config.checkpoint_settings.inference:  # an exported model may have other sizes
             model = make_inference_policy(config, run_folder, spec)
             return model.memory_size, model.previous_action_size
         design = acting_design(config, spec)

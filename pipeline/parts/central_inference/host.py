@@ -27,12 +27,13 @@ from headrace.stages.activity import ACTING
 from headrace.stages.inference import CentralDecider
 
 PATIENCE = 0.5
-"""Time that the first request waits for others, as a share of the last decision's time: a decision comes at most half
-a decision later, and one decision serves all requests."""
+"""How long the first request waits for others, as a share of the time that the last decision took. A decision is
+delayed by at most half its duration, and one decision serves all waiting requests.
+"""
 _SHORTEST_WAIT_S = 1e-3
-"""Shortest wait of an event loop, in seconds; below it, only requests that have arrived are taken."""
+"""Shortest wait of an event loop, in seconds; if less would remain, only requests that have arrived are served."""
 _TURNS = 4
-"""Event-loop turns within which data at a socket reaches this host."""
+"""Number of event-loop turns within which data at a socket reaches this host."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,9 @@ class _Deciding:
 
 
 class InferenceHost(Host):
-    """Runs the run's single decider."""
+    """Runs the single object that decides for all actors."""
 
-    named_in_failures = True  # a failing policy's error names its behaviour, and not its place
+    named_in_failures = True  # a failing policy's error names its behaviour but not its host
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         super().__init__(plan, control, edges)
@@ -123,7 +124,7 @@ class InferenceHost(Host):
                         await self._answers[actor].put(answer)
 
     async def _wait_for_others(self, patience_s: float) -> None:
-        """Wait a moment, so that requests that come soon are decided together."""
+        """Wait briefly, so that requests that arrive soon are decided together."""
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         if patience_s < _SHORTEST_WAIT_S:

@@ -1,7 +1,7 @@
-"""Central inference in main: connects the inference host to all actors and sends it the policies.
+"""Central inference in main: connects the inference host to all actors and sends policies to the host.
 
 Requests and answers pass through main, so that hosts of any kind can be connected and an actor can be replaced without
-the inference host's knowledge. Once the host has a policy, actors get an update without weights; they then handle
+the inference host's knowledge. Once the host has a policy, actors receive an update without weights; they then handle
 policies, assignments and versions as if they held the weights.
 """
 
@@ -37,12 +37,12 @@ class CentralInference(RunPart):
         self._policies: dict[str, Outlet[Any]] = {}
         self._requests: dict[int, Outlet[Any]] = {}
         self._answers: dict[int, Outlet[Any]] = {}
-        """Main's end of the answer queue to each current actor, by replica."""
+        """Main's end of the answer queue to each current actor, by replica number."""
         self._kept: dict[str, PolicyUpdate] = {}
         """Announcement of the newest policy that the host holds, by behaviour id."""
 
     async def start(self) -> None:
-        """Start the host, which receives policies from now on."""
+        """Start the host, which receives the policies from now on."""
         self._host = await self.run.launcher.start(INFERENCE, INFERENCE)
         self.run.broadcaster.relay = self
 
@@ -62,12 +62,12 @@ class CentralInference(RunPart):
         self.run.tasks.run(_carry_requests(inlet, self._requests[slot.replica]))
 
     async def add_behavior(self, spec: BehaviorSpec, newest_for: Callable[[str], Iterable[PolicyUpdate]]) -> None:
-        """Note an actor's agents of a behaviour id; for the first, tell the host and send it the newest policy.
+        """Handle an actor's agents with a behaviour id; notify the host of a new id and send the newest policy.
 
         Args:
-            spec: spec of the behaviour id.
-            newest_for: returns the last published policy, if any; called when the queue is open, as another may be
-                published meanwhile.
+            spec: the behaviour id's spec.
+            newest_for: returns the last published policy, if any; called once the queue is open, because another policy
+                may be published in the meantime.
         """
         behavior_id = spec.behavior_id
         if behavior_id in self._added:
@@ -82,14 +82,14 @@ class CentralInference(RunPart):
             self.send(update)
 
     def send(self, update: PolicyUpdate) -> None:
-        """Send a policy to the host, if actors have such agents."""
+        """Send a policy to the host, if any actor has agents with its behaviour id."""
         outlet = self._policies.get(update.behavior_id)
         if outlet is not None:
             with suppress(QueueClosed):  # the host has ended
                 outlet.put_nowait(update)
 
     def receive(self, host: HostHandle, message: PolicyKept) -> None:
-        """Announce the host's policy to the actors: an update without weights."""
+        """Announce the host's policy to the actors, as an update without weights."""
         no_weights = np.empty(0, np.float32)
         behavior_id = message.behavior_id
         kept = PolicyUpdate(behavior_id, message.version, no_weights, (), message.step, message.snapshot)
@@ -97,11 +97,11 @@ class CentralInference(RunPart):
         self.run.broadcaster.send_to_actors(kept)
 
     def newest_for(self, behavior_id: str) -> list[PolicyUpdate]:
-        """Return the announcement of the host's newest policy, for an actor that comes later."""
+        """Return the announcement of the host's newest policy, for an actor that starts later."""
         return [self._kept[behavior_id]] if behavior_id in self._kept else []
 
     def fewer_hosts(self, at_once: bool) -> None:
-        """Let the host end once the run ends and no actor is left to send requests."""
+        """Let the host end once the run is ending and no actor is left to send requests."""
         if self._host is None or not self.run.shutdown.begun:
             return
         if not self.run.running.unended.intersection(actor_names(self.run.plan.config)):
@@ -112,12 +112,12 @@ class CentralInference(RunPart):
             with suppress(QueueClosed):  # the actor has died, and the next one sends its own requests
                 await self._answers[replica].put(answer)
             del answer
-        self._answers[replica].close()  # so that the actor knows that no more answers come
+        self._answers[replica].close()  # signals to the actor that no more answers will come
         self._requests[replica].close()
 
 
 async def _carry_requests(requests: Inlet[Any], outlet: Outlet[Any]) -> None:
-    """Forward one actor's requests while it lives; the outlet stays open, as another actor may follow."""
+    """Forward one actor's requests until it ends; the output queue stays open, because a replacement may follow."""
     try:
         async for request in requests:
             await outlet.put(request)

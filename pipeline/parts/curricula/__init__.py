@@ -1,1 +1,1 @@
-"""Curricula: environment parameters whose lessons follow what is learned."""
+"""Curricula: environment parameters whose lessons depend on training progress."""

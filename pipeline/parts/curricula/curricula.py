@@ -1,6 +1,6 @@
 """Curricula: chooses each environment parameter's value or sampler, and decides when the next lesson begins.
 
-Main decides, as only it receives the reports of all trainers. Actors draw from the samplers
+Main decides, because only main receives the reports from all trainers. Actors draw from the samplers
 (`headrace.stages.environments.parameters`). Pure: no clock, no messages sent.
 """
 
@@ -35,20 +35,20 @@ SMOOTHING = 0.25
 
 @dataclass(frozen=True, slots=True)
 class MeasuredProgress:
-    """Measures of a behaviour's progress, other than returns, that criteria may refer to."""
+    """Measures of a behaviour's progress, other than returns, that completion criteria may use."""
 
     step: int
     max_steps: int
     elo: float | None = None
-    """Rating of its newest policy; None without self-play."""
+    """Rating of the behaviour's newest policy; None without self-play."""
 
 
 class Curricula:
-    """All environment parameters of a run, with the current lesson of each curriculum.
+    """A run's environment parameters, with the current lesson of each curriculum.
 
-    A mean return covers the newest episodes that *began* in the current lessons: episodes in progress when a lesson
-    changed do not count. When any lesson changes, all means start over, and so does their smoothing, which begins at
-    the first value instead of zero.
+    A mean return covers the newest episodes that *began* in the current lessons; episodes in progress when a lesson
+    changes do not count. When any lesson changes, all means and their smoothing restart; smoothing starts from the
+    first value instead of zero.
 
     Args:
         parameters: the YAML's `environment_parameters`.
@@ -72,36 +72,36 @@ class Curricula:
 
     @property
     def lessons(self) -> Mapping[str, int]:
-        """The current lesson, from 0, of each parameter that has a curriculum."""
+        """Number of the current lesson, from 0, for each parameter that has a curriculum."""
         return dict(self._lessons)
 
     def current_parameters(self, reset: bool = False) -> EnvironmentParameters:
-        """Return the message with the current values and samplers for the environments."""
+        """Return the message that sends the current values and samplers to the environments."""
         values = {name: course[self._lessons.get(name, 0)].value for name, course in self._courses.items()}
         return EnvironmentParameters(
             self._generation, {name: plain_value(each) for name, each in values.items()}, reset
         )
 
     def record(self, report: TrainerReport) -> None:
-        """Record a trainer's report."""
+        """Record the returns in a trainer's report."""
         returns = self._returns.get(report.behavior)
         if returns is None:
             return
         counted = report.returns if report.parameter_generation == self._generation else ()
         returns.extend(counted)
-        # A report without new episodes must not be judged again, as it would smooth the same mean twice.
+        # A report without new episodes must not be judged again, because it would smooth the same mean twice.
         if counted or report.step > self._steps.get(report.behavior, 0):
             self._reported.add(report.behavior)
             self._steps[report.behavior] = report.step
 
     def advance(self, measures: Callable[[str], MeasuredProgress | None]) -> EnvironmentParameters | None:
-        """Begin the next lesson of each curriculum whose criteria are met; only behaviours with new reports are judged.
+        """Begin the next lesson of each curriculum whose criteria are met by a behaviour with a new report.
 
         Args:
             measures: returns a behaviour's measures; None for a behaviour without a trainer.
 
         Returns:
-            The message for the environments, None if no lesson has changed.
+            The message for the environments; None if no lesson has changed.
         """
         passed = {}
         for name, lesson in self._lessons.items():
@@ -122,7 +122,7 @@ class Curricula:
         return self.current_parameters(reset=any(resets))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain data to resume from."""
+        """Return the state to resume from, as plain data."""
         return {
             "lessons": dict(self._lessons),
             "generation": self._generation,
@@ -133,7 +133,7 @@ class Curricula:
         }
 
     def begin_at(self, lessons: Mapping[str, int]) -> None:
-        """Begin at these lessons, from 0; other parameters begin with their first."""
+        """Begin at these lessons, counted from 0; all other parameters begin with their first lesson."""
         for name, lesson in lessons.items():
             if name in self._lessons:
                 last = len(self._courses[name]) - 1
@@ -147,7 +147,7 @@ class Curricula:
                 self._lessons[name] = min(lesson, last)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a checkpoint; parameters that it lacks begin with their first lesson."""
+        """Resume from a checkpoint; parameters missing from the checkpoint begin with their first lesson."""
         self.begin_at(state["lessons"])
         self._generation = int(state["generation"])
         for behavior, returns in state["returns"].items():
@@ -158,11 +158,11 @@ class Curricula:
         self._reported = set(state["news"])
 
     def describe(self) -> list[str]:
-        """Describe the current lesson of each curriculum in ML-Agents' words, which other tools look for."""
+        """Describe the current lesson of each curriculum in ML-Agents' wording, which other tools look for."""
         return [self._described(name) for name in self._lessons]
 
     def _judge(self, name: str, criteria: CompletionCriteria, measured: MeasuredProgress) -> str | None:
-        """Return why a parameter's lesson is complete; None if it is not."""
+        """Return why a parameter's lesson is complete; None if it is not complete."""
         returns, threshold = self._returns[criteria.behavior], criteria.threshold
         if len(returns) < criteria.min_lesson_length:
             log.debug("%s continues: %d of %d episodes", self._named(name), len(returns), criteria.min_lesson_length)
@@ -182,7 +182,7 @@ class Curricula:
         return f"{text} > {threshold:.6g} {over}"
 
     def _mean_return(self, name: str, criteria: CompletionCriteria) -> float:
-        """Return the mean return over the lesson's newest episodes, smoothed if configured; NaN if there are none."""
+        """Return the mean return of the lesson's newest episodes, smoothed if configured; NaN if there are none."""
         returns = self._returns[criteria.behavior]
         mean = math.fsum(returns) / len(returns) if returns else math.nan
         if not criteria.signal_smoothing or not math.isfinite(mean):
@@ -192,7 +192,7 @@ class Curricula:
         return self._smoothed[name]
 
     def _begin_next(self, name: str, reason: str) -> bool:
-        """Begin a parameter's next lesson; return True if environments have to be reset for it."""
+        """Begin a parameter's next lesson; return True if the environments must be reset for it."""
         criteria = self._courses[name][self._lessons[name]].completion_criteria
         assert criteria is not None, "the lesson was completed by them"
         self._lessons[name] += 1
@@ -210,7 +210,7 @@ class Curricula:
 
 
 def _format_value(value: ParameterValue) -> str:
-    """Format a value as ML-Agents' messages do."""
+    """Format a value or sampler as in ML-Agents' messages."""
     match value:
         case UniformSampler(sampler_parameters=drawn):
             return f"Uniform sampler: min={drawn.min_value}, max={drawn.max_value}"

@@ -16,23 +16,23 @@ log = logging.getLogger(__name__)
 
 
 class CurriculaPart(RunPart):
-    """Begins lessons; in a deterministic run only while all actors are idle, so that timing has no effect."""
+    """Begins lessons; in a deterministic run, only while all actors are idle, so that timing has no effect."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._curricula = curricula_of(run.plan)
 
     async def start(self) -> None:
-        """Log the lessons with which the run begins."""
+        """Log the lessons with which the run starts."""
         for text in self._curricula.describe():
             log.info("%s", text)
 
     async def actor_started(self, slot: ActorSlot) -> None:
-        """Send an actor the parameters, for which it waits before it creates its environments."""
+        """Send an actor the parameters, which it needs before it creates its environments."""
         slot.handle.control.send(self._curricula.current_parameters())
 
     def reported(self, report: TrainerReport) -> None:
-        """Record a trainer's report."""
+        """Record a trainer's report; unless the run is deterministic, begin lessons that are due."""
         self._curricula.record(report)
         if not self.run.plan.deterministic:
             self._advance()
@@ -44,21 +44,21 @@ class CurriculaPart(RunPart):
             self.run.statistics.add(report.behavior, name, float(lesson), "last")
 
     def at_rest(self) -> None:
-        """Let lessons begin in a deterministic run."""
+        """Begin lessons that are due in a deterministic run."""
         self._advance()
 
     def progress(self) -> Mapping[str, Any]:
-        """Return the lessons and the returns by which they are judged."""
+        """Return the current lessons, and the returns by which they are judged."""
         if self.run.plan.deterministic:
             self._advance()  # so that a run resumed from here begins them at the same point
         return {"curricula": self._curricula.state_dict()}
 
     def lessons(self) -> Mapping[str, int]:
-        """Return the current lessons."""
+        """Return the number of each parameter's current lesson."""
         return self._curricula.lessons
 
     def _advance(self) -> None:
-        """Begin due lessons; a recording ignores them."""
+        """Begin lessons that are due; do nothing for a recording, which can't change its parameters."""
         plan = self.run.plan
         begun = None if plan.playing or plan.replay_edge else self._curricula.advance(self._measures)
         if begun is not None:
@@ -70,7 +70,7 @@ class CurriculaPart(RunPart):
 
 
 def curricula_of(plan: RunPlan) -> Curricula:
-    """Return the curricula of a run, at the lessons from which it continues."""
+    """Return a run's curricula, at the lessons from which the run continues."""
     curricula = Curricula(plan.config.environment_parameters)
     if plan.resumed is not None and "curricula" in plan.resumed.progress:
         curricula.load_state_dict(plan.resumed.progress["curricula"])

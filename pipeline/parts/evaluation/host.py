@@ -33,7 +33,7 @@ from headrace.stages.policy.design import design_of
 
 NAME = "evaluation"
 LAST_SHARE = 0.75
-"""Share of `grace_s` for playing the last policies after the end of training."""
+"""Share of `grace_s` available for playing the last policies after training has ended."""
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class EvaluationHost(Host):
         settings, config = self.config.evaluation, self.config
         assert settings is not None, "there is no evaluation host without it"
         parameters = EpisodeParameters()
-        # Always the last lessons: scores stay comparable, and the best policy is the best at the final task.
+        # Always the last lessons, so that scores are comparable and the best policy is the best at the final task.
         parameters.receive(final_parameters(config.environment_parameters))
         request = EnvironmentRequest(config, self.plan.seed, config.pipeline.hosts.actors.replicas, self.plan.folder)
         stage = EvaluationStage(
@@ -101,7 +101,7 @@ class EvaluationHost(Host):
             self._limit.reschedule(asyncio.get_running_loop().time() + self._last_s)
 
     def _report(self, result: EvaluationResult) -> bool:
-        """Report a score to main, and keep the best policy; return False if it could not be written."""
+        """Report a score to main, and write the best policy; return False if it could not be written."""
         kept = not result.best or self._export(result.policy, result.spec, "best")
         self.control.send(
             Evaluated(
@@ -122,7 +122,7 @@ class EvaluationHost(Host):
 
     @preparing()  # importing the packages that write and run `.onnx` files is slow
     def _export(self, policy: PolicyUpdate, spec: BehaviorSpec, label: str) -> bool:
-        """Write a policy; if the disk refuses, only the file is lost."""
+        """Write a policy; return False if a disk error prevented it."""
         settings, source_folder = self.config.behavior_settings(spec.name), self.config.source_folder
         try:
             self.stages.folder.check()
@@ -134,10 +134,10 @@ class EvaluationHost(Host):
             return False
         return True
 
-    # The store of snapshots. ---------------------------------------------------------------------------------------
+    # Storage for fixed opponents. ----------------------------------------------------------------------------------
 
     def read(self, behavior: str) -> PolicyUpdate | None:
-        """Return the fixed policy that plays this behaviour's opponents since its first evaluation."""
+        """Return the policy that plays a behaviour's opponents in all its evaluations; None if there is none."""
         folder = behavior_folder(self.plan.folder, behavior)
         path = folder / f"{folder.name}-opponent.pt"
         if not path.is_file():
@@ -149,7 +149,7 @@ class EvaluationHost(Host):
             return None
 
     def keep(self, policy: PolicyUpdate, spec: BehaviorSpec) -> None:
-        """Store a policy for opponents to play with."""
+        """Store a policy as the fixed opponent for later evaluations."""
         self._export(policy, spec, "opponent")
 
 
@@ -158,13 +158,13 @@ def _connected(group: EnvironmentGroup, parameters: EpisodeParameters) -> Enviro
     return group
 
 
-# Policies that wait to be evaluated, as the inlet of the evaluation stage: each behaviour's newest.
+# The evaluation stage's input queue: each behaviour's newest policy that waits to be evaluated.
 
 
 class WaitingPolicies:
-    """Merges the policy queues of all behaviours, the longest waiting first; queues can be added while it is read.
+    """Merges the policy queues of all behaviours, longest-waiting policy first; queues can be added while it is read.
 
-    It ends when all queues have ended and nothing waits.
+    Iteration ends when all queues have ended and no policy waits.
 
     Args:
         on_end: called when the last queue has ended, possibly long before the last policy is taken.
@@ -182,7 +182,7 @@ class WaitingPolicies:
         self._open += 1
         try:
             async for policy in inlet:
-                self._waiting[policy.behavior_id] = policy.copy()  # replaces a waiting one
+                self._waiting[policy.behavior_id] = policy.copy()  # replaces a policy that still waits
                 del policy  # its slab is released with the last reference
                 self._changed.set()
         finally:
@@ -194,7 +194,7 @@ class WaitingPolicies:
             self._changed.set()
 
     async def __aiter__(self) -> AsyncIterator[PolicyUpdate]:
-        """Yield policies."""
+        """Yield policies until all queues have ended."""
         while True:
             while self._waiting:
                 yield self._waiting.pop(next(iter(self._waiting)))
@@ -204,4 +204,4 @@ class WaitingPolicies:
             await self._changed.wait()
 
     def close(self) -> None:
-        """Do nothing: the owner cancels the readers."""
+        """Do nothing: the owner cancels the tasks that read the queues."""

@@ -1,4 +1,4 @@
-"""Evaluation in main: feeds its host each new policy; training survives the host's end."""
+"""Evaluation in main: feeds each new policy to the evaluation host; training continues if the host fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAME = "evaluation"
 
 # One host serves all behaviours, because environments are expensive; the run continues without it (docs/decisions/048).
 class Evaluation(RunPart):
-    """The evaluation of a run: starts its host with the first behaviour, feeds it, and restarts it if it dies."""
+    """A run's evaluation: starts its host with the first behaviour, feeds it policies, and restarts it if it dies."""
 
     receives = (Evaluated,)
 
@@ -37,16 +37,16 @@ class Evaluation(RunPart):
         self._outlets: dict[str, Outlet[Any]] = {}
         self._newest: dict[str, PolicyUpdate] = {}
         self._done: set[str] = set()
-        """Behaviours that will send no further policies."""
+        """Behaviours whose trainers will send no further policies."""
         self._joining = asyncio.Lock()
         self._ended = self._at_once = False
         self._failure = ""
         self._lost = ""
-        """Reason why evaluation has ended early."""
+        """Reason why evaluation has ended early; empty if it has not."""
 
     @property
     def best(self) -> Mapping[str, float]:
-        """The best mean return of each behaviour name so far."""
+        """The best mean return so far, by behaviour name."""
         return self._best
 
     def progress(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Evaluation(RunPart):
         return {"best": self._best, "best_against": settings.opponents}
 
     def results(self, behavior: str) -> Mapping[str, Any]:
-        """Return the best score of a behaviour."""
+        """Return a behaviour's best score."""
         return {"best_evaluation": self._best.get(behavior)}
 
     async def learns(self, behavior: str, slot: ActorSlot | None) -> None:
@@ -72,7 +72,7 @@ class Evaluation(RunPart):
                 self._give_up(describe_error(error))
 
     def policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
-        """Send a trainer's new policy, which may replace a waiting one; None after the last."""
+        """Send the host a trainer's new policy, which replaces one that still waits; None after the last."""
         if self._lost:
             return
         outlet = self._outlets.get(behavior)
@@ -87,18 +87,18 @@ class Evaluation(RunPart):
                 outlet.put_nowait(kept)
 
     def receive(self, host: HostHandle, message: Evaluated) -> None:
-        """Note a score."""
+        """Record a score from the host."""
         if message.best:
             self._best[message.behavior] = message.mean
         self.run.shutdown.moved()
         self.run.reporter.record_evaluation(message)
 
     def host_failed(self, why: str) -> None:
-        """Note why the host ends."""
+        """Store the reason why the host is about to end."""
         self._failure = why
 
     async def host_ended(self, host: HostHandle, status: int, how: str) -> bool:
-        """Restart the host within the restart limits if it has ended during training; return True if restarted."""
+        """Restart the host if it ended during training, within the restart limits; return True if it is restarted."""
         reason, self._failure = self._failure or f"its process {how}", ""
         if self.run.shutdown.begun:
             self._lost = self._lost or (reason if status and not self._at_once else "")
@@ -120,7 +120,7 @@ class Evaluation(RunPart):
         return True
 
     def fewer_hosts(self, at_once: bool) -> None:
-        """End once no trainer is left; unless `at_once`, the last policies are still played."""
+        """End the host once no trainer is left; unless `at_once`, it still plays the last policies."""
         if not self.run.shutdown.learners_ended:
             return
         self._ended, self._at_once = True, at_once
@@ -153,8 +153,8 @@ class Evaluation(RunPart):
 def _remembered(plan: RunPlan) -> dict[str, float]:
     """Return the resumed run's best scores, if they were achieved against the same opponents.
 
-    Versions without a choice of opponents kept scores by behaviour id, and other ids acted at random: those scores are
-    valid only if there were no other ids.
+    Versions without a choice of opponents stored scores by behaviour id, and other ids acted at random. Those scores
+    are valid only if there were no other ids.
     """
     if plan.resumed is None or plan.config.evaluation is None:
         return {}

@@ -1,7 +1,7 @@
 """The exhibition host: plays one game at its own pace for the page's viewers, and lets people take part.
 
-It sends frames and the available choices up the control channel, and receives players, keys and the newest policies.
-Its failures don't affect the run.
+It sends frames and the available choices to main over the control channel, and receives players, keys and the newest
+policies. Its failures don't affect the run.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from headrace.stages.exhibition.projector import Shown
 
 NAME = "exhibition"
 DEMONSTRATIONS = "demonstrations"
-"""The folder in a run's folder for recordings of people."""
+"""Name of the folder, in the run's folder, for recordings of people."""
 _ANNOUNCE_S = 0.5
-"""Seconds between two checks for new choices."""
+"""Seconds between checks for changed choices."""
 
 log = logging.getLogger(__name__)
 
 
 class ExhibitionHost(Host):
-    """Runs the show."""
+    """Runs the exhibition's game."""
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         super().__init__(plan, control, edges)
@@ -105,7 +105,7 @@ class ExhibitionHost(Host):
             self._sent[policy.behavior_id] = policy.copy()
             del policy  # its slab is released with the last reference
 
-    # What is shown. --------------------------------------------------------------------------------------------------
+    # What the page shows. --------------------------------------------------------------------------------------------
 
     async def _put(self, shown: Shown) -> None:
         assert self._show is not None, "it shows this"
@@ -115,7 +115,7 @@ class ExhibitionHost(Host):
         await self.control.drain()
 
     async def _announce(self) -> None:
-        """Send the available choices whenever they have changed."""
+        """Send the available choices whenever they change."""
         while True:
             values = self._described()
             if values != self._announced:

@@ -1,7 +1,7 @@
-"""The exhibition of a run: one game for all viewers, in a process that runs while there are any.
+"""A run's exhibition: one game for all viewers, in a process that runs only while there are viewers.
 
-The page's server starts it in its own thread, so neither it nor main waits for the other. Frames are not queued: each
-viewer gets the newest one when it has read the last.
+The page's server starts the process in the server's thread, so neither the process nor main waits for the other. Frames
+are not queued: each viewer gets the newest frame when it has read the last one.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from headrace.stages.errors import describe_error
 log = logging.getLogger(__name__)
 
 LINGER_S = 10.0
-"""Seconds without a viewer after which the process ends: a page may be reloaded."""
+"""Seconds without a viewer after which the process ends; long enough to reload a page."""
 HANG_S = 60.0
-"""Seconds of silence after which the process is ended; it sends a message every second."""
+"""Seconds of silence after which the process is killed; it normally sends a message every second."""
 FEED_S = 0.25
-"""Seconds between two checks for newer policies."""
+"""Seconds between checks for newer policies."""
 END_S = 3.0
-"""Seconds that the process has to end cleanly."""
+"""Seconds within which the process must end cleanly."""
 
 StartProcess = Callable[[asyncio.TaskGroup], Awaitable[ProcessHost]]
 
 
 # The page runs the game in its own thread, because an update may block main (docs/decisions/049).
 class Exhibition(ShownGame):
-    """The show, as the page's server sees it. All calls come from the server's loop.
+    """The exhibition, from the page server's side. All calls come from the server's event loop.
 
     Args:
-        start: starts its process.
-        newest: returns the newest policies by behaviour name; they are never changed.
-        refused: reason why nothing can be shown; empty if it can.
+        start: starts the exhibition's process.
+        newest: returns the newest policies, by behaviour name; the policies are never modified.
+        refused: reason why nothing can be shown; empty if the game can be shown.
     """
 
     def __init__(self, start: StartProcess, newest: Callable[[], Mapping[str, PolicyUpdate]], refused: str) -> None:
@@ -68,7 +68,7 @@ class Exhibition(ShownGame):
         self._hung = ""
 
     def start(self) -> None:
-        """Start the show, or restart it after a failure; do nothing if it is running."""
+        """Start the exhibition, or restart it after a failure; do nothing if it is running."""
         if self._closed or self.status in ("refused", "starting", "on"):
             return
         self.status, self.trouble = "starting", ""
@@ -76,7 +76,7 @@ class Exhibition(ShownGame):
         self.tell()
 
     async def close(self) -> None:
-        """End the show for good, and the viewers' sockets; its recording is written first, unless it hangs."""
+        """End the exhibition for good, and close the viewers' sockets; save the recording if the host responds."""
         self._ending = True
         await super().close()
         if self._life is not None:
@@ -91,7 +91,7 @@ class Exhibition(ShownGame):
         if self._host is not None:
             self._host.control.send(message)
 
-    # The life of its process. ----------------------------------------------------------------------------------------
+    # The process's life. ---------------------------------------------------------------------------------------------
 
     async def _live(self) -> None:
         try:
@@ -108,11 +108,11 @@ class Exhibition(ShownGame):
         if failure:
             log.error("The exhibition on the page has failed: %s\nThe run continues.", failure)
         self.tell()
-        if self.status == "off" and self._viewers:  # a viewer came while it was ending
+        if self.status == "off" and self._viewers:  # a viewer connected while the process was ending
             self.start()
 
     async def _run(self) -> str:
-        """Start the process and serve it until its end; return why it has failed, or an empty string."""
+        """Start the process and serve it until it ends; return why it has failed, or an empty string."""
         async with asyncio.TaskGroup() as tasks:
             host = await self._start_process(tasks)
             self._host, self._heard = host, asyncio.get_running_loop().time()
@@ -143,7 +143,7 @@ class Exhibition(ShownGame):
         return failure or self._hung
 
     async def _care(self, host: ProcessHost) -> None:
-        """Feed the process, and end it when it has no viewers or hangs."""
+        """Send policies to the process, and end it when it has no viewers or hangs."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(FEED_S)
@@ -173,7 +173,7 @@ class Exhibition(ShownGame):
 
 
 def exhibition_of(plan: RunPlan, coordinator: Coordinator) -> Exhibition:
-    """Return the exhibition of a run, which refuses to start if the environments can't be shown."""
+    """Return a run's exhibition, which refuses to start if the environments can't be shown."""
     from headrace.stages.environments.given import why_not_elsewhere
     from headrace.stages.exhibition.making import why_not_shown
 

@@ -1,4 +1,4 @@
-"""Players of an exhibition: a run's newest and exported policies, and brains that do not learn."""
+"""Players for an exhibition: a run's newest and exported policies, and brains that do not learn."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from headrace.stages.exhibition.show import NEWEST
 
 _NAMED = ("best", "opponent")
 _STEP = "step "
-"""Prefix of the name of an exported policy, followed by its step."""
+"""Prefix of an exported policy's player name, followed by the policy's step."""
 
 
 class RunPlayers:
-    """The available players for a run's behaviours.
+    """The players available for a run's behaviours.
 
     Args:
         config: the run's configuration.
         folder: the run's folder.
-        sent: the newest policies by behaviour name, which the caller updates. In a run that does not learn, the newest
-            one is a file.
+        sent: the newest policies, by behaviour name, which the caller updates; not used in inference mode, where the
+            newest policy is read from a file.
     """
 
     def __init__(self, config: RunConfig, folder: Path, sent: Mapping[str, PolicyUpdate]) -> None:
@@ -49,10 +49,10 @@ class RunPlayers:
         return [NEWEST, *self._brains(spec)]
 
     def make(self, spec: BehaviorSpec, name: str) -> Player | None:
-        """Return a player; None for the newest policy of a behaviour without one yet.
+        """Create a player; return None for the newest policy of a behaviour that has no policy yet.
 
         Raises:
-            StageError: if no player has this name, or it can't play.
+            StageError: if no player has this name, or the player can't play.
         """
         if name == NEWEST:
             return self._newest(spec)
@@ -80,7 +80,7 @@ class RunPlayers:
         return _Follower(GreedyPlayer(policy, spec), self._sent, spec.name)
 
     def _brains(self, spec: BehaviorSpec) -> dict[str, BrainRequest]:
-        """Return players that do not learn, by name; exported policies come newest first."""
+        """Return requests for players that do not learn, by name; exported policies come newest first."""
         config, request = self._config, BrainRequest("random", folder=self._config.source_folder, seed=SEED, spec=spec)
         request = replace(request, key=("monitor",), game=config.builtin_game)
         found = {"scripted": replace(request, use="scripted")} if config.builtin_game in SCRIPTED_PLAYERS else {}
@@ -98,7 +98,7 @@ class RunPlayers:
 
 
 class _Follower:
-    """Plays with the newest policy that was sent."""
+    """Plays with the newest policy sent so far."""
 
     def __init__(self, player: GreedyPlayer, sent: Mapping[str, PolicyUpdate], behavior: str) -> None:
         self._player = player

@@ -1,6 +1,6 @@
-"""The follower's host: a replica of a learner's trainer, which gets the same items and learns with it.
+"""The follower host: a replica of a learner's trainer, which receives the same items and learns with it.
 
-It sends no reports, policies or checkpoints: the learner does.
+A follower sends no reports, policies or checkpoints; the learner does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FollowerHost(TrainerHost):
         try:
             await self._follow()
         except Exception as error:
-            if not is_loss(error):  # the learner decides which replica is lost
+            if not is_loss(error):  # the learner determines which replica is lost
                 raise
 
     async def _follow(self) -> None:
@@ -34,7 +34,7 @@ class FollowerHost(TrainerHost):
         size = self.config.pipeline.hosts.learners.replicas
         device, own = device_of_replica(device_of(self.config, self.plan.behavior)[0], rank, size)
         self.control.send(FollowerReady())
-        # Without a time limit: it ends with the learner.
+        # No time limit is needed, because a follower ends with its learner.
         replicas = await in_thread(lambda: JoinedReplicas(rank, size, connect(address, port, size), own, here))
         nowhere: Any = NoOutlet()
         if self._shards is not None:

@@ -1,8 +1,9 @@
-"""A learner's followers: hosts with the other replicas of its trainer, which it starts, feeds and supervises.
+"""A learner's followers: hosts with the other replicas of its trainer, which the learner starts, feeds and supervises.
 
-A trainer's state depends only on its items and their order. So each item goes to all followers before the learner
-takes it, in the same order, and they do the same work unprompted; replicas exchange only sums over rows
-(`stages/trainer/protocol.py`). A lost follower counts as a lost learner; one that raises an exception fails the run.
+A trainer's state depends only on its items and their order. So each item goes to all followers before the learner takes
+it, in the same order, and they do the same work without further messages; replicas exchange only sums over rows
+(`stages/trainer/protocol.py`). A lost follower counts as a lost learner; a follower that raises an exception fails the
+run.
 """
 
 from __future__ import annotations
@@ -37,34 +38,36 @@ from headrace.stages.trainer.stage import TrainerStage
 log = logging.getLogger(__name__)
 
 CAUSE_S = 5.0
-"""Seconds within which the cause of a failure shows: the learner's own error, or a follower's end."""
+"""Seconds to wait for the cause of a failure: the learner's own error, or a follower's end."""
 END_S = 10.0
-"""Seconds that a follower has to end after its learner before it is killed."""
+"""Seconds that a follower has to end after its learner, before it is killed."""
 _PATIENCE = 0.9
-"""Share of the silence limit after which a follower is lost: after the whole limit, main would blame the learner."""
+"""Share of the silence limit after which a follower counts as lost, so that main does not blame the learner first."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class _End:
-    """The end of a follower."""
+    """How a follower ended."""
 
     how: str
-    """The follower's name and how it ended."""
+    """The follower's name, and a description of how it ended."""
     failed: bool = False
-    """True if an exception ended it, which would end its successor too."""
+    """True if the follower ended with an exception, which a replacement would raise too."""
     in_order: bool = False
-    """True if it ended because nothing was left to do, or because the learner or another follower was gone."""
+    """True if the follower ended because it had nothing left to do, or because the learner or another follower was
+    gone.
+    """
 
 
 class Followers:
-    """The followers of one learner.
+    """One learner's followers.
 
     Args:
         plan: the learner's plan.
         config: the run's configuration.
-        device: the torch device of trainers.
+        device: the torch device for the trainers.
     """
 
     def __init__(self, plan: HostPlan, config: RunConfig, device: str) -> None:
@@ -91,11 +94,12 @@ class Followers:
         """Train as the first replica, and end together with the followers.
 
         Returns:
-            Which follower is lost, and how; empty if there was nothing left to do. After a loss the learner's queues
-            stay open, as if it had been killed, for its replacement.
+            Which follower is lost, and how; empty if there was nothing left to do. After a loss, the learner's queues
+            stay
+            open for its replacement, as if the learner had been killed.
 
         Raises:
-            StageError: if a follower fails, or is lost while the learner is in main; the message names it.
+            StageError: if a follower fails, or is lost while the learner is in main; the message names the follower.
         """
         async with asyncio.TaskGroup() as tasks:
             patience_s, lost = 0.0, ""
@@ -119,7 +123,7 @@ class Followers:
 
         async def work() -> None:
             device, own = device_of_replica(self._device, 0, self._size)
-            for ready in all_ready:  # a follower may die while it starts, so no thread waits for it
+            for ready in all_ready:  # wait here and not in a thread, because a follower may die while it starts
                 await ready.wait()
             joined = await in_thread(lambda: JoinedReplicas(0, self._size, store, own, address, self._patience_s))
             await train(joined, device, self)
@@ -128,7 +132,7 @@ class Followers:
         try:
             await asyncio.wait([working, *self._watches], return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                # The cause of a follower's end may end the learner too, whose error says more. A learner that has
+                # The same cause may end the learner too, and the learner's error says more. A learner that has
                 # reached `max_steps` no longer needs followers.
                 await asyncio.wait([working], timeout=CAUSE_S if self._learns() else None)
             if working.done() and not is_loss(working.exception()):
@@ -143,7 +147,7 @@ class Followers:
             await asyncio.wait([working])
 
     async def _start(self, rendezvous: tuple[str, int], tasks: asyncio.TaskGroup) -> list[asyncio.Event]:
-        """Start the followers; return events that are set when each is about to join."""
+        """Start the followers; return an event for each, set when that follower is about to join."""
         name = HOST_KINDS[self._kind].implementation
         factory: HostFactory = load_attribute(name, None, "host kind")(self._config, tasks)
         all_ready: list[asyncio.Event] = []
@@ -168,7 +172,7 @@ class Followers:
         """Return which follower is lost, and how.
 
         Raises:
-            StageError: if it has failed.
+            StageError: if a follower failed with an exception.
         """
         ends: list[_End] = []
         waiting = set(self._watches)
@@ -189,23 +193,23 @@ class Followers:
     def join(
         self, stage: TrainerStage, inlet: ItemSource[Any], outlet: ItemSink[Any]
     ) -> tuple[ItemSource[Any], ItemSink[Any]]:
-        """Return the learner's inlet, wrapped so that each item goes to the followers first, and its outlet.
+        """Wrap the learner's input queue, so that each item goes to the followers first, and its output queue.
 
-        The stage leaves both open, whatever ends it: `beside` and the host close them if no follower is lost.
+        The stage leaves both queues open however it ends; `beside` and the host close them if no follower is lost.
         """
         self._stage, self._inlet = stage, inlet
         return self._share(f"learn/{self._plan.behavior}", inlet), _LeftOpen(outlet)
 
     def share_samples(self, shard: int, inlet: ItemSource[Any]) -> ItemSource[Any]:
-        """Return the learner's inlet from a shard of its replay buffer: the followers learn from the same batches."""
+        """Wrap the learner's input queue from a replay shard, so that the followers learn from the same batches."""
         return self._share(f"samples/{self._plan.behavior}/{shard}", inlet)
 
     @staticmethod
     def check_agreement(replicas: Replicas, trainer: Trainer) -> None:
-        """Check that all replicas begin with the same state.
+        """Check that all replicas start with the same state.
 
         Raises:
-            StageError: if this replica does not.
+            StageError: if the replicas' states differ.
         """
         import torch
 
@@ -223,11 +227,11 @@ class Followers:
         return _SharedInlet(inlet, self._outlets[queue], self._slab_bytes(), self._patience_s, self._learns)
 
     def _learns(self) -> bool:
-        """True until the trainer is done."""
+        """Return True until the trainer is done."""
         return self._stage is None or not self._stage.done
 
     def _address(self) -> str:
-        """Return the address at which the followers reach the learner."""
+        """Return the address at which followers reach the learner."""
         if HOST_KINDS[self._kind].on_ray:
             import ray
 
@@ -241,7 +245,7 @@ class Followers:
         return self._config.pipeline.queues.slab_bytes or default_slab_bytes()
 
     async def _end(self, patience_s: float) -> None:
-        """Wait for the followers to end, and kill the slow ones."""
+        """Wait for the followers to end, and kill those that take too long."""
         for outlet in itertools.chain(*self._outlets.values()):
             outlet.close()
         if self._watches:
@@ -259,7 +263,7 @@ class Followers:
 
 @dataclass(frozen=True)
 class _SharedInlet:
-    """An inlet whose items go to the followers before the learner takes them.
+    """An input queue whose items go to the followers before the learner takes them.
 
     A batch too large for the queue to the followers is split for the learner too, so that all make the same updates.
     """
@@ -272,10 +276,10 @@ class _SharedInlet:
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         async for item in self.inlet:
-            if isinstance(item, Barrier):  # checkpoints are the learner's
+            if isinstance(item, Barrier):  # only the learner saves checkpoints
                 yield item
                 continue
-            new = isinstance(item, TrajectoryBatch)  # the run ends without learning from them
+            new = isinstance(item, TrajectoryBatch)  # a trainer that is done does not learn from new batches
             for piece in pieces(item, self.slab_bytes) if new else (item,):
                 if self.learns() or not new:
                     await self._put(piece)
@@ -283,30 +287,30 @@ class _SharedInlet:
             del item, piece
 
     def close(self) -> None:
-        """Leave it open."""
+        """Do nothing, so that the queue stays open."""
 
     async def _put(self, piece: Any) -> None:
         try:
             async with asyncio.timeout(self.patience_s):
                 for follower in self.followers:
                     await follower.put(piece)
-                await asyncio.sleep(0)  # send items in flight now, as learning blocks the event loop
+                await asyncio.sleep(0)  # send pending items now, because learning blocks the event loop
         except (TimeoutError, QueueClosed) as error:
             raise ReplicaLostError("a replica of the learner no longer accepts messages") from error
 
 
 class _LeftOpen:
-    """An outlet that its stage can't close."""
+    """An output queue that the stage can't close."""
 
     def __init__(self, outlet: ItemSink[Any]) -> None:
         self.put = outlet.put
 
     def close(self) -> None:
-        """Leave it open."""
+        """Do nothing, so that the queue stays open."""
 
 
 def device_of_replica(device: str, rank: int, size: int) -> tuple[str, str]:
-    """Return a replica's torch device, and the device that joins replicas: its own GPU, or the CPU."""
+    """Return a replica's torch device, and the device for exchanging data with replicas: its own GPU, or the CPU."""
     import torch
 
     if device == "cuda" and torch.cuda.device_count() >= size:
@@ -315,14 +319,14 @@ def device_of_replica(device: str, rank: int, size: int) -> tuple[str, str]:
 
 
 def own_address(address: str, port: int) -> str:
-    """Return this machine's address in the network of `address`."""
+    """Return this machine's address in the network to which `address` belongs."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.connect((address, port))  # sends nothing
         return str(sock.getsockname()[0])
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """Run a blocking call in a thread that is abandoned if the await is cancelled."""
+    """Run a blocking call in a thread; if the await is cancelled, abandon the thread."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -347,7 +351,7 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 
 async def _watch(host: HostHandle, ready: asyncio.Event) -> _End:
-    """Forward a follower's messages until it ends."""
+    """Forward a follower's messages until the follower ends; return how it ended."""
     name, failure, finished = host.plan.name, None, False
     async for message in host.control.receive():
         match message:
@@ -368,7 +372,7 @@ async def _watch(host: HostHandle, ready: asyncio.Event) -> _End:
 
 
 def is_loss(error: BaseException | None) -> bool:
-    """Return True if an error only says that some replica is lost."""
+    """Return True if an error reports only that a replica is lost."""
     return isinstance(_cause(error), ReplicaLostError)
 
 

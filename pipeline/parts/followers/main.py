@@ -1,4 +1,4 @@
-"""Followers in main: a learner that has lost a follower is ended and replaced."""
+"""Followers in main: ends and replaces a learner that has lost a follower."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from headrace.pipeline.main.run_part import RunPart
 
 
 class FollowersPart(RunPart):
-    """Ends learners that have lost a follower."""
+    """Ends learners that have lost a follower, so that they are replaced."""
 
     receives = (FollowerLost,)
 
     def receive(self, host: HostHandle, message: FollowerLost) -> None:
-        """End the learner, which has not reported a failure, so that another may replace it."""
+        """End a learner that has not failed itself, so that a new one can replace it."""
         self.run.end_host(host, f"was ended, because {message.how}")

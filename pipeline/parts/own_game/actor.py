@@ -1,4 +1,4 @@
-"""The run's own game in its actor: connects the people who play to the page, over the control channel."""
+"""The run's own game in its actor: connects the people who play to the live page, over the control channel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class HostedGame(ActorPart):
-    """Creates the game, and carries messages between it and the page."""
+    """Creates the game, and carries messages between the game and the page."""
 
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)
@@ -44,18 +44,18 @@ class HostedGame(ActorPart):
         return self.request.config
 
     def make(self) -> EnvironmentGroup:
-        """Create the game; called again after it breaks.
+        """Create the game; called again after the game breaks.
 
         Raises:
-            StageError: if it can't be shown, or the YAML's keys don't fit its actions.
-            BrokenEnvironmentError: if creating it failed.
+            StageError: if the game can't be shown, or the YAML's keys don't fit its actions.
+            BrokenEnvironmentError: if creating the game failed.
         """
         group, self._film = make_shown_group(self.request)
         self._game = game = OwnGame(group, self._film, self.seats, self._show, self._tell, time.monotonic)
         return game
 
     def receive(self, message: ControlMessage) -> None:
-        """Handle the page's messages; while the game waits for people, handle others too."""
+        """Handle the page's messages; any message wakes a game that waits for people."""
         match message:
             case KeysHeld():
                 self.seats.hear(message.behavior_id, message.number, message.keys)
@@ -86,7 +86,7 @@ class HostedGame(ActorPart):
         self._announce()
 
     def _announce(self) -> None:
-        """Send the game's state whenever it has changed."""
+        """Send the game's state if it has changed."""
         assert self._game is not None, "it is played"
         assert self._film is not None, "it is shown"
         sides = [

@@ -1,4 +1,4 @@
-"""The link between the page and the run's own game, in which people play: through main, which knows its actor."""
+"""The link between the page and the run's own game: main forwards messages, because main knows the game's actor."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headrace.pipeline.main.run_part import Run, RunPart
 
 
 class OwnGameLink(RunPart):
-    """Carries messages between the page and the game in main's loop; a run with people has one actor.
+    """Carries messages between the page and the game, in main's event loop; a run with people has one actor.
 
     Attributes:
-        tell: called with the game's messages, and with None whenever its actor starts.
+        tell: called with each message from the game, and with None whenever the game's actor starts.
     """
 
     receives = (ShowAnnounced, PictureTaken)
@@ -25,21 +25,21 @@ class OwnGameLink(RunPart):
         self._order: DirectShow | None = None
 
     def listen(self, tell: Callable[[ShowAnnounced | PictureTaken | None], None]) -> None:
-        """Register the page's function for the game's messages."""
+        """Register the function that receives the game's messages for the page."""
         self.tell = tell
 
     def send(self, message: DirectShow | KeysHeld) -> None:
-        """Forward a message of the page."""
+        """Forward a message from the page to the game."""
         if isinstance(message, DirectShow):
             self._order = message
         self.run.broadcaster.send_to_sources(message)
 
     def receive(self, host: HostHandle, message: ShowAnnounced | PictureTaken) -> None:
-        """Forward a message of the game."""
+        """Forward a message from the game to the page."""
         self.tell(message)
 
     async def actor_started(self, slot: ActorSlot) -> None:
-        """Handle an actor's start; it may replace an actor in which a person was playing."""
+        """Handle an actor's start; the actor may replace one in which a person was playing."""
         self.tell(None)
         if self._order is not None:
             slot.handle.control.send(self._order)

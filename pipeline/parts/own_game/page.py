@@ -14,11 +14,12 @@ from headrace.pipeline.parts.own_game.main import OwnGameLink
 
 
 class OwnGameShow(ShownGame):
-    """The game, as the page's server sees it.
+    """The game, from the page server's side.
 
     Args:
         send: sends a message to main, from any thread.
-        listen: registers a function that main calls with each message of the game, and None when its actor starts.
+        listen: registers a function that main calls with each message from the game, and with None when the game's
+            actor starts.
     """
 
     own = True
@@ -33,14 +34,14 @@ class OwnGameShow(ShownGame):
         self._listen = listen
 
     def join(self, call: Callable[..., None]) -> None:
-        """Receive the game's messages in the loop of the page's server."""
+        """Receive the game's messages in the server's event loop."""
         self._listen(partial(call, self.receive))
 
     def start(self) -> None:
-        """Do nothing: the game continues with the run."""
+        """Do nothing: the game runs as long as the run does."""
 
     def receive(self, message: PictureTaken | ShowAnnounced | None) -> None:
-        """Handle a message of the game; None: its actor starts, possibly to replace a lost one."""
+        """Handle a message from the game, or None when its actor starts, possibly to replace a lost one."""
         if message is not None:
             self._see(message)
             return
@@ -52,7 +53,7 @@ class OwnGameShow(ShownGame):
 
 
 def own_game_of(plan: RunPlan, coordinator: Coordinator) -> OwnGameShow:
-    """Return the game of a run in which people play."""
+    """Return the game in which people play in this run."""
     link: OwnGameLink = coordinator.parts.get("own_game")
     main = asyncio.get_running_loop()
     return OwnGameShow(lambda message: main.call_soon_threadsafe(link.send, message), link.listen)

@@ -1,1 +1,1 @@
-"""SAC's replay buffer in shards, each in a separate host."""
+"""SAC's replay buffer split into shards, each in a separate host."""

@@ -1,4 +1,4 @@
-"""The host of one shard of a behaviour's replay buffer (`pipeline.hosts.replay`)."""
+"""The host for one shard of a behaviour's replay buffer (`pipeline.hosts.replay`)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from headrace.stages.trainer.sac.sharded_replay import ReplayShard, deal, shard_
 
 
 class ReplayShardHost(Host):
-    """Runs one shard."""
+    """Runs one shard of a replay buffer."""
 
-    named_in_failures = True  # its stage is in all shards
+    named_in_failures = True  # all shards run the same stage, so its name is not enough
 
     def __init__(self, plan: HostPlan, control: ControlEnd, edges: HostEdges) -> None:
         super().__init__(plan, control, edges)
@@ -61,7 +61,7 @@ class ReplayShardHost(Host):
                     self._inlet.set_result(await self.open_inlet(message))
 
     def _restore(self) -> None:
-        """Restore the rows of a checkpoint: this shard's, or its share if the number of shards has changed."""
+        """Restore rows from a checkpoint: this shard's own rows, or its share if the number of shards has changed."""
         checkpoint = self.checkpoint
         trainer = part_name(TRAINER, learner_name(self.plan.behavior))
         if checkpoint is None or trainer not in checkpoint.parts:
@@ -87,7 +87,7 @@ class ReplayShardHost(Host):
             log.info("%s has %d rows of a replay buffer that was %s.", self.plan.name, len(self._shard.memory), was)
 
     def _deal(self, checkpoint: Checkpoint, shards: int) -> None:
-        """Restore this shard's share of a buffer that was in another number of shards; 0: in the learner."""
+        """Restore this shard's share of a buffer that had `shards` shards; 0 if the learner held the buffer."""
         memory, plan = self._shard.memory, self.plan
         names = saved_shards(checkpoint.parts, plan.behavior)
         for number in range(max(shards, 1)):
@@ -117,6 +117,6 @@ class ReplayShardHost(Host):
         self.stages.save_part(stage, number, state)
 
     def _file(self, folder: Path, shard: int | None = None) -> Path:
-        """Return the file of a shard, or of the learner's own buffer."""
+        """Return the path of a shard's file, or of the learner's own buffer if `shard` is None."""
         number = "" if shard is None else f"-{shard}"
         return folder / f"replay-{quote(self.plan.behavior, safe='')}{number}.bin"

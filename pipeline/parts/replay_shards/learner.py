@@ -1,4 +1,4 @@
-"""The ends of queues to and from the shards of a replay buffer; for a follower, its learner replaces the shards."""
+"""The learner's queues to and from its replay shards; for a follower, its learner takes the shards' place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ShardEdges:
-    """Carries a trainer's messages to its shards, and their answers.
+    """Carries a trainer's messages to its replay shards, and their answers back.
 
     Args:
         count: number of shards; main opens their queues in order.
@@ -36,11 +36,11 @@ class ShardEdges:
     async def joined(
         self, replay: ShardedReplay, share: Callable[[int, ItemSource[Any]], ItemSource[Any]] | None = None
     ) -> AsyncIterator[None]:
-        """Carry messages; at the end all have left, and the host closes the queues.
+        """Carry messages in this context; on exit, wait until all have been sent. The host closes the queues.
 
         Args:
             replay: the trainer's side.
-            share: wraps the queue from a shard so that others get its items first.
+            share: wraps the queue from a shard so that other hosts receive its items first; None to leave it unwrapped.
         """
         self._replay = replay
         async with asyncio.TaskGroup() as tasks:

@@ -1,4 +1,4 @@
-"""Shards of replay buffers in main: their hosts, and the queues that join them to a learner."""
+"""Replay shards in main: their hosts, and the queues that connect them to a learner."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from headrace.pipeline.roles.stages import Runner
 
 
 class ReplayShards(RunPart):
-    """Starts the shards of each learner."""
+    """Starts each learner's replay shards."""
 
     async def learner_started(self, state: BehaviorState, learner: HostHandle) -> list[Runner]:
-        """Start the hosts of a behaviour's replay buffer; return runners that carry rows to them, and batches back."""
+        """Start the hosts of a behaviour's replay shards; return runners that carry rows there and batches back."""
         runners, behavior, launcher = [], state.behavior, self.run.launcher
         for shard, name in enumerate(shard_names(self.run.plan.config, behavior)):
             host = await launcher.start(

@@ -1,1 +1,1 @@
-"""Scores of a run that only plays (`--inference`)."""
+"""Scores for a run that only plays (`--inference`)."""

@@ -1,4 +1,4 @@
-"""Scores on the actor's side: counts the episodes of its environments and reports them to main."""
+"""Scores on the actor's side: counts the episodes in the actor's environments and reports them to main."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.stages.evaluation.scores import ScoreKeeper
 
 
 class ActorScores(ActorPart):
-    """Keeps the score of one actor."""
+    """Keeps one actor's score."""
 
     def __init__(self, host: Host, request: EnvironmentRequest) -> None:
         super().__init__(host, request)
@@ -26,11 +26,11 @@ class ActorScores(ActorPart):
         )
 
     def before_report(self) -> None:
-        """Send the score of all episodes since the last report."""
+        """Send the score for all episodes since the last report."""
         self.host.control.send(Scored(self._scores.drain(), self._scores.complete))
 
 
 def _competes(config: RunConfig, name: str) -> bool:
-    """Return True for the name of a behaviour with self-play; another check reports a missing behaviour."""
+    """Return True if this behaviour has self-play; a missing behaviour is reported elsewhere."""
     settings = config.known_settings(name)
     return settings is not None and settings.self_play is not None

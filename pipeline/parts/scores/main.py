@@ -1,4 +1,4 @@
-"""The scores of a run with `--inference`: collected from its actors, printed as a table, written to its folder."""
+"""The scores of a run with `--inference`: collected from its actors, logged as a table, written to its folder."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headrace.surroundings import shown
 log = logging.getLogger(__name__)
 
 FILE = "inference.json"
-"""File name in the folder of the run's logs."""
+"""Name of the scores file in the folder for the run's logs."""
 
 
 class ScoreBoard(RunPart):
-    """The scores of all actors together."""
+    """The combined scores of all actors."""
 
     receives = (Scored,)
 
@@ -35,11 +35,11 @@ class ScoreBoard(RunPart):
         self._config = config = run.plan.config
         self._wanted = config.inference.wanted
         self._missing = {*actor_names(config)}
-        """Actors with counted episodes that have not ended."""
+        """Names of the actors whose counted episodes have not all ended."""
         self._sums: dict[str, dict[str, ScoreSums]] = {}
 
     def receive(self, host: HostHandle, message: Scored) -> None:
-        """Add an actor's score; the run ends once all counted episodes have."""
+        """Add an actor's score; end the run once all counted episodes have ended."""
         actor = host.plan.name
         sums = self._sums.setdefault(actor, {})
         for behavior_id, (returns, lengths, results) in message.played.items():
@@ -52,19 +52,19 @@ class ScoreBoard(RunPart):
             self.run.shutdown.finish()
 
     def actor_replaced(self, name: str) -> None:
-        """Discard an actor's score, as its replacement plays that share again."""
+        """Discard an actor's score, because its replacement plays that share again."""
         if self._wanted is not None:
             self._sums.pop(name, None)
             self._missing.add(name)
 
     def report(self) -> Mapping[str, Any]:
-        """Publish the scores, and return them."""
+        """Log and write the scores, and return them."""
         scores = self._scores()
         self._publish(scores)
         return {"scores": scores}
 
     def _scores(self) -> dict[str, Score]:
-        """Return the scores by behaviour id; those without an episode are left out.
+        """Return the scores by behaviour id, without ids that have completed no episode.
 
         A rating belongs to the trained policy, so a behaviour id played by brains has none.
         """
@@ -89,7 +89,7 @@ class ScoreBoard(RunPart):
         return scores
 
     def _publish(self, scores: Mapping[str, Score]) -> None:
-        """Log the scores as a table and write them to the folder's logs; if the disk refuses, only the file is lost."""
+        """Log the scores as a table and write them to a file; if a disk error occurs, only the file is missing."""
         if not self._sums:
             return
         if not scores:
@@ -127,12 +127,12 @@ class ScoreBoard(RunPart):
         return settings is not None and settings.network_settings.deterministic
 
     def _settings(self, name: str) -> BehaviorSettings | None:
-        """Return a behaviour's settings; None for one without any, which the run has reported."""
+        """Return a behaviour's settings; None if it has no settings, which the run reports elsewhere."""
         return self._config.known_settings(name)
 
 
 def _plain(score: Score) -> dict[str, Any]:
-    """Return a score as JSON data, without games or a rating if there are none."""
+    """Return a score as JSON data, omitting results or a rating if there are none."""
     plain = asdict(score)
     left_out = ("won", "drawn", "lost") * (not score.games) + ("rating",) * (score.rating is None)
     return {name: value for name, value in plain.items() if name not in left_out}
