@@ -1,4 +1,4 @@
-"""Messages and the queues that carry them: specs, columns, queues within and between processes, stream files."""
+"""Messages and the queues that carry them: specs, columns, queues within and between processes, and stream files."""
 
 from headrace.queues.agent_manager_queue import AgentManagerQueue, Overflow, Producer, QueueStatistics
 from headrace.queues.columns import Column

@@ -1,11 +1,11 @@
 """The bounded queue between two stages of one event loop, named after the behaviour id whose items it carries.
 
-`shared_sender` and `shared_receiver` do the same across processes; `ends` has the interface that stages see in both
+`shared_sender` and `shared_receiver` do the same across processes; `ends` defines the interface that stages see in both
 cases. Call all methods from the event loop's thread.
 
-Waiting tasks are served first come, first served. An item (or room) for the first task in line is *promised* to that
-task and stays in the queue until the task runs. No other task can overtake it, and a cancelled task passes its promise
-on, so no item is lost, duplicated or reordered.
+Waiting tasks are served first come, first served. An item (or free space) for the first task in line is *promised* to
+that task and stays in the queue until the task runs. No other task can overtake that task, and a cancelled task passes
+its promise on, so no item is lost, duplicated or reordered.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from typing import Generic, Literal, TypeVar
 from headrace.queues.errors import QueueClosed, QueueEmpty, QueueFull
 
 Overflow = Literal["wait", "replace_oldest"]
-"""What a put into a full queue does."""
+"""What `put` does if the queue is full."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """Counts for a queue, or for one end of it. Waits in progress count up to now."""
+    """Statistics of a queue, or of one end of it. Waits in progress count up to now."""
 
     name: str
     items_in: int
     items_out: int
     size: int
-    """Number of items put and not yet taken."""
+    """Number of items put but not yet taken."""
     maxlen: int
     high_water: int
     """The largest size so far."""
     waiting_putters: int
     waiting_getters: int
     put_wait_s: float
-    """Seconds that producers waited for room, summed over producers: backpressure."""
+    """Seconds that producers waited for space, summed over producers: backpressure."""
     get_wait_s: float
     """Seconds that consumers waited for an item, summed over consumers: starvation."""
     replaced: int
@@ -47,23 +47,25 @@ class QueueStatistics:
 
 
 class AgentManagerQueue(Generic[T]):
-    """A bounded first-in first-out queue with backpressure, an end of stream, and counts.
+    """A bounded first-in first-out queue with backpressure, an end of stream, and statistics.
 
-    One queue object may serve as both ends. Producers that share it each have their own end from `add_producer`; the
-    stream ends when the last of those ends closes, or when the queue itself closes.
+    One queue object may serve as both ends. If several producers share the queue, each gets its own end from
+    `add_producer`; the stream ends when the last of those ends closes, or when the queue itself is closed.
 
     The class has the names of ML-Agents' class: `behavior_id`, `maxlen`, `qsize()`, `empty()`, `get_nowait()` and the
-    nested `Empty`. ML-Agents' blocking `put` is a coroutine here. `maxlen=0`, unbounded in ML-Agents, is refused.
+    nested `Empty`. ML-Agents' blocking `put` is a coroutine here. `maxlen=0`, which means unbounded in ML-Agents, is
+    refused.
 
     Args:
         name: the behaviour id, or another name for messages and statistics.
         maxlen: the maximum number of items, at least 1. A comment where the queue is created explains the number.
-        overflow: what a put into a full queue does: `wait` for room, or `replace_oldest`, which drops the oldest
-            item. The latter suits items that each hold the full state, such as policies: only the newest matters.
-        on_replaced: called with each item replaced by a newer one.
+        overflow: what `put` does if the queue is full: `wait` for space, or `replace_oldest`, which drops the oldest
+            item. The latter suits items that each hold the full state, such as policies, since only the newest item
+            matters.
+        on_replaced: called with each item that a newer one replaces.
 
     Raises:
-        ValueError: if `maxlen` is less than 1 or `overflow` is neither of the two.
+        ValueError: if `maxlen` is less than 1, or `overflow` is unknown.
     """
 
     Empty = QueueEmpty
@@ -92,28 +94,28 @@ class AgentManagerQueue(Generic[T]):
 
     @property
     def behavior_id(self) -> str:
-        """The name: for a queue of trajectories or policies, the behaviour id whose items it carries."""
+        """The queue's name: for a queue of trajectories or policies, the behaviour id whose items it carries."""
         return self.name
 
     @property
     def closed(self) -> bool:
-        """True if the stream has ended; items may still be left."""
+        """True if the stream has ended, although items may be left in the queue."""
         return self._closed
 
     def qsize(self) -> int:
-        """Number of items put and not yet taken."""
+        """Return the number of items put but not yet taken."""
         return len(self._items)
 
     def empty(self) -> bool:
-        """True if there is no item."""
+        """Return True if the queue holds no item."""
         return not self._items
 
     def put_nowait(self, item: T) -> None:
         """Put an item without waiting.
 
         Raises:
-            QueueFull: if there is no room, or all of it is promised to producers that waited.
-            QueueClosed: if the stream has been ended.
+            QueueFull: if there is no space, or all space is promised to waiting producers.
+            QueueClosed: if the stream has ended.
         """
         if self._closed:
             raise QueueClosed(f"queue {self.name!r} is closed")
@@ -127,7 +129,7 @@ class AgentManagerQueue(Generic[T]):
         """Remove and return the oldest item without waiting.
 
         Raises:
-            QueueEmpty: if there is no item, or all items are promised to consumers that waited.
+            QueueEmpty: if there is no item, or all items are promised to waiting consumers.
             QueueClosed: if there is no item and never will be.
         """
         if len(self._items) <= self._getters.promised:
@@ -137,10 +139,10 @@ class AgentManagerQueue(Generic[T]):
         return self._take()
 
     async def put(self, item: T) -> None:
-        """Put an item, waiting for room while the queue is full. A put that is cancelled delivers nothing.
+        """Put an item, waiting for space while the queue is full. A cancelled put delivers nothing.
 
         Raises:
-            QueueClosed: if the stream has been ended, before or while waiting.
+            QueueClosed: if the stream has ended, or ends during the wait.
         """
         if not self._closed and self.overflow == "wait" and len(self._items) + self._putters.promised >= self.maxlen:
             await self._putters.wait(self._serve)
@@ -151,10 +153,10 @@ class AgentManagerQueue(Generic[T]):
             self.put_nowait(item)
 
     async def get(self) -> T:
-        """Remove and return the oldest item, waiting while there is none. A get that is cancelled removes nothing.
+        """Remove and return the oldest item, waiting while there is none. A cancelled get removes nothing.
 
         Raises:
-            QueueClosed: if the stream has ended and is drained, before or while waiting.
+            QueueClosed: if the stream has ended and the queue is drained, or this happens during the wait.
         """
         if len(self._items) > self._getters.promised:
             return self._take()
@@ -174,7 +176,7 @@ class AgentManagerQueue(Generic[T]):
         Add all ends before the first producer runs: a stream that has ended stays ended.
 
         Raises:
-            QueueClosed: if the stream has been ended.
+            QueueClosed: if the stream has ended.
         """
         if self._closed:
             raise QueueClosed(f"queue {self.name!r} is closed: it accepts no more producers")
@@ -182,7 +184,7 @@ class AgentManagerQueue(Generic[T]):
         return Producer(self, self._producer_closed)
 
     def statistics(self) -> QueueStatistics:
-        """A snapshot of the counts."""
+        """Return a snapshot of the statistics."""
         return QueueStatistics(
             name=self.name,
             items_in=self._in,
@@ -222,14 +224,14 @@ class AgentManagerQueue(Generic[T]):
         return item
 
     def _drop_oldest(self) -> None:
-        # A promise to a waiting getter means "the oldest item when you run", so it survives the exchange.
+        # A promise to a waiting getter means "the oldest item when you run", so it remains valid after the replacement.
         oldest = self._items.popleft()
         self._replaced += 1
         if self._on_replaced is not None:
             self._on_replaced(oldest)
 
     def _serve(self) -> None:
-        """Promise items and room to the first in line, and dismiss tasks whose wait can't succeed."""
+        """Promise items and free space to the tasks first in line, and dismiss tasks whose wait can't succeed."""
         while self._getters.waiters and len(self._items) > self._getters.promised:
             self._getters.promise()
         while self._putters.waiters and len(self._items) + self._putters.promised < self.maxlen:
@@ -244,7 +246,7 @@ class AgentManagerQueue(Generic[T]):
 
 
 class Producer(Generic[T]):
-    """One producer's end of a queue that has several; made by `AgentManagerQueue.add_producer`."""
+    """One producer's end of a queue with several producers; made by `AgentManagerQueue.add_producer`."""
 
     def __init__(self, queue: AgentManagerQueue[T], on_close: Callable[[], None]) -> None:
         self._queue = queue
@@ -257,12 +259,12 @@ class Producer(Generic[T]):
         return self._queue.name
 
     def put_nowait(self, item: T) -> None:
-        """Like `AgentManagerQueue.put_nowait`; also raises `QueueClosed` once this end is closed."""
+        """Put an item as `AgentManagerQueue.put_nowait` does; also raise `QueueClosed` once this end is closed."""
         self._check()
         self._queue.put_nowait(item)
 
     async def put(self, item: T) -> None:
-        """Like `AgentManagerQueue.put`; also raises `QueueClosed` once this end is closed."""
+        """Put an item as `AgentManagerQueue.put` does; also raise `QueueClosed` once this end is closed."""
         self._check()
         await self._queue.put(item)
 
@@ -273,11 +275,11 @@ class Producer(Generic[T]):
             self._on_close()
 
     def qsize(self) -> int:
-        """Number of items in the queue, from all producers."""
+        """Return the number of items in the queue, from all producers."""
         return self._queue.qsize()
 
     def statistics(self) -> QueueStatistics:
-        """The counts of the whole queue."""
+        """Return the statistics of the whole queue."""
         return self._queue.statistics()
 
     def _check(self) -> None:
@@ -286,29 +288,29 @@ class Producer(Generic[T]):
 
 
 class WaitingLine:
-    """Tasks that wait for their turn at one end of a queue, first come, first served."""
+    """A line of tasks that wait for their turn at one end of a queue, first come, first served."""
 
     __slots__ = ("_past_s", "promised", "waiters")
 
     def __init__(self) -> None:
         self.waiters: deque[tuple[asyncio.Future[bool], float]] = deque()
-        """A future for each waiting task, with the loop time at which its wait began."""
+        """For each waiting task: its future, and the loop time at which its wait began."""
         self.promised = 0
-        """Number of tasks that have been promised their turn and have not run yet."""
+        """Number of tasks that have been promised their turn but have not run yet."""
         self._past_s = 0.0
 
     def __len__(self) -> int:
         return sum(not future.done() for future, _ in self.waiters)
 
     def waited_s(self) -> float:
-        """Seconds waited so far, summed over tasks."""
+        """Return the seconds waited so far, summed over tasks."""
         return self._past_s + sum(future.get_loop().time() - since for future, since in self.waiters)
 
     async def wait(self, pass_on: Callable[[], None]) -> bool:
-        """Wait for a promise; return True if one was made, False if dismissed.
+        """Wait for a promise; return True if one was made, False if the task was dismissed.
 
         Args:
-            pass_on: called when the wait is cancelled after the promise, to promise the turn to another task.
+            pass_on: called if the wait is cancelled after the promise, to promise the turn to another task.
         """
         loop = asyncio.get_running_loop()
         entry = (loop.create_future(), loop.time())
@@ -319,7 +321,7 @@ class WaitingLine:
                 return False
         except asyncio.CancelledError:
             if future.cancelled():
-                # The task ahead in line may have skipped this one already.
+                # The task ahead in line may have skipped this task already.
                 if entry in self.waiters:
                     self.waiters.remove(entry)
             elif future.result():
@@ -332,7 +334,7 @@ class WaitingLine:
         return True
 
     def promise(self) -> None:
-        """Promise the first in line its turn."""
+        """Promise the first task in line its turn."""
         future, _ = self.waiters.popleft()
         if not future.done():
             future.set_result(True)

@@ -1,7 +1,7 @@
-"""Converts messages to a plain header and a list of arrays, and back: the form that slabs and streams share.
+"""Converts messages to a plain header and a list of arrays, and back: the form that slabs and stream files share.
 
-The header consists of dicts, lists, strings and numbers, so msgpack can write it. It gives each array's place, dtype
-and shape: `build` needs only the header and one buffer. Nothing is pickled.
+The header consists of dicts, lists, strings and numbers, so msgpack can write it. It gives each array's offset, dtype
+and shape, so `build` needs only the header and one buffer. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _STEP_ARRAYS = (
 )
 _STEP_GROUPS = ("decisions", "games")
 _STEP_OPTIONS = ("group_ids", "group_rewards", "parameters", "env_frames", "undiscounted")
-"""Arrays that a step may lack."""
+"""Arrays that a step may omit."""
 _TRAJECTORY_GROUPS = ("rows", "trajectories", "episodes", "games")
 
 
 def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
-    """The message's header, and its arrays (C-contiguous) in the header's order.
+    """Return a message's header, and its arrays (C-contiguous) in the header's order.
 
     Raises:
         TypeError: if the object is not a pipeline message.
@@ -95,10 +95,10 @@ def describe(message: Message) -> tuple[dict[str, Any], list[Array]]:
 
 
 def offsets(header: Mapping[str, Any]) -> tuple[list[int], int]:
-    """The offset of each array in the buffer, and the buffer's size in bytes.
+    """Return the offset of each array in the buffer, and the buffer's size in bytes.
 
     Raises:
-        ShapeError: if the header lists an array with a negative size or a dtype that is not plain numbers.
+        ShapeError: if the header lists an array with a negative size or a non-numeric dtype.
     """
     starts, at = [], 0
     for name, dtype, shape in header["arrays"]:
@@ -111,23 +111,23 @@ def offsets(header: Mapping[str, Any]) -> tuple[list[int], int]:
 
 
 _dtype = lru_cache(maxsize=64)(np.dtype)
-"""NumPy's types by name; messages use only a few."""
+"""Cached NumPy dtypes by name; messages use only a few."""
 
 
 def aligned(size: int) -> int:
-    """The number of bytes that an array of `size` bytes takes up, including padding."""
+    """Return the number of bytes that an array of `size` bytes takes up, including padding."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def write_arrays(arrays: Sequence[Array], starts: Sequence[int], buffer: memoryview) -> None:
-    """Copy the arrays to their places in the buffer."""
+    """Copy the arrays to their offsets in the buffer."""
     for array, start in zip(arrays, starts, strict=True):
         target = np.frombuffer(buffer, array.dtype, array.size, start)
         target[:] = array.reshape(-1)
 
 
 def read_arrays(header: Mapping[str, Any], buffer: Any) -> list[Array]:
-    """Views into the buffer, one per array of the header; they keep the buffer alive.
+    """Return views into the buffer, one per array in the header; the views keep the buffer alive.
 
     Raises:
         ShapeError: if the buffer is smaller than the header claims.
@@ -143,10 +143,10 @@ def read_arrays(header: Mapping[str, Any], buffer: Any) -> list[Array]:
 
 
 def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
-    """The inverse of `describe`.
+    """Invert `describe`: return the message.
 
     Raises:
-        ShapeError: if the header does not describe a message, or the arrays don't fit together.
+        ShapeError: if the header does not describe a message, or the arrays do not fit together.
     """
     try:
         fields: dict[str, Any] = dict(header["fields"])
@@ -178,7 +178,7 @@ def build(header: Mapping[str, Any], arrays: Sequence[Array]) -> Message:
                 answers = (PolicyAnswer(version, _group(named, str(i))) for i, version in enumerate(fields["versions"]))
                 return DecisionAnswer(fields["number"], tuple(answers))
             case "StepBatch":
-                fields.pop("group", None)  # earlier releases recorded one
+                fields.pop("group", None)  # earlier releases recorded this field
                 observations = tuple(_group(named, "observations").values())
                 fields |= {name: named[name] for name in _STEP_ARRAYS}
                 fields |= {name: named[name] for name in _STEP_OPTIONS if name in named}

@@ -1,6 +1,7 @@
-"""The table of columns: name, dtype and trailing shape of every column, as data.
+"""The table of columns: the name, dtype and trailing shape of every column, as data.
 
-Buffers, checks and stream headers derive from this table. Columns not listed pass through every stage unchanged.
+Buffers, checks and stream headers are derived from this table. Columns not listed here pass through every stage
+unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from headrace.queues.specs import BehaviorSpec
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a batch; the table that contains it sets the leading axis (rows, trajectories, episodes, games)."""
+    """One column of a batch; the table that lists it determines its leading axis (row, trajectory, episode, game)."""
 
     name: str
     dtype: str
@@ -20,7 +21,7 @@ class Column:
 
 
 TRAJECTORY_COLUMNS: tuple[Column, ...] = (
-    Column("lengths", "int32"),  # rows of the trajectory
+    Column("lengths", "int32"),  # number of rows in the trajectory
     Column("agent_ids", "int64"),
     Column("episode_ids", "int64"),
     Column("terminated", "bool"),
@@ -31,58 +32,58 @@ TRAJECTORY_COLUMNS: tuple[Column, ...] = (
     Column("learning", "bool"),
     Column("opponent", "int32"),
     Column("numbers", "int64"),  # 0, 1, 2, … for each source and behaviour id: exposes a trajectory that arrives twice
-    Column("credits", "int32"),  # flow credits carried: the length if the learning team played it, else 0
+    Column("credits", "int32"),  # flow credits carried: the length if the learning team played it, otherwise 0
 )
 """Columns [K] of every trajectory batch, in addition to those from `final_columns`."""
 
 REPEAT_ROW_COLUMNS: tuple[Column, ...] = (
-    Column("env_frames", "int32"),  # environment steps that the row's action lasted
+    Column("env_frames", "int32"),  # number of environment steps that the row's action lasted
 )
 """Columns [N], only for behaviours with action repeat; without it, each action lasts one environment step."""
 
 GROUP_ROW_COLUMNS: tuple[Column, ...] = (
-    Column("group_rewards", "float32"),  # the group's reward after the row's action, excluding the agent's own
-    Column("ticks", "int64"),  # the actor's tick of the decision: the same for group mates' simultaneous rows
+    Column("group_rewards", "float32"),  # the group's reward after the row's action, excluding the agent's own reward
+    Column("ticks", "int64"),  # the actor's tick of the decision: equal for simultaneous rows of one group
 )
 """Columns [N], only for behaviours with groups."""
 
 GROUP_TRAJECTORY_COLUMNS: tuple[Column, ...] = (
-    Column("group_ids", "int64"),  # group of agents with a common reward, 0 for none
-    Column("next_ticks", "int64"),  # the tick of the cut: group mates' trajectories end together
-    Column("group_left", "bool"),  # whether a group member continued: false if the group ended too
+    Column("group_ids", "int64"),  # group of agents that share a reward; 0 for none
+    Column("next_ticks", "int64"),  # the tick of the cut: trajectories of one group end together
+    Column("group_left", "bool"),  # whether a member of the group continued; false if the group ended too
 )
 """Columns [K], only for behaviours with groups."""
 
 EPISODE_COLUMNS: tuple[Column, ...] = (
     Column("episode_agent_ids", "int64"),
     Column("episode_returns", "float32"),  # undiscounted sum of the environment's rewards
-    Column("episode_lengths", "int32"),  # decisions
+    Column("episode_lengths", "int32"),  # number of decisions
     Column("episode_learning", "bool"),  # whether the learning team played it
-    Column("episode_parameters", "int32"),  # generation of the environment parameters at its start; 0 if none
+    Column("episode_parameters", "int32"),  # generation of the environment parameters at the episode's start; 0 if none
 )
-"""Columns [E]: episodes that ended with the batch."""
+"""Columns [E]: episodes that ended in the batch."""
 
 GROUP_EPISODE_COLUMNS: tuple[Column, ...] = (
     Column("episode_group_returns", "float32"),  # undiscounted sum of the group's rewards while the agent was in it
-    Column("episode_group_over", "bool"),  # the group ended too; true in one row of the last agents to end
+    Column("episode_group_over", "bool"),  # whether the group ended too: true in one row of the last agents to end
 )
 """Columns [E], only for behaviours with groups."""
 
 GAME_COLUMNS: tuple[Column, ...] = (
     Column("game_generation", "int32"),
-    Column("game_team", "int32"),  # the learning team in that game
+    Column("game_team", "int32"),  # the learning team in the game
     Column("game_opponent", "int32"),  # opponent's snapshot (the first of several), -1 newest; for brains see below
     Column("game_outcome", "float32"),  # for the learning team: 1 won, 0.5 drawn, 0 lost; or the share it beat
 )
-"""Columns [G]: games that ended with the batch, one row per match, from the learning team's side.
+"""Columns [G]: games that ended in the batch, one row per match, from the learning team's side.
 
-Games between more than two teams also have `game_outcomes` [G, teams], as the environment reported them. If brains
-that do not learn play a share of the games, there is also `game_draws` [G, teams]; if the first opponent is the brain
-at index i of its list, `game_opponent` is -2 - i.
+Games between more than two teams also have `game_outcomes` [G, teams], as the environment reported them. If brains that
+do not learn play a share of the games, there is also `game_draws` [G, teams]. If the first opponent is the brain at
+index i of its list, `game_opponent` is -2 - i.
 """
 
 GAME_DRAWS = "game_draws"
-"""Column [G, teams] float32: the random number in [0, 1) that selects each team's brain; -1 if none was drawn."""
+"""Column [G, teams] float32: the random number in [0, 1) that selected each team's brain; -1 if none was drawn."""
 
 
 GAME_PLAYERS, GAME_RETURNS = "game_players", "game_returns"
@@ -90,12 +91,15 @@ GAME_PLAYERS, GAME_RETURNS = "game_players", "game_returns"
 
 
 def observation_columns(spec: BehaviorSpec, prefix: str = "obs_") -> tuple[Column, ...]:
-    """Columns `obs_0`, `obs_1`, … (or `next_obs_0`, …), one per observation spec of the behaviour."""
+    """Return the columns `obs_0`, `obs_1`, … (or `next_obs_0`, …), one per observation spec of the behaviour."""
     return tuple(Column(f"{prefix}{i}", o.dtype, o.shape) for i, o in enumerate(spec.observations))
 
 
 def action_columns(spec: BehaviorSpec, prefix: str = "") -> tuple[Column, ...]:
-    """Columns `continuous_actions` and/or `discrete_actions`: the policy's raw (unclipped, unscaled) action."""
+    """Return the columns `continuous_actions` and `discrete_actions`, if used: the policy's raw action.
+
+    Raw actions are neither clipped nor scaled.
+    """
     columns = []
     if spec.actions.continuous_size:
         columns.append(Column(f"{prefix}continuous_actions", "float32", (spec.actions.continuous_size,)))
@@ -105,7 +109,10 @@ def action_columns(spec: BehaviorSpec, prefix: str = "") -> tuple[Column, ...]:
 
 
 def decision_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tuple[Column, ...]:
-    """Columns [d] that a decision adds to a step: actions, `log_probs`, `action_masks` (true = allowed), extras."""
+    """Return the columns [d] that a decision adds to a step: actions, `log_probs`, `action_masks`, and extras.
+
+    In `action_masks`, true means allowed.
+    """
     columns = [*action_columns(spec), Column("log_probs", "float32", (spec.actions.log_prob_size,))]
     if spec.actions.masked:
         columns.append(Column("action_masks", "bool", (spec.actions.mask_size,)))
@@ -113,23 +120,23 @@ def decision_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tupl
 
 
 def row_columns(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> tuple[Column, ...]:
-    """Columns [N] of this behaviour's trajectory batches; `extra` are the columns declared by the trainer."""
+    """Return the columns [N] of a behaviour's trajectory batches; `extra` are those declared by the trainer."""
     columns = (*observation_columns(spec), *decision_columns(spec, extra), Column("rewards", "float32"))
     groups = GROUP_ROW_COLUMNS if spec.grouped else ()
     return (*columns, *groups, *(REPEAT_ROW_COLUMNS if spec.action_repeat else ()))
 
 
 def final_columns(spec: BehaviorSpec) -> tuple[Column, ...]:
-    """Columns [K] at the cut: the observation after the last row, the action before the first one, and the group."""
+    """Return the columns [K] at the cut: the observation after the last row, the action before the first, the group."""
     columns = (*observation_columns(spec, "next_obs_"), *action_columns(spec, "previous_"))
     return (*columns, *GROUP_TRAJECTORY_COLUMNS) if spec.grouped else columns
 
 
 def episode_columns(spec: BehaviorSpec) -> tuple[Column, ...]:
-    """Columns [E] of this behaviour's trajectory batches."""
+    """Return the columns [E] of a behaviour's trajectory batches."""
     return (*EPISODE_COLUMNS, *GROUP_EPISODE_COLUMNS) if spec.grouped else EPISODE_COLUMNS
 
 
 def memory_column(size: int) -> Column:
-    """Column `memories` [..., size]: a recurrent policy's state *before* the row's decision, h and c concatenated."""
+    """Return the column `memories` [..., size]: a recurrent policy's state *before* the decision, [h, c]."""
     return Column("memories", "float32", (size,))

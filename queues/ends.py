@@ -1,8 +1,8 @@
-"""The two ends of a queue as stages see them, and the base classes of the ends between processes.
+"""The two ends of a queue as stages see them, and base classes for the ends of queues between processes.
 
-Stages are typed against `Outlet` and `Inlet`. So a stage can't tell whether a queue stays within one event loop
+Stages are typed against `Outlet` and `Inlet`. A stage therefore can't tell whether a queue stays within one event loop
 (`agent_manager_queue`), crosses to another process through shared memory (`shared_sender`, `shared_receiver`), or is
-carried by calls to the one end that can be called (`pull`, `push`).
+carried by calls to whichever end can be called (`pull`, `push`).
 
 Those calls may arrive in another thread's event loop, so that they are answered while a stage computes; `post` passes
 work from one loop to the other.
@@ -23,17 +23,20 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class ItemSink(Protocol[T_contra]):
-    """The part of an outlet that the stages' loop needs."""
+    """The part of a queue's producer end that the stages' loop needs."""
 
     async def put(self, item: T_contra) -> None:
-        """Put an item; waits while the queue is full."""
+        """Put an item, waiting while the queue is full."""
 
     def close(self) -> None:
         """Close this producer's end of the stream."""
 
 
 class ItemSource(Protocol[T_co]):
-    """The part of an inlet that the stages' loop needs; `async for` ends when the queue is closed and drained."""
+    """The part of a queue's consumer end that the stages' loop needs.
+
+    `async for` stops once the queue is closed and drained.
+    """
 
     def __aiter__(self) -> AsyncIterator[T_co]: ...
 
@@ -52,10 +55,10 @@ class Outlet(ItemSink[T_contra], Protocol[T_contra]):
         """Put an item without waiting, or raise `QueueFull`."""
 
     def qsize(self) -> int:
-        """Number of items put and not yet taken."""
+        """Return the number of items put but not yet taken."""
 
     def statistics(self) -> QueueStatistics:
-        """A snapshot of the counts."""
+        """Return a snapshot of the statistics."""
 
 
 class Inlet(ItemSource[T_co], Protocol[T_co]):
@@ -66,16 +69,16 @@ class Inlet(ItemSource[T_co], Protocol[T_co]):
         """The queue's name."""
 
     async def get(self) -> T_co:
-        """Remove and return the next item; waits while the queue is empty."""
+        """Remove and return the next item, waiting while the queue is empty."""
 
     def get_nowait(self) -> T_co:
         """Remove and return the next item without waiting, or raise `QueueEmpty`."""
 
     def qsize(self) -> int:
-        """Number of items put and not yet taken."""
+        """Return the number of items put but not yet taken."""
 
     def statistics(self) -> QueueStatistics:
-        """A snapshot of the counts."""
+        """Return a snapshot of the statistics."""
 
     async def __anext__(self) -> T_co: ...
 
@@ -85,11 +88,13 @@ T = TypeVar("T")
 
 
 class RoomOutlet(ABC, Generic[T]):
-    """The producer's end if calls carry the items: at most `maxlen` items are put and not yet taken, wherever they are.
+    """The producer's end of a queue whose items calls carry.
+
+    At most `maxlen` items are put but not yet taken, wherever they are.
 
     Args:
         name: the queue's name.
-        maxlen: the bound at which puts wait.
+        maxlen: the number of items at which puts wait.
         overflow: as in `AgentManagerQueue`.
     """
 
@@ -98,10 +103,10 @@ class RoomOutlet(ABC, Generic[T]):
         self._room: AgentManagerQueue[T] = AgentManagerQueue(name, maxlen, overflow)
 
     async def put(self, item: T) -> None:
-        """Put an item, waiting for room; a put that is cancelled delivers nothing.
+        """Put an item, waiting for space; a cancelled put delivers nothing.
 
         Raises:
-            QueueClosed: if the stream was ended or its consumer is gone, before or while waiting.
+            QueueClosed: if the stream has ended or its consumer is gone, or this happens during the wait.
         """
         await self._room.put(item)
         self._send(item)
@@ -112,24 +117,24 @@ class RoomOutlet(ABC, Generic[T]):
         self._send(item)
 
     def qsize(self) -> int:
-        """Number of items put and not yet taken."""
+        """Return the number of items put but not yet taken."""
         return self._room.qsize()
 
     def statistics(self) -> QueueStatistics:
-        """A snapshot of the counts as this end sees them."""
+        """Return a snapshot of the statistics as this end sees them."""
         return self._room.statistics()
 
     @abstractmethod
     def _send(self, item: T) -> None:
-        """Send an item, for which there is room, to the consumer."""
+        """Send an item to the consumer; there is space for the item."""
 
 
 class ArrivalsInlet(ABC, Generic[A, T]):
-    """The consumer's end of a queue from another process: returns items in the order of arrival.
+    """The consumer's end of a queue from another process, which returns items in the order of arrival.
 
     Args:
         name: the queue's name.
-        arrivals: queue of items that have arrived and are not yet taken, filled by the subclass.
+        arrivals: queue of items that have arrived but are not yet taken, filled by the subclass.
     """
 
     def __init__(self, name: str, arrivals: AgentManagerQueue[A]) -> None:
@@ -137,10 +142,10 @@ class ArrivalsInlet(ABC, Generic[A, T]):
         self._arrivals = arrivals
 
     async def get(self) -> T:
-        """Remove and return the next item; waits while the queue is empty.
+        """Remove and return the next item, waiting while the queue is empty.
 
         Raises:
-            QueueClosed: if nothing is left and every producer has ended, before or while waiting.
+            QueueClosed: if nothing is left and every producer has ended, or this happens during the wait.
         """
         return self._take(await self._arrivals.get())
 
@@ -149,11 +154,11 @@ class ArrivalsInlet(ABC, Generic[A, T]):
         return self._take(self._arrivals.get_nowait())
 
     def qsize(self) -> int:
-        """Number of items that have arrived and are not yet taken."""
+        """Return the number of items that have arrived but are not yet taken."""
         return self._arrivals.qsize()
 
     def statistics(self) -> QueueStatistics:
-        """A snapshot of the counts as this end sees them."""
+        """Return a snapshot of the statistics as this end sees them."""
         return self._arrivals.statistics()
 
     def __aiter__(self) -> Self:
@@ -167,7 +172,7 @@ class ArrivalsInlet(ABC, Generic[A, T]):
 
     @abstractmethod
     def _take(self, arrival: A) -> T:
-        """Report to the producer that an arrival has been taken, and return its item."""
+        """Report to the producer that an item has been taken, and return the item."""
 
 
 def post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> bool:

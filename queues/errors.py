@@ -1,4 +1,4 @@
-"""The errors raised by `queues`, and the queue conditions that callers distinguish."""
+"""The errors raised by `queues`, including queue conditions that callers distinguish."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class QueueEmpty(QueueError):
 
 
 class QueueClosed(QueueError):
-    """A put after `close()`, or a get from a queue that is closed and drained."""
+    """`put` was called after `close()`, or `get` on a queue that is closed and drained."""
 
 
 class PeerLost(QueueError):
-    """The process at the other end of a queue has died, or is out of reach."""
+    """The process at the other end of a queue has died or can't be reached."""
 
 
 class SpecError(Exception):
@@ -32,4 +32,4 @@ class ShapeError(Exception):
 
 
 class StreamError(Exception):
-    """A file is not a readable stream: wrong magic, version or header, or an impossible frame."""
+    """A file is not a readable stream: wrong magic, version or header, or a malformed frame."""

@@ -1,6 +1,7 @@
-"""Files that Windows refuses to change: open ones, usually for a moment, and ones with long paths.
+"""Files that Windows refuses to change: open files, usually for a moment, and files with long paths.
 
-TensorBoard, a viewer, a virus scanner or a folder synchroniser may hold a file open. Other systems still allow changes.
+TensorBoard, a viewer, a virus scanner or a file synchroniser may hold a file open. Other systems allow changes even
+then.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from typing import IO, Any, TypeVar
 R = TypeVar("R")
 
 PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.4)
-"""Seconds between successive tries, five in total."""
+"""Seconds between successive attempts, five in total."""
 ON_LOOP = 6
 """How many of these pauses may block main's event loop: less than a second in total."""
 _brief_on_loops = True
 _HELD = {5, 32, 33, 145}
-"""ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION; ERROR_DIR_NOT_EMPTY, for removed files that are
-still held."""
+"""Windows error codes of a held file: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION, and
+ERROR_DIR_NOT_EMPTY for removed files that are still held."""
 
 
 def let_loops_wait() -> None:
-    """Allow event loops in this process to block as long as other threads: no other task is waiting in them."""
+    """Allow this process's event loops to block for as long as other threads, because no other task waits in them."""
     global _brief_on_loops
     _brief_on_loops = False
 
 
 def is_held(error: OSError) -> bool:
-    """True if another program may have the file open."""
+    """Return True if another program may have the file open."""
     # Errors from `open` have no Windows error code.
     is_refused = sys.platform == "win32" and isinstance(error, PermissionError)
     return is_refused or getattr(error, "winerror", None) in _HELD
@@ -45,12 +46,12 @@ def once_released(
     """Call a function that changes a file, retrying for a few seconds while another program has the file open.
 
     Args:
-        function: what to call.
+        function: the function to call.
         pause: waits for a number of seconds.
         loop_waits: True if an event loop may block for as long as other threads.
 
     Raises:
-        OSError: the error of the last try, with the remedy in `strerror`.
+        OSError: the error of the last attempt, with the remedy in `strerror`.
     """
     pauses = list(PAUSES_S[:ON_LOOP] if _is_brief(loop_waits) else PAUSES_S)
     waited_s = sum(pauses)
@@ -81,24 +82,24 @@ def _is_brief(loop_waits: bool) -> bool:
 
 
 def takes_long_paths() -> bool:
-    """False if paths are limited to 259 characters: on Windows, unless LongPathsEnabled is set."""
+    """Return False if paths are limited to 259 characters, as on Windows unless LongPathsEnabled is set."""
     if sys.platform == "win32":
         import winreg
 
         try:
             with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SYSTEM\CurrentControlSet\Control\FileSystem") as key:
                 return bool(winreg.QueryValueEx(key, "LongPathsEnabled")[0])
-        except OSError:  # older versions of Windows lack the setting
+        except OSError:  # older versions of Windows do not have the setting
             return False
     return True
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write a file durably and atomically: after a failure, the old content is intact.
+    """Write a file durably and atomically; after a failure, the old content is intact.
 
     Args:
         path: the file.
-        write: writes into the unbuffered file that it receives.
+        write: writes the content to the unbuffered file that it receives.
 
     Raises:
         OSError: if writing fails.
@@ -117,14 +118,14 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
 
 
 def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
-    """Write all bytes into an unbuffered file."""
+    """Write all bytes to an unbuffered file."""
     rest = memoryview(data)
-    while rest:  # the system may cut a large write short
+    while rest:  # the system may write only part of a large block
         rest = rest[file.write(rest) :]
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename durable, if the platform supports this (Windows journals it)."""
+    """Make a rename durable, if the platform supports this (Windows journals renames)."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(folder, os.O_RDONLY)

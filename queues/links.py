@@ -1,15 +1,15 @@
-"""A link, which joins one producer process to one consumer process, and the protocol of its socket.
+"""A link, which joins one producer process to one consumer process, and the protocol on its socket.
 
-A link is a connected pair of stream sockets and a segment of slabs. `make_link` creates both ends in the
-process that starts the others. An end is passed on as a ticket (plain data), and opened by a `SharedSender` or
-`SharedReceiver`. Arrays stay in slabs; the socket carries only frames of a few hundred bytes:
+A link is a connected pair of stream sockets and a segment of slabs. `make_link` creates both ends in the process that
+starts the others. An end is passed on as a ticket (plain data), and opened by a `SharedSender` or `SharedReceiver`.
+Arrays stay in slabs; the socket carries only frames of a few hundred bytes:
 
-- to the consumer: `HELLO nonce` (a producer begins), `ITEM` (slab and message header), `END`;
+- to the consumer: `HELLO nonce` (a producer starts), `ITEM` (slab and message header), `END`;
 - to the producer: `WELCOME nonce` (which slabs are still in use), `TAKEN slab`, `FREE slab`, `CLOSED`.
 
 A new producer can replace a killed one on the same socket. So can a new consumer, to which its producers send HELLO
-again. The reader skips bytes that the dead process left half-written or half-read: it searches for the sixteen bytes
-with which every HELLO and WELCOME begins.
+again. The reader skips bytes that the dead process wrote or read only in part: it searches for the sixteen bytes with
+which every HELLO and WELCOME begins.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_SLAB = -1
 _HELLO = b"\x00headrace-hello\x00"
 _WELCOME = b"\x00headrace-ready\x00"
 NONCE_BYTES = 16
-"""Bytes of the random nonce that distinguishes a producer's WELCOME from its predecessor's."""
+"""Length of the random nonce that distinguishes a producer's WELCOME from its predecessor's."""
 _ITEM_HEAD = struct.Struct("<BII")  # kind, length and CRC-32 of the rest
 _BACK = struct.Struct("<Bi")  # kind, slab
 _LARGEST_FRAME = 1 << 24
@@ -47,10 +47,10 @@ class LinkError(QueueError):
 
 
 class LinkEnd:
-    """One end of a link, not yet opened: a socket, a handle to the segment, and the sizes.
+    """One end of a link, before it is opened: a socket, a handle to the segment, and the sizes.
 
-    Close every end that is passed to another process, unless this process keeps it for a replacement: the other side
-    notices that a process has died only when no process holds that end.
+    Close every end that is passed to another process, unless this process keeps it for a replacement process. The other
+    side notices that a process has died only when no process holds that end any more.
     """
 
     def __init__(self, sock: socket.socket, segment: Segment, spec: LinkSpec) -> None:
@@ -59,7 +59,7 @@ class LinkEnd:
         self.spec = spec
 
     def ticket(self, child_pid: int) -> dict[str, Any]:
-        """The plain data (for msgpack) that lets the child open the end."""
+        """Return the plain data (for msgpack) with which a child process opens the end."""
         return {
             "socket": write_ticket(self.sock, child_pid),
             "segment": write_ticket(self.segment, child_pid),
@@ -68,16 +68,16 @@ class LinkEnd:
 
     @classmethod
     def from_ticket(cls, ticket: dict[str, Any]) -> LinkEnd:
-        """In the child: return the end described by the parent's ticket."""
+        """Return the end described by a parent's ticket; called in the child."""
         spec = LinkSpec(**ticket["spec"])
         return cls(open_socket(ticket["socket"]), open_segment(ticket["segment"], spec.segment_bytes), spec)
 
     def duplicate(self) -> LinkEnd:
-        """Another handle to the same end, closed separately: for a process that replaces this handle's owner."""
+        """Return another handle to the same end, for a process that may replace this one; each is closed separately."""
         return LinkEnd(self.sock.dup(), self.segment.duplicate(), self.spec)
 
     def close(self) -> None:
-        """Close this process's handle to the end; closing twice is allowed."""
+        """Close this process's handle to the end. Closing twice is allowed."""
         self.sock.close()
         self.segment.close()
 
@@ -89,14 +89,14 @@ class LinkEnd:
 
 
 def make_link(spec: LinkSpec) -> tuple[LinkEnd, LinkEnd]:
-    """Create a link, and return the sender's and the receiver's end."""
+    """Create a link; return the sender's and the receiver's end."""
     sender, receiver = connected_pair()
     segment = create_segment(spec.segment_bytes)
     return LinkEnd(sender, segment, spec), LinkEnd(receiver, segment.duplicate(), spec)
 
 
 class Channel(asyncio.Protocol):
-    """The socket of an opened end: sends bytes immediately, and has callbacks for received bytes and for closing."""
+    """The socket of an opened end, which sends bytes immediately and calls back for received bytes and on closing."""
 
     def __init__(self, on_bytes: Callable[[bytes], None], on_lost: Callable[[], None]) -> None:
         self._on_bytes = on_bytes
@@ -115,7 +115,7 @@ class Channel(asyncio.Protocol):
         return channel
 
     def send(self, frame: bytes) -> None:
-        """Send, or do nothing if the channel is closed."""
+        """Send a frame, or do nothing if the channel is closed."""
         if not self._transport.is_closing():
             self._transport.write(frame)
 
@@ -129,7 +129,7 @@ class Channel(asyncio.Protocol):
         self._transport.close()
 
     async def wait_closed(self) -> None:
-        """Wait until either side has closed the channel. A cancelled wait closes it immediately."""
+        """Wait until either side has closed the channel. Cancelling the wait closes the channel immediately."""
         try:
             await self._over.wait()
         except asyncio.CancelledError:
@@ -137,31 +137,31 @@ class Channel(asyncio.Protocol):
             raise
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop."""
+        """Store the transport; called by the event loop."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop."""
+        """Pass on received bytes; called by the event loop."""
         self._on_bytes(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop, once."""
+        """Handle the end of the connection; called once by the event loop."""
         if exc is not None:
-            # A write failed because the other side is gone, but data that it sent earlier is still unread.
+            # Writing failed because the other side is gone, but data that it sent earlier has not been read yet.
             with contextlib.suppress(OSError):
                 while chunk := self._sock.recv(_CHUNK):
                     self._on_bytes(chunk)
         self._over.set()
         on_lost = self._on_lost
         self._on_bytes = self._on_lost = (
-            _ignore  # the callbacks' owner refers to this channel: release it and its memory now
+            _ignore  # the callbacks' owner refers to this channel, so release the owner and its memory now
         )
         on_lost()
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing: further bytes don't matter."""
+    """Do nothing, as further bytes do not matter."""
 
 
 class ForwardKind(IntEnum):
@@ -182,23 +182,23 @@ class BackKind(IntEnum):
 
 
 def hello(nonce: bytes) -> bytes:
-    """The frame that a producer sends first."""
+    """Return the frame that a producer sends first."""
     return _HELLO + nonce
 
 
 def item(slab: int, header: dict[str, Any]) -> bytes:
-    """The frame for a message in a slab."""
+    """Return the frame for a message in a slab."""
     body: bytes = pack([slab, header])
     return _ITEM_HEAD.pack(ForwardKind.ITEM, len(body), zlib.crc32(body)) + body
 
 
 def end() -> bytes:
-    """The frame after the last message."""
+    """Return the frame after the last message."""
     return _ITEM_HEAD.pack(ForwardKind.END, 0, 0)
 
 
 def welcome(nonce: bytes, untaken: int, used: Sequence[int], slabs: int) -> bytes:
-    """The reply to a HELLO: the number of items not yet taken, and the slabs still in use."""
+    """Return the reply to a HELLO: the number of items not yet taken, and the slabs still in use."""
     flags = bytearray(slabs)
     for slab in used:
         flags[slab] = 1
@@ -206,15 +206,15 @@ def welcome(nonce: bytes, untaken: int, used: Sequence[int], slabs: int) -> byte
 
 
 def back(kind: BackKind, slab: int = NO_SLAB) -> bytes:
-    """A frame to the producer about one slab, or none."""
+    """Return a frame to the producer about one slab, or none."""
     return _BACK.pack(kind, slab)
 
 
 class ForwardReader:
-    """Splits the bytes received by the consumer into frames.
+    """Splits the bytes that the consumer receives into frames.
 
     Args:
-        succeeds: True to skip what was sent to a dead consumer: all bytes before the next HELLO.
+        succeeds: True to skip the bytes sent to a dead consumer, up to the next HELLO.
     """
 
     def __init__(self, succeeds: bool = False) -> None:
@@ -222,7 +222,7 @@ class ForwardReader:
         self._skips = succeeds
 
     def feed(self, data: bytes) -> Iterator[tuple[ForwardKind, bytes]]:
-        """The complete frames, each with its nonce (HELLO) or its body (ITEM).
+        """Yield the complete frames, each with its nonce (HELLO) or its body (ITEM).
 
         Raises:
             LinkError: if a frame is malformed.
@@ -239,7 +239,7 @@ class ForwardReader:
                 continue
             if start < 0:
                 return
-            # A producer that died may have left part of a frame between its last whole frame and a hello.
+            # A producer that died may have left part of a frame between its last complete frame and a HELLO.
             del self._buffer[:start]
             if len(self._buffer) < len(_HELLO) + NONCE_BYTES:
                 return
@@ -269,7 +269,7 @@ def read_item(body: bytes, spec: LinkSpec) -> tuple[int, dict[str, Any]]:
     """Return the slab number and the message header from the body of an ITEM frame.
 
     Raises:
-        LinkError: if they are malformed or the slab does not exist.
+        LinkError: if the body is malformed or the slab does not exist.
     """
     try:
         slab, header = unpack(body, strict_map_key=True)
@@ -281,7 +281,7 @@ def read_item(body: bytes, spec: LinkSpec) -> tuple[int, dict[str, Any]]:
 
 
 class BackReader:
-    """Splits the bytes received by a producer into frames; skips everything before its own WELCOME."""
+    """Splits the bytes that a producer receives into frames, skipping everything before its own WELCOME."""
 
     def __init__(self, nonce: bytes, slabs: int) -> None:
         self._buffer = bytearray()
@@ -290,7 +290,7 @@ class BackReader:
         self._welcomed = False
 
     def feed(self, data: bytes) -> Iterator[tuple[BackKind, int, bytes]]:
-        """The complete frames: kind, slab, used slabs; in WELCOME, the slab is the number of untaken items."""
+        """Yield the complete frames: kind, slab, used slabs. In WELCOME, the slab is the number of untaken items."""
         self._buffer += data
         if not self._welcomed:
             start = self._buffer.find(self._welcome)

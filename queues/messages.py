@@ -1,7 +1,7 @@
 """The messages that flow through the pipeline: columnar batches and policies.
 
-A message is a frozen dataclass around NumPy arrays. A consumer must not change its arrays (others may read them), and
-copies what it keeps. `codec` turns messages into bytes; `columns` declares the columns of a batch.
+A message is a frozen dataclass around NumPy arrays. A consumer must not modify these arrays, as others may read them,
+and must copy any that it keeps. `codec` converts messages to bytes; `columns` declares the columns of a batch.
 
 Axis letters: N rows (agent steps), K trajectories, E episodes, G games, T teams.
 """
@@ -22,16 +22,16 @@ from headrace.queues.specs import behavior_name, behavior_team
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
 
-FREE = 2**62  # a limit on credits that no actor reaches
+FREE = 2**62  # a credit limit that no actor reaches
 Columns = Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
 class ActionBatch:
-    """Actions for those agents of one behaviour that request a decision, in row order."""
+    """Actions for those agents of one behaviour that need a decision, in row order."""
 
     continuous: NDArray[np.float32]
-    """[d, continuous_size] in [-1, 1], raw in dimensions that the spec calls unbounded."""
+    """[d, continuous_size] in [-1, 1]; raw values in dimensions that the spec declares unbounded."""
     discrete: NDArray[np.int32]
     """[d, branches] index of the choice in each branch."""
 
@@ -40,26 +40,26 @@ class ActionBatch:
 class StepBatch:
     """One tick of an actor's environments for one behaviour id: what happened to its agents, and what they decided.
 
-    A row is an agent seen at this tick. The first `ended` rows are endings (an episode's final observation and
-    last reward; no decision); the other rows are decisions. An agent whose episode ended and restarted within
-    the tick has two rows, the ending first. In shapes, n is the number of rows, and d = n - ended that of decisions.
+    A row is an agent seen at this tick. The first `ended` rows are endings (an episode's final observation and last
+    reward; no decision); the other rows are decisions. An agent whose episode ended and restarted within the tick has
+    two rows, the ending first. In shapes, n is the number of rows, and d = n - ended is the number of decisions.
     """
 
     behavior_id: str
     agent_ids: NDArray[np.int64]
-    """[n] unique across environment instances and actors; constant over an agent's episodes."""
+    """[n] agent ids, unique across environment instances and actors; constant over an agent's episodes."""
     env_ids: NDArray[np.int32]
-    """[n] environment instance within the actor's group of environments."""
+    """[n] index of the environment instance within the actor's group of environments."""
     episode_ids: NDArray[np.int64]
-    """[n] number of the agent's episode; increasing."""
+    """[n] number of the agent's episode, which increases with each episode."""
     observations: tuple[Array, ...]
     """One array [n, *shape] per observation spec; in endings, the final observations."""
     rewards: NDArray[np.float32]
-    """[n] reward received since the agent's previous decision (0 in an episode's first row)."""
+    """[n] reward since the agent's previous decision (0 in an episode's first row)."""
     ended: int
-    """Number of leading rows that are endings."""
+    """Number of endings, which are the leading rows."""
     terminated: NDArray[np.bool_]
-    """[ended] true if the episode ended by the task's own rules: the value of what follows is zero."""
+    """[ended] true if the episode ended by the task's own rules: the value of the next state is zero."""
     truncated: NDArray[np.bool_]
     """[ended] true if the episode was cut short (ML-Agents' interrupted): bootstrap from the final observation."""
     decisions: Columns
@@ -71,32 +71,33 @@ class StepBatch:
     learning: NDArray[np.bool_]
     """[d] true if the agent played for the learning team (always true without self-play)."""
     opponents: NDArray[np.int32]
-    """[d] opponent's snapshot, -1 for the newest policy or no opponent; of several opponents, the first one's."""
+    """[d] the (first) opponent's snapshot; -1 for the newest policy or no opponent."""
     games: Columns = field(default_factory=dict)
     """[G] games that ended at this tick (`columns.GAME_COLUMNS`), in the batch of the learning team's behaviour id."""
     tick: int = 0
-    """Number of the tick; increasing for as long as this actor lives, even when its environments are reset."""
+    """Number of the tick, which increases for the actor's whole life, even when its environments are reset."""
     group_ids: NDArray[np.int64] | None = None
-    """[n] id of the agent's group, which shares a reward; unique across environment instances and actors, 0 for no
+    """[n] id of the agent's group, which shares a reward: unique across environment instances and actors, 0 for no
     group. None if the behaviour has no groups (`BehaviorSpec.grouped`)."""
     group_rewards: NDArray[np.float32] | None = None
-    """[n] the group's reward since the agent's previous decision, excluding the agent's own; None without groups."""
+    """[n] the group's reward since the agent's previous decision, excluding the agent's own reward; None without
+    groups."""
     parameters: NDArray[np.int32] | None = None
-    """[ended] generation of the environment parameters at the ended episode's start; None for all 0."""
+    """[ended] generation of the environment parameters at the ended episode's start; None if all are 0."""
     env_frames: NDArray[np.int32] | None = None
-    """[n] environment steps since the agent's previous decision, 0 in an episode's first row; None if each action
-    lasts one step (see `BehaviorSpec.action_repeat`)."""
+    """[n] environment steps since the agent's previous decision, 0 in an episode's first row; None if each action lasts
+    one step (see `BehaviorSpec.action_repeat`)."""
     undiscounted: NDArray[np.float32] | None = None
-    """[n, 2] the agent's own and its group's reward as counted in episode returns; None if these equal `rewards` and
-    `group_rewards`, which is so unless held actions are discounted."""
+    """[n, 2] the agent's own and its group's reward as counted in episode returns; None if they equal `rewards` and
+    `group_rewards`, which is always the case unless repeated actions are discounted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryBatch:
     """K trajectories of one behaviour id, concatenated into N rows without padding.
 
-    A trajectory is a sequence of consecutive steps of one agent; it is cut at the episode's end, at `time_horizon` or
-    by flow control. The rows of trajectory k follow those of k-1; row order is step order.
+    A trajectory is a sequence of consecutive steps of one agent, which is cut at the episode's end, at `time_horizon`
+    or by flow control. The rows of trajectory k follow those of k-1; row order is step order.
 
     Raises:
         ShapeError: if columns with the same axis differ in length, or `lengths` does not add up to N.
@@ -104,11 +105,11 @@ class TrajectoryBatch:
 
     behavior_id: str
     source: int
-    """The actor and its incarnation: flow credits are counted per source."""
+    """Number of the actor and its incarnation; flow credits are counted per source."""
     rows: Columns
     """[N, ...] per step: obs_0…, continuous_actions, discrete_actions, log_probs, action_masks, rewards, …"""
     trajectories: Columns
-    """[K, ...] per trajectory: see `columns.TRAJECTORY_COLUMNS`, and next_obs_0… (the final next observation)."""
+    """[K, ...] per trajectory: see `columns.TRAJECTORY_COLUMNS`, and next_obs_0… (after the last step)."""
     episodes: Columns = field(default_factory=dict)
     """[E] per episode that ended in this batch: see `columns.EPISODE_COLUMNS`."""
     games: Columns = field(default_factory=dict)
@@ -151,7 +152,7 @@ class TrajectoryBatch:
 
     @property
     def terminated(self) -> NDArray[np.bool_]:
-        """[K] true if the trajectory's last step ended the episode: no bootstrap."""
+        """[K] true if the trajectory's last step ended the episode by the task's own rules: no bootstrap."""
         return self.trajectories["terminated"]
 
     @property
@@ -161,11 +162,11 @@ class TrajectoryBatch:
 
     @property
     def credits(self) -> int:
-        """Flow credits in the batch: the learning team's steps, to be returned when the batch is consumed."""
+        """Flow credits in the batch: the learning team's steps, returned once the batch is consumed."""
         return int(self.trajectories["credits"].sum())
 
     def replace(self, **columns: Array) -> TrajectoryBatch:
-        """Return a batch with some columns replaced by name; new ones of length N are added.
+        """Return a batch with some columns replaced by name; new columns of length N are added.
 
         Raises:
             ShapeError: if a column fits no axis of the batch.
@@ -178,7 +179,7 @@ class TrajectoryBatch:
         return replace(self, rows=rows, trajectories=trajectories, episodes=episodes, games=games)
 
     def select(self, keep: NDArray[np.bool_]) -> TrajectoryBatch:
-        """Return the batch with only those trajectories for which `keep` [K] is true; episodes and games stay."""
+        """Return the batch with only the trajectories for which `keep` [K] is true, and all episodes and games."""
         row_mask = np.repeat(keep, self.lengths)
         return replace(
             self,
@@ -204,7 +205,7 @@ class TrajectoryBatch:
         return head, tail
 
     def copy(self) -> TrajectoryBatch:
-        """Return a batch with its own arrays, which may outlive the call that received the original."""
+        """Return a batch with its own arrays, which stay valid after the call that received the original."""
         return replace(
             self,
             rows={name: column.copy() for name, column in self.rows.items()},
@@ -216,7 +217,7 @@ class TrajectoryBatch:
 
 @dataclass(frozen=True, slots=True)
 class PolicyUpdate:
-    """A policy to act with: the full state, never a diff, so that only the newest update matters."""
+    """A policy to act with. An update holds the full state, never a diff, so that only the newest one matters."""
 
     behavior_id: str
     version: int
@@ -231,14 +232,14 @@ class PolicyUpdate:
     """Number of the self-play snapshot; -1 for a policy directly from the trainer."""
 
     def copy(self) -> PolicyUpdate:
-        """Return an update with its own weights, which may outlive the call that received the original."""
+        """Return an update with its own weights, which stay valid after the call that received the original."""
         return replace(self, weights=self.weights.copy())
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Views into `weights` by name, with the shapes in the layout.
+        """Return views into `weights` by name, with the shapes in the layout.
 
         Raises:
-            ShapeError: if the layout's total number of elements differs from that of `weights`.
+            ShapeError: if the layout's total number of elements differs from the size of `weights`.
         """
         sizes = [math.prod(shape) for _, shape in self.layout]
         if sum(sizes) != self.weights.size:
@@ -255,69 +256,68 @@ class PolicyUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A checkpoint's mark in the stream: everything before it is in checkpoint `number`, and nothing after it."""
+    """A checkpoint's mark in the stream: everything before the mark is in checkpoint `number`, and nothing after it."""
 
     number: int
     source: int = 0
-    """The actor incarnation that sent it."""
+    """The actor incarnation that sent the barrier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The opponents in all games from now on: the full state of matchmaking, never a diff.
+    """The opponents in all games from now on: matchmaking's full state, never a diff.
 
-    Actors apply it to each game at that game's start, once they hold the policies that it names.
+    Actors apply an assignment to each game at the game's start, once they hold the policies that it names.
     """
 
     generation: int
-    """Increases with every assignment; recorded in trajectories and game results."""
+    """Number that increases with every assignment; recorded in trajectories and game results."""
     learning_team: int
     """The team whose results count; unless `all_learn` is set, only this team learns."""
     policies: Mapping[str, tuple[int, int]]
-    """Behaviour id → exact (snapshot, version) of its policy. For a learner, the snapshot is -1, and newer versions are
-    allowed too."""
+    """Maps a behaviour id to the exact (snapshot, version) of its policy. For a learner, the snapshot is -1, and newer
+    versions are allowed too."""
     opponent: int = -1
-    """The opponent's snapshot, -1 for the newest policy; if there are several opponents, the first one's, as the
-    generation identifies all of them."""
+    """The (first) opponent's snapshot; -1 for the newest policy. The generation identifies all opponents."""
     all_learn: bool = False
     """True if all teams learn simultaneously, each with its newest policy."""
 
     def learns(self, behavior_id: str) -> bool:
-        """Return True if a behaviour id in self-play plays its newest policy and learns from its steps."""
+        """Return True if this behaviour id plays its newest policy and learns from its steps."""
         return self.all_learn or behavior_team(behavior_id) == self.learning_team
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Who plays whom in the games of one league learner from now on: rows, each with a probability.
+    """Who plays whom in one league learner's games from now on, as rows that each have a probability.
 
-    Players are codes: a pool member's number, -1 for the learner's own newest policy, -2 - k for that of the league's
-    k-th learner. For each other team, a row is drawn from those whose opponents play the team's behaviour.
+    Players are codes: a pool member's number, -1 for the learner's newest policy, or -2 - k for that of the league's k-th
+    learner. For each other team, a row is drawn from those whose opponents play the team's behaviour.
     """
 
     number: int
-    """Increases with each change; recorded in trajectories and game results."""
+    """Number that increases with each change; recorded in trajectories and game results."""
     seats: tuple[int, ...]
-    """The player in the learner's place, by row; if it is a pool member, the trainer does not learn from the game."""
+    """By row: the player in the learner's place; if it is a pool member, the trainer does not learn from the game."""
     opponents: tuple[int, ...]
     weights: tuple[float, ...]
-    """Probability of each row; those whose opponents play the same behaviour add up to 1."""
+    """Probability of each row; the probabilities of rows whose opponents play the same behaviour add up to 1."""
     members: Mapping[int, Mapping[str, Any]]
-    """What an actor needs to know about each member named in a row."""
+    """Data that an actor needs about each member named in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matchup:
-    """An assignment and the weights of the policies that it names; sent from the ghost stage to the publisher."""
+    """An assignment and the weights of the policies that it names; the ghost stage sends it to the publisher."""
 
     assignment: Assignment
     policies: tuple[PolicyUpdate, ...]
-    """Full weights by behaviour id: the newest ones for the learning team, the opponents' for the other teams."""
+    """Full weights by behaviour id: the newest policy for the learning team, the opponents' for the other teams."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """A trainer's request to a shard of its replay buffer: how many rows the shard contributes to each batch."""
+    """A trainer's request to a replay buffer shard: how many rows the shard contributes to each batch."""
 
     counts: NDArray[np.int64]
     """[batches] number of rows for each batch; 0 for none."""
@@ -325,39 +325,41 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySample:
-    """What a replay buffer shard sends: rows for one batch, or, in its first message, `size`."""
+    """A replay buffer shard's reply: rows for one batch, or, in its first message, `size`."""
 
     columns: Columns
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyQuestion:
-    """A request for one policy's decisions for d agents, sent to a process that holds the policy."""
+    """A request for one policy's decisions for d agents, sent to the process that holds the policy."""
 
     behavior_id: str
     snapshot: int
     version: int
-    """The policy's version (see `PolicyUpdate`); for a policy directly from a trainer, this version or a newer one."""
+    """The policy's version (see `PolicyUpdate`). If the policy comes directly from a trainer, a newer version is
+    allowed too."""
     greedy: bool
-    """True to return the mean and the most likely choice instead of a sample."""
+    """Whether to return the mean and the most likely choice instead of a sample."""
     held: tuple[int, ...]
-    """All snapshots of this behaviour id that the actor still plays; it won't request any others that were sent before
-    the newest of them."""
+    """All snapshots of this behaviour id that the actor still plays; it will not request any other that was sent before
+    the newest of these."""
     columns: Columns
-    """[d, ...] obs_0…, and, if used, masks, memories and previous_actions (see `policy.protocol.Recall`)."""
+    """[d, ...] obs_0…, and, if the policy uses them, masks, memories and previous_actions (see
+    `policy.protocol.Recall`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionRequest:
-    """All of an actor's requests at one tick; the actor sends no others until these are answered or abandoned."""
+    """All of an actor's questions at one tick; the next request follows only when this one is answered or abandoned."""
 
     number: int
-    """Increasing; unique among the requests of an actor and its predecessors."""
+    """Number that increases with each request; unique among the requests of an actor and its predecessors."""
     questions: tuple[PolicyQuestion, ...]
 
 
 DECISION = "decision/"
-"""Prefix of those columns of an answer that are decision columns."""
+"""Prefix of decision columns among an answer's columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +369,7 @@ class PolicyAnswer:
     version: int
     """Version of the policy that made the decisions."""
     columns: Columns
-    """[d, ...] continuous, discrete; decision/… (see `policy.protocol.Decision`); with memory, also memories and
+    """[d, ...] continuous, discrete; decision/… (see `policy.protocol.Decision`); with memory, also the memories and
     previous_actions for the next decision."""
 
 

@@ -1,4 +1,4 @@
-"""Plain data as msgpack, for internal use: non-UTF-8 paths and lone surrogates are preserved."""
+"""Plain data as msgpack, for internal use; preserves non-UTF-8 paths and lone surrogates."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The parts that differ between operating systems: shared memory, and passing it and sockets to child processes.
+"""The parts that differ between operating systems: shared memory, and passing memory and sockets to child processes.
 
 `HEADRACE_PLATFORM=plain` in the environment turns off Linux-only features, so that tests can show that nothing depends
 on them; docs/platforms.md lists these features. `make windows` runs the Windows branches in Windows' Python under Wine.
 
-No resource here has a name that could outlive its processes: memory is an unnamed file, which children get as an open
-descriptor, or on Windows a mapping that the system frees with its last handle. A killed process leaves nothing to clean
-up.
+No resource here has a name that could outlive its processes. On most systems memory is an unnamed file, which children
+receive as an open descriptor; on Windows it is a mapping that the system frees with the last handle. A killed process
+therefore leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from headrace.surroundings import socket_pair
 log = logging.getLogger(__name__)
 
 _FAST_FOLDER = "/dev/shm"
-"""In-memory file system on Linux. Containers often limit it to 64 MB."""
+"""Linux's in-memory file system. Containers often limit it to 64 MB."""
 _warned = False
 
 Ticket = int | str | bytes
-"""Plain data that lets a child open a socket or a segment."""
+"""Plain data with which a child opens a socket or a segment."""
 
 
 def poison_returned_slabs() -> bool:
-    """True if returned slabs are overwritten, to expose use after the return (`HEADRACE_POISON=1`)."""
+    """Return True if returned slabs are overwritten, to expose use after the return (`HEADRACE_POISON=1`)."""
     return os.environ.get("HEADRACE_POISON") == "1"
 
 
@@ -44,8 +44,8 @@ class Segment:
     """A block of memory that several processes can map, made by `create_segment` or `open_segment`.
 
     Args:
-        handle: an open file descriptor, which the segment owns; on Windows the name of a mapping.
-        size: bytes.
+        handle: an open file descriptor, which the segment owns; on Windows, the name of a mapping.
+        size: the size in bytes.
     """
 
     def __init__(self, handle: int | str, size: int) -> None:
@@ -53,14 +53,14 @@ class Segment:
         self.size = size
 
     def map(self) -> mmap.mmap:
-        """The memory; valid for as long as anything refers to it, even after the segment is closed.
+        """Map the memory; the mapping is valid as long as anything refers to it, even after the segment is closed.
 
         Raises:
-            OSError: on Windows, if there is no room.
+            OSError: on Windows, if there is not enough memory.
         """
         if sys.platform == "win32":
-            # The first process to map it creates it; the system then counts all of it as used, touched or not. A sender
-            # waits for its receiver's welcome, so both have the mapping before it holds any data.
+            # The first process to map the memory creates it; the system then counts all of it as used, touched or not.
+            # A sender waits for its receiver's WELCOME, so both have mapped the memory before it holds any data.
             try:
                 return mmap.mmap(-1, self.size, tagname=str(self.handle))
             except OSError as error:
@@ -69,11 +69,11 @@ class Segment:
         return mmap.mmap(int(self.handle), self.size)
 
     def duplicate(self) -> Segment:
-        """Another handle to the same memory, closed separately."""
+        """Return another handle to the same memory; close each handle separately."""
         return Segment(os.dup(self.handle) if isinstance(self.handle, int) else self.handle, self.size)
 
     def close(self) -> None:
-        """Close the handle, not the mappings; closing twice is allowed."""
+        """Close the handle, but not the mappings. Closing twice is allowed."""
         if isinstance(self.handle, int) and self.handle >= 0:
             os.close(self.handle)
             self.handle = -1
@@ -84,7 +84,7 @@ def create_segment(size: int) -> Segment:
     """Create a zero-filled segment that can be passed to child processes.
 
     Raises:
-        OSError: if there is no room anywhere.
+        OSError: if there is not enough memory or disk space anywhere.
     """
     if sys.platform == "win32":
         return Segment(f"headrace-{os.getpid()}-{os.urandom(8).hex()}", size)
@@ -97,7 +97,7 @@ def create_segment(size: int) -> Segment:
 
 
 def open_segment(ticket: Ticket, size: int) -> Segment:
-    """In a child: open the segment described by the parent's ticket."""
+    """Open the segment described by a parent's ticket; called in the child."""
     assert not isinstance(ticket, bytes), "a socket's ticket, not a segment's"
     if isinstance(ticket, int):
         _keep_from_children(ticket)
@@ -105,13 +105,13 @@ def open_segment(ticket: Ticket, size: int) -> Segment:
 
 
 def open_socket(ticket: Ticket) -> socket.socket:
-    """In a child: open the socket described by the parent's ticket."""
+    """Open the socket described by a parent's ticket; called in the child."""
     if sys.platform == "win32":
         assert isinstance(ticket, bytes), "a segment's ticket, not a socket's"
         opened = socket.fromshare(ticket)
         try:
             opened.getpeername()
-        except OSError:  # the ticket is another process's
+        except OSError:  # the ticket is for another process
             opened.close()
             raise
         return opened
@@ -121,14 +121,14 @@ def open_socket(ticket: Ticket) -> socket.socket:
 
 
 def _keep_from_children(descriptor: int) -> None:
-    """Keep child programs from inheriting a descriptor: they would hold it open, and hide this process's death."""
+    """Prevent child programs from inheriting a descriptor: they would hold it open and hide this process's death."""
     os.set_inheritable(descriptor, False)
 
 
 def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:
-    """The ticket with which the child opens a socket or segment; keep that open here until the child has opened it.
+    """Return the ticket with which a child opens a socket or segment, which must stay open here until then.
 
-    On Windows the ticket needs the child's id, so send it through standard input, not the command line.
+    On Windows the ticket requires the child's process id, so send it through standard input, not on the command line.
     """
     if sys.platform == "win32":
         if isinstance(thing, Segment):
@@ -137,15 +137,15 @@ def write_ticket(thing: socket.socket | Segment, child_pid: int) -> Ticket:
             return thing.share(child_pid)
         except OSError:
             log.debug("no ticket from process %d", child_pid, exc_info=True)
-            return b""  # it has died, which its link reports
+            return b""  # the child has died, which its link reports
     return _descriptor(thing)
 
 
 def connected_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected stream sockets that send small messages without delay."""
+    """Return two connected stream sockets that send small messages without delay."""
     pair = socket_pair()
     for each in pair:
-        # For Windows, where asyncio does this only for sockets with an explicit protocol number.
+        # Needed on Windows, where asyncio does this only for sockets with an explicit protocol number.
         if each.family == socket.AF_INET:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return pair
@@ -159,12 +159,12 @@ def _descriptor(thing: socket.socket | Segment) -> int:
 
 
 def _anonymous_memory(size: int) -> int | None:
-    """Memory outside every mounted file system, so no `/dev/shm` quota applies. Linux only."""
-    if not hasattr(os, "memfd_create"):  # an older C library
+    """Allocate memory outside every mounted file system, so that no `/dev/shm` quota applies. Linux only."""
+    if not hasattr(os, "memfd_create"):  # the C library is too old
         return None
     try:
         descriptor = os.memfd_create("headrace", os.MFD_CLOEXEC)
-    except OSError as error:  # a sandbox forbids it
+    except OSError as error:  # a sandbox forbids the call
         _refuse_at_limit(error)
         return None
     try:
@@ -189,19 +189,19 @@ def _no_room(error: OSError, size: int, why: str) -> OSError:
 def _fast_folder_file(size: int) -> int | None:
     try:
         return _file_in(_FAST_FOLDER, size)
-    except OSError as error:  # the folder is missing, or has too little room
+    except OSError as error:  # the folder is missing, or has too little space
         _refuse_at_limit(error)
         return None
 
 
 def _refuse_at_limit(error: OSError) -> None:
-    """Reraise an error about the limit on open files: the next attempt would fail too, but blame something else."""
+    """Reraise an error about the limit on open files, as the next attempt would also fail but report another cause."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         raise error
 
 
 def _file_in(folder: str, size: int) -> int:
-    """An unnamed file with `size` bytes allocated in advance: otherwise a full disk would cause a SIGBUS later."""
+    """Create an unnamed file with `size` bytes allocated in advance, as a full disk would cause a SIGBUS later."""
     try:
         return _set_aside(folder, size)
     except OSError as error:
@@ -232,14 +232,14 @@ def _warn_once() -> None:
         )
 
 
-# Passing sockets and memory to a running process. Windows needs only data: tickets work at any time.
+# Passing sockets and memory to a running process. On Windows only data is passed, as tickets work at any time.
 
 AT_ONCE = 200
 """Maximum number of descriptors in one message; systems allow about 250."""
 _HEAD = struct.Struct("<II")
-"""Number of descriptors, and of bytes of data."""
+"""Header of a message: number of descriptors, and number of bytes of data."""
 _WAITS = {errno.EAGAIN, getattr(errno, "ETOOMANYREFS", errno.EAGAIN)}
-"""Errors that mean that too many descriptors are in flight to processes that have not received them."""
+"""Error codes that mean that too many descriptors are in flight to processes that have not received them."""
 _AGAIN_S = 0.01
 _CHUNK = 1 << 16
 
@@ -249,7 +249,7 @@ async def hand_over(sock: socket.socket, things: Sequence[socket.socket | Segmen
 
     Args:
         sock: a stream socket, to a process that calls `take_over` once for each call of this function.
-        things: sockets and segments; the caller may close them afterwards.
+        things: the sockets and segments; the caller may close them afterwards.
         data: any bytes.
 
     Raises:
@@ -277,10 +277,10 @@ def _sent(sock: socket.socket, descriptors: array.array[int]) -> bool:
 
 
 def take_over(sock: socket.socket) -> tuple[bytes, Mapping[Ticket, Ticket]]:
-    """Receive what one `hand_over` sent: the data, and a map from the tickets in it to this process's tickets.
+    """Receive what one call to `hand_over` sent: the data, and a map from its tickets to this process's tickets.
 
     Raises:
-        EOFError: if the stream has ended, or the sender died within a message.
+        EOFError: if the stream has ended, or the sender died in the middle of a message.
     """
     try:
         return _take_over(sock)

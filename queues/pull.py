@@ -5,8 +5,8 @@ The producer's end, `PullOutlet`, keeps items until the consumer has taken them,
 ends. `push` works in the other direction.
 
 A call may cost a millisecond, so there is only one kind: it reports how many earlier items were taken, waits for items,
-and returns all of them. The consumer calls again as soon as the last call returns, so that items arrive while it
-computes, but only if this report gives the producer room: otherwise the call would return no items.
+and returns all of them. The consumer calls again as soon as the last call returns, so that items arrive while the
+consumer computes. It does so only if its report gives the producer space; otherwise the call would return no items.
 """
 
 from __future__ import annotations
@@ -26,35 +26,37 @@ from headrace.queues.errors import PeerLost, QueueClosed
 T = TypeVar("T")
 
 CALL_TURNS = 8
-"""Event loop iterations in which a new call can go out before the consumer gets the last call's items: the consumer may
-compute for a long time, and the next items arrive meanwhile."""
+"""Number of event loop iterations in which a new call can be sent before the consumer gets the last call's items. The
+consumer may compute for a long time, and the next items arrive meanwhile."""
 
 
 class FetchSource(Protocol):
     """The calls that a consumer makes to a producer."""
 
     async def fetch(self, name: str, taken: int) -> list[Any] | None:
-        """Return the items put and not yet fetched, waiting while there are none; None at the end of the stream.
+        """Return the items put but not yet fetched, waiting while there are none; None at the end of the stream.
 
         Args:
             name: the queue's name.
-            taken: items taken since the previous call, which make room for others.
+            taken: number of items taken since the previous call, which makes space for others.
 
         Raises:
             PeerLost: if the producer has died.
         """
 
     def finish(self, name: str) -> None:
-        """Stop the producer, without waiting: the consumer makes no more calls."""
+        """Stop the producer without waiting; the consumer makes no more calls."""
 
 
-# Ray has no inherited sockets: items wait with their producer until the consumer fetches them (docs/decisions/014).
+# Ray processes inherit no sockets, so items wait with their producer until the consumer fetches them
+# (docs/decisions/014).
 class PullOutlet(RoomOutlet[T]):
-    """The producer's end: at most `maxlen` items are put and not yet taken, wherever they are; further puts wait.
+    """The producer's end. At most `maxlen` items are put but not yet taken, wherever they are; further puts wait.
 
-    With `overflow="replace_oldest"` a newer item replaces one that is not yet fetched.
+    With `overflow="replace_oldest"`, a newer item replaces one that is not yet fetched.
 
-    The consumer's calls may arrive in the event loop of another thread; their answers do not wait for the producer.
+    The consumer's calls may arrive in another thread's event loop; answering them does not require the producer to be
+    idle.
     """
 
     def __init__(self, name: str, maxlen: int, overflow: Overflow = "wait") -> None:
@@ -66,35 +68,38 @@ class PullOutlet(RoomOutlet[T]):
         self._calls: asyncio.AbstractEventLoop | None = None
         """The event loop in which calls arrive."""
         self._changed = asyncio.Event()
-        """Set, in that event loop, when there may be an answer."""
+        """Set in the event loop `_calls` when there may be an answer."""
         self._finished = asyncio.Event()
         self._consumers = 1
 
     def close(self) -> None:
-        """End the stream: items already put are delivered, waiting puts raise `QueueClosed`."""
+        """End the stream: items already put are delivered; waiting puts raise `QueueClosed`."""
         self._room.close()
         self._tell_calls()
 
     def renew(self) -> None:
-        """Restart with a consumer that replaces a dead one; items that the dead one fetched are lost."""
+        """Restart with a consumer that replaces a dead one; items that the dead consumer fetched are lost."""
         self._consumers += 1
         self._forget_fetched()
         self._tell_calls()
 
     async def wait_closed(self) -> None:
-        """After `close`: wait until the consumer has received every item, or is gone."""
+        """Wait, after `close`, until the consumer has received every item or is gone."""
         await self._finished.wait()
 
     # Calls from the consumer.
 
     async def fetch(self, taken: int) -> list[T] | None:
-        """See `FetchSource.fetch`; `renew` ends a wait without returning items: a live consumer calls again."""
+        """Return items as `FetchSource.fetch` does.
+
+        `renew` ends a wait without returning items; a live consumer calls again.
+        """
         self._calls = asyncio.get_running_loop()
         consumer = self._consumers
         if taken:
             post(self._home, self._make_room, taken)
         while True:
-            self._changed.clear()  # before the check: a later item sets it again
+            self._changed.clear()  # before the check, so that a later item sets it again
             ended = self._room.closed
             with self._lock:
                 items, self._unfetched = list(self._unfetched), deque()
@@ -109,7 +114,7 @@ class PullOutlet(RoomOutlet[T]):
                 return []
 
     def finish(self) -> None:
-        """See `FetchSource.finish`: drops items not yet fetched; puts raise `QueueClosed`."""
+        """Stop as `FetchSource.finish` says: drop items not yet fetched; puts raise `QueueClosed`."""
         post(self._home, self._finish)
 
     def _finish(self) -> None:
@@ -142,10 +147,10 @@ class PullOutlet(RoomOutlet[T]):
 
 
 class _Tally:
-    """Counts for one producer: items that it regards as not taken, and those of them taken but not yet reported.
+    """Counts one producer's items: those that the producer regards as not taken, and those taken but not yet reported.
 
     Args:
-        maxlen: the producer's bound.
+        maxlen: the producer's limit.
     """
 
     def __init__(self, maxlen: int) -> None:
@@ -164,7 +169,7 @@ class _Tally:
 
     @property
     def has_room(self) -> bool:
-        """True if the producer, after a report, can put another item; otherwise a call would return no items."""
+        """Return True if the producer can put another item after a report; otherwise a call would return no items."""
         return self._held - self._taken < self._maxlen
 
     async def wait_for_room(self) -> None:
@@ -181,14 +186,14 @@ class _Tally:
 
 @dataclass(slots=True)
 class _Fetched(Generic[T]):
-    """An item that is fetched and not yet taken."""
+    """An item that has been fetched but not yet taken."""
 
     item: T
     tally: _Tally
 
 
 class _Place:
-    """One producer's slot in a queue: the current producer, and what is known about its successor."""
+    """One producer's slot in a queue: the current producer, and its successor if known."""
 
     def __init__(self, source: FetchSource) -> None:
         self.source = source
@@ -197,12 +202,12 @@ class _Place:
         self._changed = asyncio.Event()
 
     def succeed(self, source: FetchSource | None) -> None:
-        """Set the successor of a dead or dying producer; None if there is none."""
+        """Set the successor of a dead or dying producer, or None if there is none."""
         self._successor, self._settled = source, source is None
         self._changed.set()
 
     async def next(self) -> bool:
-        """Wait for the successor and make it the producer; False if there is none."""
+        """Wait for the successor and make it the current producer; return False if there is none."""
         while self._successor is None and not self._settled:
             self._changed.clear()
             await self._changed.wait()
@@ -213,15 +218,15 @@ class _Place:
 
 
 class PullInlet(ArrivalsInlet[_Fetched[T], T]):
-    """The consumer's end; it returns items in the order of their arrival.
+    """The consumer's end, which returns items in the order of arrival.
 
-    The stream ends when the last producer has ended its own stream. `replace` names the successor of a producer that
-    died before the end of its stream; `settle` says that there is none.
+    The stream ends when the last producer has ended its own stream. `replace` sets the successor of a producer that
+    died before the end of its stream; `settle` states that there is none.
 
     Args:
         name: the queue's name.
-        maxlen: the bound of each producer.
-        sources: the producers.
+        maxlen: the limit of each producer.
+        sources: the producers, by key.
         overflow: as in `AgentManagerQueue`.
     """
 
@@ -241,7 +246,7 @@ class PullInlet(ArrivalsInlet[_Fetched[T], T]):
         self._places[key].succeed(source)
 
     def settle(self, key: str) -> None:
-        """Declare that a producer has no successor: its death ends its stream."""
+        """Declare that a producer has no successor, so that its death ends its stream."""
         self._places[key].succeed(None)
 
     def close(self) -> None:
@@ -266,7 +271,7 @@ class PullInlet(ArrivalsInlet[_Fetched[T], T]):
             end.close()
 
     async def _pull_all(self, source: FetchSource, end: Producer[_Fetched[T]]) -> bool:
-        """Fetch until the stream ends; False if the producer died before that."""
+        """Fetch until the stream ends; return False if the producer died before that."""
         tally = _Tally(self._maxlen)
         call = asyncio.ensure_future(source.fetch(self.name, 0))
         try:

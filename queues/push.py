@@ -1,8 +1,9 @@
-"""A queue whose consumer can be called by its producer, but not the other way round: the producer delivers.
+"""A queue whose consumer can be called by its producer, but not the other way round: the producer delivers the items.
 
-The producer's end, `PushOutlet`, makes one call for each item. The call returns when the item is taken (when it has
-arrived, for a queue that keeps only the newest). The consumer's end, `PushInlet`, receives the items. The transport of
-the calls is independent of both ends, and need not keep their order. `pull` works in the other direction.
+The producer's end, `PushOutlet`, makes one call for each item. The call returns when the item is taken or, for a queue
+that keeps only the newest item, when the item arrives. The consumer's end, `PushInlet`, receives the items. The
+transport of the calls is independent of both ends, and need not preserve their order. `pull` works in the other
+direction.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from headrace.queues.errors import PeerLost
 T = TypeVar("T")
 
 Deliver = Callable[[str, int, Any], Awaitable[bool]]
-"""Function that delivers a numbered item to a queue, or None for the end of the stream; False if the queue is closed.
+"""Function that delivers a numbered item (None for the end of the stream) to a queue; returns False if the queue is
+closed.
 
 Raises `PeerLost` if the consumer has died.
 """
 
 
 class PushOutlet(RoomOutlet[T]):
-    """The producer's end: at most `maxlen` items are put and not yet taken, wherever they are; further puts wait.
+    """The producer's end. At most `maxlen` items are put but not yet taken, wherever they are; further puts wait.
 
-    With `overflow="replace_oldest"` one item is in flight at a time, and a newer one replaces the item behind it.
+    With `overflow="replace_oldest"`, one item is in flight at a time, and a newer item replaces the one waiting behind
+    it.
 
     With `renewable`, the consumer's death ends the stream only if `settle` has ruled out a successor. Otherwise the
     items in flight are lost, and `renew` sets the successor.
@@ -42,10 +45,10 @@ class PushOutlet(RoomOutlet[T]):
         self._renewable = renewable
         self._calls: set[asyncio.Task[None]] = set()
         self._delivering = False
-        """With `replace_oldest`: True while a call is in progress; it checks for a newer item before it returns."""
+        """With `replace_oldest`: True while a call is in progress, which checks for a newer item before it returns."""
 
     def close(self) -> None:
-        """End the stream: items already put are delivered, waiting puts raise `QueueClosed`."""
+        """End the stream: items already put are delivered; waiting puts raise `QueueClosed`."""
         if self._room.closed:
             return
         self._room.close()
@@ -59,7 +62,7 @@ class PushOutlet(RoomOutlet[T]):
         self._deliver, self._numbers = deliver, 0
 
     def settle(self) -> None:
-        """Declare that the consumer has no successor: its death ends the stream."""
+        """Declare that the consumer has no successor, so that its death ends the stream."""
         self._renewable = False
 
     @property
@@ -102,7 +105,7 @@ class PushOutlet(RoomOutlet[T]):
             return self._renewable
 
     def _give_up(self) -> None:
-        """Close for good: the consumer takes no more items."""
+        """Close permanently, because the consumer takes no more items."""
         self._room.close()
         while self._room.qsize():
             self._room.get_nowait()
@@ -115,9 +118,9 @@ class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
         super().__init__(name, AgentManagerQueue(name, maxlen, overflow))
         self._home = asyncio.get_running_loop()
         self._early: dict[int, tuple[T | None, asyncio.Future[bool]]] = {}
-        """Items that arrived before earlier ones, by number."""
+        """Items that arrived before their predecessors, by number."""
         self._unanswered: set[asyncio.Future[bool]] = set()
-        """Futures that belong to the event loop in which calls arrive."""
+        """Futures not yet resolved, which belong to the event loop in which calls arrive."""
         self._expected = 0
         self._ended = False
 
@@ -166,5 +169,5 @@ class PushInlet(ArrivalsInlet[tuple[T, "asyncio.Future[bool]"], T]):
 
 
 def _set(answer: asyncio.Future[bool], accepted: bool) -> None:
-    if not answer.done():  # else the call was cancelled
+    if not answer.done():  # otherwise the call was cancelled
         answer.set_result(accepted)

@@ -1,7 +1,7 @@
 """The consumer's end of a queue between processes on one machine; `shared_sender` is the other end.
 
 Items are read-only views of shared memory. A slab returns to its producer when its last view is gone, so no view
-outlives its data. A consumer that keeps views starves only its own producers: copy what you keep.
+outlives its data. A consumer that keeps views starves only its own producers, so copy any arrays that you keep.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """An item that has arrived and is not yet taken."""
+    """An item that has arrived but is not yet taken."""
 
     link: _Link
     slab: int
@@ -40,14 +40,13 @@ class _Arrival:
 class SharedReceiver(ArrivalsInlet[_Arrival, T]):
     """The consumer's end of a shared queue; open it with `await SharedReceiver.open(name, ends)`.
 
-    It has one link to each producer, and returns items in the order of arrival. Each producer is bounded by its own
-    link, so none can crowd out another. The stream ends when every link has ended, because its producer has called
-    `close` or has died (see `broken`). The link of a killed producer remains as long as another process holds that end,
-    and a new producer can continue on it. A new receiver can also replace a killed one, as soon as its producers have
-    called `SharedSender.renew`.
+    The receiver has one link to each producer, and returns items in the order of arrival. Each producer is limited by
+    its own link, so none can crowd out another. The stream ends when every link has ended, because its producer has
+    called `close` or has died (see `broken`). The link of a killed producer stays open as long as another process holds
+    that end, and a new producer can continue on it. A new receiver can also replace a killed one, once its producers
+    have called `SharedSender.renew`.
 
-    `get` and `get_nowait` raise `ShapeError` if the item's arrays don't fit together. A get that is cancelled removes
-    nothing.
+    `get` and `get_nowait` raise `ShapeError` if the item's arrays do not fit together. A cancelled get removes nothing.
 
     Call all methods from the event loop's thread; views may be released in any thread.
 
@@ -69,7 +68,7 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
 
     @classmethod
     async def open(cls, name: str, ends: Sequence[LinkEnd], succeeds: bool = False) -> SharedReceiver[T]:
-        """Open link ends and take ownership of them; `succeeds` is True if a dead receiver used them before."""
+        """Open link ends and take ownership of them; `succeeds` is True if a receiver that died used them before."""
         receiver = cls(name, ends, succeeds)
         for link, end in zip(receiver._links, ends, strict=True):
             await link.open(end)
@@ -87,17 +86,17 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
 
     @property
     def maxlen(self) -> int:
-        """Maximum number of items put and not yet taken, summed over all links."""
+        """Maximum number of items put but not yet taken, summed over all links."""
         return self._arrivals.maxlen
 
     @property
     def closed(self) -> bool:
-        """True if every producer has ended; items may still be left."""
+        """True if every producer has ended, although items may be left."""
         return self._arrivals.closed
 
     @property
     def broken(self) -> tuple[int, ...]:
-        """Indices of the links whose producers are gone without having closed."""
+        """Indices of the links whose producers are gone without having closed their end."""
         return tuple(link.index for link in self._links if link.broken)
 
     @property
@@ -115,12 +114,12 @@ class SharedReceiver(ArrivalsInlet[_Arrival, T]):
         self._arrivals.close()
 
     async def wait_closed(self) -> None:
-        """After `close`, or after the end of the stream: wait until the sockets are closed."""
+        """Wait, after `close` or the end of the stream, until the sockets are closed."""
         for link in self._links:
             await link.channel.wait_closed()
 
     def _take(self, arrival: _Arrival) -> T:
-        # The links carry what a SharedSender[T] put; the caller ensures that both have the same T.
+        # The links carry the items that a SharedSender[T] put; the caller ensures that both ends have the same T.
         return cast("T", arrival.link.take(arrival.slab, arrival.header))
 
 
@@ -168,26 +167,26 @@ class _Link:
         if not self._ended:
             self._ended = True
             self.channel.send(links.back(BackKind.CLOSED))
-            self.channel.finish()  # ends the wait of a producer not yet welcomed, even if others hold this end
+            self.channel.finish()  # ends the wait of a producer without a WELCOME, even if others hold this end
             self.channel.close()
 
     def _forget(self, slab: int) -> None:
         self._untaken -= 1
-        # Return slabs first, as the producer needs them: the rest may keep the event loop busy for a long time.
+        # Return slabs first, because the producer needs them and the rest may keep the event loop busy for long.
         self._return(links.back(BackKind.TAKEN, slab))
 
     def _no_longer_used(self, slab: int) -> None:
-        """Note that a slab is to be returned, and do nothing else, because this may run in any thread."""
+        """Record that a slab can be returned, and do nothing else, because this may run in any thread."""
         self._unused.append(slab)
         if not self._return_due:
             self._return_due = True
             here = threading.get_ident() == self._thread
-            with contextlib.suppress(RuntimeError):  # the loop is closed: no producer is left
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so no producer is left
                 (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._return)
 
     def _return(self, reply: bytes = b"") -> None:
-        """Send a reply and all free slabs in one write: the producer wakes up for each write."""
-        self._return_due = False  # first, so that a slab noted later causes another call
+        """Send a reply and all free slabs in one write, because each write wakes up the producer."""
+        self._return_due = False  # reset first, so that a slab recorded later causes another call
         while self._unused:
             slab = self._unused.popleft()
             if self._poison:

@@ -1,7 +1,7 @@
 """The producer's end of a queue between two processes on one machine; `shared_receiver` is the other end.
 
 A put copies the message's arrays into a free slab of shared memory and sends the slab's number: one copy, and no
-serialisation. It waits while `maxlen` items are in flight or the consumer still has views of every slab.
+serialisation. The put waits while `maxlen` items are in flight, or while the consumer has views of every slab.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Message)
 
 STARVING_AFTER_S = 5.0
-"""A put that waits longer for the consumer to release slabs causes a warning."""
+"""Seconds that a put waits for the consumer to release slabs before a warning is logged."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _Parcel:
     arrays: list[Array]
     starts: list[int]
     size: int
-    """Bytes that the arrays need in a slab; 0 if it needs none."""
+    """Bytes that the arrays need in a slab; 0 if the item needs no slab."""
 
     @classmethod
     def of(cls, message: Message) -> _Parcel:
@@ -47,11 +47,11 @@ class _Parcel:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A waiting put. Once its first parcel has been sent, the others follow, even if the put is cancelled."""
+    """A waiting put. Once its first parcel is sent, the others follow, even if the put is cancelled."""
 
     parcels: deque[_Parcel]
     done: asyncio.Future[bool]
-    """Resolves to True once all parcels are sent, to False if they never will be."""
+    """Resolves to True once all parcels are sent, or to False if they never will be."""
     since: float
     begun: bool = False
 
@@ -63,8 +63,8 @@ class _Job:
 class SharedSender(Generic[T]):
     """The producer's end of a shared queue; open it with `await SharedSender.open(name, end)`.
 
-    It accepts the messages that `codec` knows. A `TrajectoryBatch` larger than a slab travels in pieces, each a
-    separate item. Puts are served first come, first served. Call all methods from the event loop's thread.
+    The sender accepts all messages that `codec` supports. A `TrajectoryBatch` larger than a slab is sent in pieces,
+    each as a separate item. Puts are served first come, first served. Call all methods from the event loop's thread.
     """
 
     def __init__(self, name: str, end: LinkEnd) -> None:
@@ -87,7 +87,7 @@ class SharedSender(Generic[T]):
 
     @classmethod
     async def open(cls, name: str, end: LinkEnd) -> SharedSender[T]:
-        """Open a link end and take ownership of it. Does not wait for the receiver to exist."""
+        """Open a link end and take ownership of it, without waiting for the receiver to exist."""
         sender = cls(name, end)
         greeting = sender._new_greeting()
         sender._channel = await Channel.open(end.sock, sender._received, sender._lost)
@@ -108,7 +108,7 @@ class SharedSender(Generic[T]):
 
     @property
     def maxlen(self) -> int:
-        """Maximum number of items put and not yet taken."""
+        """Maximum number of items put but not yet taken."""
         return self.spec.maxlen
 
     @property
@@ -117,28 +117,28 @@ class SharedSender(Generic[T]):
         return self._closed
 
     def qsize(self) -> int:
-        """Number of items put and not yet taken, as far as the receiver has reported."""
+        """Return the number of items put but not yet taken, as far as the receiver has reported."""
         if self.spec.overflow == "replace_oldest":
-            return int(self._untaken > 0 or self._newest is not None)  # older items are, or will be, replaced
+            return int(self._untaken > 0 or self._newest is not None)  # older items are or will be replaced
         return self._untaken
 
     def put_nowait(self, item: T) -> None:
         """Put an item without waiting.
 
         Raises:
-            QueueFull: if there is no room or no free slab for all its pieces, or other puts are waiting.
-            QueueClosed: if the stream was ended or its receiver is gone.
-            TooLargeError: if the item fits no slab and can't be split.
+            QueueFull: if there is no space or no free slab for all its pieces, or other puts are waiting.
+            QueueClosed: if the stream has ended or its receiver is gone.
+            TooLargeError: if the item is too large for a slab and can't be split.
         """
         if not self._try(self._parcels(item)):
             raise QueueFull(f"queue {self.name!r} is full ({self.qsize()} items of {self.maxlen})")
 
     async def put(self, item: T) -> None:
-        """Put an item, waiting for room and a free slab. A cancelled put delivers nothing, or everything.
+        """Put an item, waiting for space and a free slab. A cancelled put delivers either nothing or everything.
 
         Raises:
-            QueueClosed: if the stream was ended or its receiver is gone, before or while waiting.
-            TooLargeError: if the item fits no slab and can't be split.
+            QueueClosed: if the stream has ended or its receiver is gone, or this happens during the wait.
+            TooLargeError: if the item is too large for a slab and can't be split.
         """
         parcels = self._parcels(item)
         if self._try(parcels):
@@ -159,9 +159,9 @@ class SharedSender(Generic[T]):
             self._past_wait_s += loop.time() - job.since
 
     def close(self) -> None:
-        """End the stream: items already put are delivered, waiting puts raise `QueueClosed`. Closing twice is allowed.
+        """End the stream: items already put are delivered; waiting puts raise `QueueClosed`. Closing twice is allowed.
 
-        Before the event loop ends, `await wait_closed()`, or the last items may never arrive.
+        Before the event loop ends, `await wait_closed()`; otherwise the last items may never arrive.
         """
         if not self._closed:
             self._closed = True
@@ -171,17 +171,17 @@ class SharedSender(Generic[T]):
     def renew(self) -> None:
         """Restart with a receiver that replaces a dead one.
 
-        Items sent and not taken may be lost; waiting items go to the new receiver.
+        Items that were sent but not taken may be lost; waiting items go to the new receiver.
         """
         if not self._ended:
             self._channel.send(self._new_greeting())
 
     async def wait_closed(self) -> None:
-        """After `close`: wait until the receiver has received every item, or is gone."""
+        """Wait, after `close`, until the receiver has received every item or is gone."""
         await self._channel.wait_closed()
 
     def statistics(self) -> QueueStatistics:
-        """The counts as this end sees them; pieces count as items, and `items_out` as items taken."""
+        """Return the statistics as this end sees them; pieces count as items, and `items_out` as items taken."""
         waiting = [job for job in self._jobs if not job.done.done()]
         return QueueStatistics(
             name=self.name,
@@ -213,7 +213,7 @@ class SharedSender(Generic[T]):
 
     def _try(self, parcels: list[_Parcel]) -> bool:
         if self.spec.overflow == "replace_oldest":
-            # Policies: one piece each, since only batches are ever split.
+            # A policy is always one piece, as only batches are split.
             self._replaced += self._newest is not None
             (self._newest,) = parcels
             self._pump()
@@ -249,13 +249,13 @@ class SharedSender(Generic[T]):
         return self._has_room() and (bool(self._free) or parcel.size == 0)
 
     def _has_room(self) -> bool:
-        # A newer policy replaces the older one at the receiver, so only the number of slabs is a limit.
+        # A newer policy replaces the older one at the receiver, so the number of slabs is the only limit.
         return self._welcomed and (self._untaken < self.maxlen or self.spec.overflow == "replace_oldest")
 
     def _send(self, parcel: _Parcel) -> None:
         slab = NO_SLAB
         if parcel.size:
-            slab = self._free.pop()  # the slab returned last: it is still in the CPU's caches
+            slab = self._free.pop()  # the slab returned last is still in the CPU's caches
             self._slabs.write(slab, parcel.arrays, parcel.starts)
         self._channel.send(links.item(slab, parcel.header))
         self._in += 1
@@ -304,7 +304,7 @@ class SharedSender(Generic[T]):
             self._starving = None
 
     def _consumer_awake(self) -> bool:
-        """False if items are waiting that an idle consumer would already have taken or replaced."""
+        """Return False if items are waiting that an idle consumer would already have taken or replaced."""
         return self._welcomed and self._untaken < self.maxlen
 
     def _warn(self) -> None:

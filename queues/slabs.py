@@ -1,8 +1,8 @@
-"""The memory behind one link of a shared queue: a pool of equal slabs, each for one message's arrays.
+"""The memory behind one link of a shared queue: a pool of slabs of equal size, each for one message's arrays.
 
 `LinkSpec` sets the pool's size, and rejects sizes that can't work; `Slabs` maps the pool into this process; `pieces`
 splits a message so that each piece fits a slab. The two ends (`shared_sender`, `shared_receiver`) track which slabs may
-be written to.
+be written.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headrace.queues.messages import Array, Columns, Message, TrajectoryBatch
 from headrace.queues.platform import Segment
 
 POISON = 0xA5
-"""The byte that returned slabs are filled with in debug mode."""
+"""The byte with which returned slabs are filled in debug mode."""
 
 
 class TooLargeError(QueueError):
-    """A message that can't be split further does not fit a slab."""
+    """A message does not fit a slab and can't be split further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,14 @@ class LinkSpec:
     """
 
     maxlen: int
-    """Maximum number of items put and not yet taken; at least 1."""
+    """Maximum number of items put but not yet taken; at least 1."""
     slab_bytes: int
-    """Size of one slab in bytes, which limits a message. Larger batches are sent in pieces."""
+    """Size of one slab in bytes, which limits the size of a message. Larger batches are sent in pieces."""
     spare: int = 2
-    """Slabs beyond `maxlen`: batches that the consumer may hold while the link is full. At least 1."""
+    """Number of slabs in addition to `maxlen`, for batches that the consumer may hold while the link is full; at least
+    1."""
     overflow: Overflow = "wait"
-    """What a put into a full link does, as in `AgentManagerQueue`."""
+    """What a put does if the link is full, as in `AgentManagerQueue`."""
     min_bytes: int = 0
     """Bytes of the largest piece that can't be split (one trajectory, one policy), as far as the caller knows."""
 
@@ -71,12 +72,12 @@ class LinkSpec:
 
     @property
     def slabs(self) -> int:
-        """Number of slabs, which bounds the link's memory."""
+        """Number of slabs, which limits the link's memory."""
         return self.maxlen + self.spare
 
     @property
     def stride(self) -> int:
-        """Bytes from one slab's start to the next one's."""
+        """Bytes from the start of one slab to the start of the next."""
         return codec.aligned(self.slab_bytes)
 
     @property
@@ -96,18 +97,19 @@ class Slabs:
         """Copy a message's arrays into a slab."""
         codec.write_arrays(arrays, starts, self._view(slab))
 
-    # Views keep their slab: a careless stage blocks its producer, but never reads other data (docs/decisions/005).
+    # Views keep their slab in use: a careless stage blocks its producer, but never reads other data
+    # (docs/decisions/005).
     def read(self, slab: int, header: Mapping[str, Any], when_unused: Callable[[int], None]) -> list[Array]:
-        """Read-only views of the arrays in a slab.
+        """Return read-only views of the arrays in a slab.
 
         Args:
-            slab: which one.
+            slab: the slab's number.
             header: the message's header, from `codec.describe`.
-            when_unused: called with the slab when its last view is gone, at any time and in any thread, so it may only
-                note the slab.
+            when_unused: called with the slab's number when its last view is gone. The call can happen at any time and
+                in any thread, so the function may only record the number.
         """
-        # Views of views refer to the lowest *array*: this one, since only a memoryview lies below it. So it lives
-        # exactly as long as any view of the slab.
+        # Views of views refer to the lowest *array*, which is this one because only a memoryview is below it. This
+        # array therefore lives exactly as long as any view of the slab.
         root = np.frombuffer(self._view(slab).toreadonly(), np.uint8)
         weakref.finalize(root, when_unused, slab).atexit = False
         return codec.read_arrays(header, root)
@@ -122,16 +124,16 @@ class Slabs:
 
 
 def pieces(message: Message, slab_bytes: int) -> Iterator[Message]:
-    """The message itself, or for a trajectory batch larger than a slab, its parts in order.
+    """Yield the message itself or, for a trajectory batch larger than a slab, its parts in order.
 
     Raises:
-        TooLargeError: if a policy, or a single trajectory (the last one with the batch's episodes and games), needs
-            more than a slab.
+        TooLargeError: if a policy or a single trajectory (the last one with the batch's episodes and games) needs more
+            than a slab.
     """
     if isinstance(message, TrajectoryBatch):
         sizes = _PieceSizes(message)
         while sizes.all_of(message) > slab_bytes:
-            # The last trajectory stays with the episodes and games, which travel in the last piece.
+            # The last trajectory stays with the episodes and games, which are sent in the last piece.
             first = min(sizes.how_many_fit(message, slab_bytes), message.num_trajectories - 1)
             if first < 1:
                 smallest = message.split(1)[0] if message.num_trajectories > 1 else message

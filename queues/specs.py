@@ -1,7 +1,8 @@
-"""The spec of a behaviour: its observations, its actions, its name and team.
+"""A behaviour's spec: its observations, its actions, its name and team.
 
-A spec is plain data. The environment announces it when a behaviour id first appears; it is sent on the control channel,
-stored in stream headers, and determines the size of every buffer. `columns` derives the columns from it.
+A spec is plain data. The environment announces it when a behaviour id first appears. The spec is then sent on the
+control channel and stored in stream headers, and determines the size of every buffer. `columns` derives the columns
+from it.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from headrace.config.observation_kinds import kind_of_rank
 from headrace.queues.errors import SpecError
 
 STEP_MUL = "step_mul"
-"""Name of the branch by which a policy chooses how many environment steps its action lasts."""
+"""Name of the branch with which a policy chooses how many environment steps its action lasts."""
 
 
 GODOT = "godot"
 """Key in `BehaviorSpec.spaces` for the spaces announced by a Godot game: `observations` by key, `actions` as a list in
-the game's order, and `ordered`, which is true if that order is certain. Models of this behaviour have their own format
-(`stages/policy/onnx/godot.py`)."""
+the game's order, and `ordered`, which is true if that order is certain. Models of a behaviour with this key have
+their own format (`stages/policy/onnx/godot.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservationSpec:
-    """One observation of an agent: an array of `shape`, of NumPy dtype `dtype` (images stay uint8).
+    """One observation of an agent: an array of `shape` with NumPy dtype `dtype` (images stay uint8).
 
-    Its rank is its kind: 1 a vector, 2 a set of entities (padded with rows of zeros), 3 an image; see
+    The rank determines the kind: 1 is a vector, 2 a set of entities (padded with all-zero rows), 3 an image; see
     `headrace.config.observation_kinds`.
     """
 
@@ -39,18 +40,18 @@ class ObservationSpec:
     shape: tuple[int, ...]
     dtype: str = "float32"
     channels_last: bool = False
-    """True for an image of [height, width, channels] instead of [channels, height, width]."""
+    """True for an image with shape [height, width, channels] rather than [channels, height, width]."""
     goal: bool = False
-    """True if it is the agent's goal (ML-Agents' goal signal) rather than the state of the world."""
+    """True if the observation is the agent's goal (ML-Agents' goal signal) rather than the state of the world."""
 
     def __str__(self) -> str:
-        """The form used in messages: `camera uint8[3, 84, 84]`."""
+        """Return the form used in messages: `camera uint8[3, 84, 84]`."""
         notes = [note for note, is_so in (("channels last", self.channels_last), ("a goal", self.goal)) if is_so]
         return f"{self.name} {self.dtype}{list(self.shape)}" + (f" ({', '.join(notes)})" if notes else "")
 
     @property
     def rounded(self) -> ObservationSpec:
-        """The same spec in float32, as networks receive it: specs that share a policy are equal in this form."""
+        """The same spec in float32, as networks receive it; specs that share a policy are equal in this form."""
         return replace(self, dtype="float32") if self.dtype == "float64" else self
 
     @property
@@ -60,29 +61,29 @@ class ObservationSpec:
 
     @property
     def kind(self) -> str:
-        """The kind for this rank, a name in `headrace.config.observation_kinds`; `unknown` if no kind has that rank."""
+        """The kind for this rank, as in `headrace.config.observation_kinds`; `unknown` if no kind has this rank."""
         return kind_of_rank(len(self.shape))
 
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
-    """The actions of an agent: continuous values, discrete branches, or both (hybrid)."""
+    """An agent's actions: continuous values, discrete branches, or both (hybrid)."""
 
     continuous_size: int = 0
-    """Number of continuous actions; a policy's values are in [-1, 1]."""
+    """Number of continuous actions; the environment receives values in [-1, 1]."""
     discrete_branches: tuple[int, ...] = ()
     """Number of choices in each discrete branch."""
     masked: bool = False
-    """True if the environment may forbid discrete choices (then `action_masks` is a column)."""
+    """True if the environment may forbid discrete choices, in which case there is a column `action_masks`."""
     unbounded: tuple[int, ...] = ()
-    """Indices of continuous actions without finite bounds: the environment gets the policy's raw sample."""
+    """Indices of continuous actions without finite bounds, for which the environment gets the policy's raw sample."""
     continuous_names: tuple[str, ...] = field(default=(), compare=False)
-    """A name for each continuous action, such as `arm.0`; () for `continuous_0`, …. Names don't affect equality."""
+    """Names of the continuous actions, such as `arm.0`; () for `continuous_0`, …. Names do not affect equality."""
     branch_names: tuple[str, ...] = field(default=(), compare=False)
-    """A name for each discrete branch; () for `branch_0`, …."""
+    """Names of the discrete branches; () for `branch_0`, …."""
 
     def __str__(self) -> str:
-        """The form used in messages: `2 continuous actions and branches of 3, 2 choices (masked)`."""
+        """Return the form used in messages: `2 continuous actions and branches of 3, 2 choices (masked)`."""
         parts = []
         if self.continuous_size:
             free = f" ({len(self.unbounded)} without bounds)" if self.unbounded else ""
@@ -110,7 +111,7 @@ class ActionSpec:
 
     @property
     def mask_size(self) -> int:
-        """Width of a row of `action_masks`: the choices of all branches side by side."""
+        """Width of a row in `action_masks`: the number of choices in all branches."""
         return sum(self.discrete_branches)
 
 
@@ -119,14 +120,15 @@ class BehaviorSpec:
     """Everything needed to build a policy, a buffer or a stream for one behaviour id."""
 
     behavior_id: str
-    """`Name` or `Name?team=N`."""
+    """The behaviour's id: `Name` or `Name?team=N`."""
     observations: tuple[ObservationSpec, ...]
     actions: ActionSpec
     grouped: bool = False
-    """True if its agents may belong to groups with a common reward, which adds columns."""
+    """True if the behaviour's agents may belong to groups that share a reward, which adds columns."""
     action_repeat: str | None = None
-    """`fixed` or `learned` if an action may last several environment steps, which adds the column `env_frames`. If it
-    is `learned`, the last branch (`STEP_MUL`) is the policy's choice of the number: choice k stands for k + 1."""
+    """`fixed` or `learned` if an action may last several environment steps, which adds the column `env_frames`; None
+    otherwise. If it is `learned`, the last branch (`STEP_MUL`) is the policy's choice of the number of steps: choice
+    k stands for k + 1."""
 
     spaces: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """The environment's own `observation` and `action` spaces, if it has any (see `spaces/own_space.py`), and
@@ -134,16 +136,16 @@ class BehaviorSpec:
 
     @property
     def seen(self) -> str:
-        """The observations, as written in messages."""
+        """The observations as written in messages."""
         return ", ".join(map(str, self.observations)) or "no observations"
 
     def sees_like(self, other: BehaviorSpec) -> bool:
-        """Return True if both have the same observations; float64, which only a normaliser needs, equals float32."""
+        """Return True if both have the same observations; float64, needed only by normalisers, counts as float32."""
         return [each.rounded for each in self.observations] == [each.rounded for each in other.observations]
 
     @property
     def name(self) -> str:
-        """The behaviour name: the key of `behaviors` in the YAML."""
+        """The behaviour name, which is the key in the YAML's `behaviors` section."""
         return behavior_name(self.behavior_id)
 
     @property
@@ -152,7 +154,7 @@ class BehaviorSpec:
         return behavior_team(self.behavior_id)
 
     def to_plain(self) -> dict[str, Any]:
-        """The spec as dictionaries, lists and scalars, for msgpack and JSON."""
+        """Return the spec as dictionaries, lists and scalars, for msgpack and JSON."""
         unnamed = ("continuous_names", "branch_names")  # omitted if empty, as in older streams
         actions = {key: value for key, value in _plain(self.actions).items() if value or key not in unnamed}
         plain: dict[str, Any] = {
@@ -170,7 +172,7 @@ class BehaviorSpec:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> BehaviorSpec:
-        """The inverse of `to_plain`.
+        """Invert `to_plain`.
 
         Raises:
             SpecError: if a field is missing or of the wrong kind.
@@ -210,17 +212,17 @@ def _plain(part: ObservationSpec | ActionSpec) -> dict[str, Any]:
 
 
 _MOST_DIGITS = 18
-"""Maximum number of digits in a team id, which is a signed 64-bit integer elsewhere."""
+"""Maximum number of digits in a team id, which must fit in a signed 64-bit integer."""
 
 
 def behavior_name(behavior_id: str) -> str:
-    """The part of a behaviour id before `?`."""
+    """Return the part of a behaviour id before `?`."""
     return behavior_id.partition("?")[0]
 
 
 @lru_cache(maxsize=1024)
 def behavior_team(behavior_id: str) -> int:
-    """The team id in a behaviour id; 0 if it has none. Anything else after `?` is ignored.
+    """Return the team id in a behaviour id, or 0 if there is none. Anything else after `?` is ignored.
 
     Raises:
         SpecError: if the team is not a whole number of at least 0.

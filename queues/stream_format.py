@@ -1,7 +1,7 @@
 """The stream file as bytes: constants, the header, and frames made of plain data and arrays.
 
-The layout is in `docs/stream-format.md`; `stream_writer` and `stream_reader` only move frames between this module and
-the disk. Nothing here opens a file, and nothing is ever unpickled.
+The layout is described in `docs/stream-format.md`; `stream_writer` and `stream_reader` only move frames between this
+module and the disk. Nothing here opens a file, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from headrace.queues.packing import pack, unpack
 from headrace.queues.specs import BehaviorSpec
 
 MAGIC = b"\x89HRACE\r\n"
-"""The first bytes of every stream; not text, so that programs that convert line endings visibly corrupt them."""
+"""The first bytes of every stream. They are not text, so programs that convert line endings visibly corrupt them."""
 VERSION = 1
 MAX_FRAME_BYTES = 1 << 30
-"""Maximum payload of a frame in bytes, compressed or not; writers refuse a larger one, readers treat it as damage."""
+"""Maximum payload of a frame in bytes, compressed or not; writers refuse larger ones, readers treat them as damage."""
 MAX_META_BYTES = 1 << 20
-"""Maximum metadata of a frame in bytes. As Python objects it takes up to 72 times as much: one byte can be a map."""
+"""Maximum metadata of a frame in bytes; as Python objects up to 72 times as much, since one byte can be a map."""
 COMPRESSION_LEVEL = -1
-"""A fast zstd level: on noisy floats a tenth of level 1's time, with 8 % larger output; otherwise about equal."""
+"""A fast zstd level: for noisy floats it takes a tenth of level 1's time for 8 % more output; otherwise about equal."""
 
 HEADER, MESSAGE, INDEX, LATER = 1, 2, 3, 4
 """Kinds of frames."""
 
 PREAMBLE = struct.Struct("<8sI")
-"""Magic, version."""
+"""Start of the file: magic, version."""
 FRAME = struct.Struct("<QII")
-"""Payload length, kind, and CRC-32 of these twelve bytes and the payload."""
+"""Start of a frame: payload length, kind, and CRC-32 of these twelve bytes and the payload."""
 TRAILER = struct.Struct("<QI4s")
-"""Offset of the index frame, CRC-32 of the offset's eight bytes, `TRAILER_MAGIC`."""
+"""End of the file: offset of the index frame, CRC-32 of the offset's eight bytes, `TRAILER_MAGIC`."""
 TRAILER_MAGIC = b"HEND"
 
 _CHECKED = struct.Struct("<QI")
@@ -60,7 +60,7 @@ ColumnTable = Mapping[str, tuple[Column, ...]]
 
 
 def column_table(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> dict[str, tuple[Column, ...]]:
-    """The columns of a behaviour's trajectory batches; `extra` are those declared by its trainer."""
+    """Return the columns of a behaviour's trajectory batches; `extra` are those declared by the behaviour's trainer."""
     return {
         "rows": row_columns(spec, extra),
         "trajectories": (*TRAJECTORY_COLUMNS, *final_columns(spec)),
@@ -71,17 +71,17 @@ def column_table(spec: BehaviorSpec, extra: tuple[Column, ...] = ()) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class StreamHeader:
-    """The description of a stream before its first message."""
+    """The description of a stream, which comes before its first message."""
 
     run_id: str
     created_unix_s: float
-    """Time of the file's creation: seconds since 1970, UTC."""
+    """Time at which the file was created, in seconds since 1970, UTC."""
     edges: tuple[str, ...]
     """The edges that the stream records."""
     specs: tuple[BehaviorSpec, ...]
-    """Specs of the behaviours known at the start; in a reader's header, also of those announced later."""
+    """Specs of the behaviours known at the start; a reader's header also has those announced later."""
     columns: Mapping[str, ColumnTable]
-    """Columns by behaviour id."""
+    """Column tables by behaviour id."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The run's configuration as plain data."""
     squashed: tuple[str, ...] | None = None
@@ -98,13 +98,13 @@ class StreamHeader:
         extra: Mapping[str, tuple[Column, ...]] | None = None,
         squashed: Sequence[str] | None = None,
     ) -> StreamHeader:
-        """A header with the column tables that follow from the specs.
+        """Return a header with the column tables that follow from the specs.
 
         Args:
             run_id: the run's id.
-            created_unix_s: seconds since 1970, UTC.
-            edges: what will be recorded.
-            specs: one per behaviour id.
+            created_unix_s: time of creation, in seconds since 1970, UTC.
+            edges: the edges that will be recorded.
+            specs: one spec per behaviour id.
             config: the run's configuration as plain data.
             extra: by behaviour name, the decision columns that its trainer declared.
             squashed: names of the behaviours whose continuous actions were sampled as in SAC; None if unknown.
@@ -115,7 +115,7 @@ class StreamHeader:
         return cls(run_id, created_unix_s, tuple(edges), tuple(specs), columns, dict(config or {}), names)
 
     def joined(self, later: StreamHeader) -> StreamHeader:
-        """The header with the behaviours that a later frame adds; known ones are unchanged."""
+        """Return the header with the behaviours that a later frame adds; known behaviours are unchanged."""
         known = {spec.behavior_id for spec in self.specs}
         new = [spec for spec in later.specs if spec.behavior_id not in known]
         squashed = None if self.squashed is None else tuple(dict.fromkeys((*self.squashed, *(later.squashed or ()))))
@@ -123,7 +123,7 @@ class StreamHeader:
         return replace(self, specs=(*self.specs, *new), columns=columns, squashed=squashed)
 
     def to_plain(self) -> dict[str, Any]:
-        """The header as dictionaries, lists and scalars."""
+        """Return the header as dictionaries, lists and scalars."""
         tables = {
             behavior: {axis: [[c.name, c.dtype, list(c.shape)] for c in columns] for axis, columns in table.items()}
             for behavior, table in self.columns.items()
@@ -143,7 +143,7 @@ class StreamHeader:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> StreamHeader:
-        """The inverse of `to_plain`.
+        """Invert `to_plain`.
 
         Raises:
             StreamError: if a field is missing or of the wrong kind.
@@ -170,13 +170,13 @@ class StreamHeader:
 
 
 def pack_frame(kind: int, meta: Mapping[str, Any], table: Mapping[str, Any], arrays: Sequence[Array]) -> bytes:
-    """A complete frame, for a single write.
+    """Return a complete frame, for a single write.
 
     Args:
         kind: HEADER, MESSAGE, INDEX or LATER.
-        meta: plain data; contains `table` if there are arrays.
-        table: the layout for `codec.offsets`, which needs only its `arrays`.
-        arrays: C-contiguous, in the table's order.
+        meta: plain data, including `table` if there are arrays.
+        table: the layout for `codec.offsets`, which needs only the layout's `arrays`.
+        arrays: C-contiguous arrays, in the table's order.
 
     Raises:
         StreamError: if the frame would be larger than MAX_FRAME_BYTES.
@@ -201,19 +201,19 @@ def pack_frame(kind: int, meta: Mapping[str, Any], table: Mapping[str, Any], arr
 
 
 def checksum(length: int, kind: int, payload: bytes) -> int:
-    """CRC-32 (as in zlib and PNG) of everything in a frame except the checksum itself."""
+    """Return the CRC-32 (as in zlib and PNG) of everything in a frame except the checksum itself."""
     return zlib.crc32(payload, zlib.crc32(_CHECKED.pack(length, kind)))
 
 
 def unpack_payload(payload: bytes, with_arrays: bool = True) -> tuple[dict[str, Any], memoryview]:
-    """The metadata of a frame, and the bytes of its arrays (a view).
+    """Return a frame's metadata, and the bytes of its arrays as a view.
 
     Args:
         payload: the frame's payload.
         with_arrays: False for a frame without arrays, which must be small.
 
     Raises:
-        StreamError: if the payload was not made by `pack_frame`, or claims more than MAX_FRAME_BYTES.
+        StreamError: if `pack_frame` did not make the payload, or the payload claims more than MAX_FRAME_BYTES.
     """
     body = _decompress(payload, MAX_FRAME_BYTES if with_arrays else codec.aligned(_META_LENGTH.size + MAX_META_BYTES))
     if len(body) < _META_LENGTH.size:
@@ -234,14 +234,14 @@ def unpack_payload(payload: bytes, with_arrays: bool = True) -> tuple[dict[str, 
 
 
 def unpack_arrays(table: Mapping[str, Any], data: memoryview) -> list[Array]:
-    """Read-only views of the arrays that the table lists.
+    """Return read-only views of the arrays that the table lists.
 
     Raises:
         StreamError: if the table lists anything but arrays of plain numbers that fill the data exactly.
     """
     try:
         for name, dtype, shape in table["arrays"]:
-            # NumPy accepts many more dtype strings: objects, records, aliases that warn.
+            # NumPy accepts many more dtype strings, such as objects, records, and aliases that cause warnings.
             if not isinstance(name, str) or not _PLAIN_DTYPE.fullmatch(dtype):
                 raise StreamError(f"array {name!r} has dtype {dtype!r}, expected plain numbers such as '<f4'")
             if not all(type(extent) is int and extent >= 0 for extent in shape):
@@ -257,7 +257,7 @@ def unpack_arrays(table: Mapping[str, Any], data: memoryview) -> list[Array]:
 def _decompress(payload: bytes, most: int) -> bytes:
     try:
         size = zstandard.get_frame_parameters(payload).content_size
-        if size > most:  # zstandard reports an unstated size as its largest number
+        if size > most:  # zstandard reports an unknown size as its largest number
             stated = "no size" if size >= zstandard.CONTENTSIZE_ERROR else f"{size:,} bytes"
             raise StreamError(f"its content states {stated}, expected at most {most:,} bytes")
         return zstandard.ZstdDecompressor().decompress(payload, max_output_size=most, allow_extra_data=False)

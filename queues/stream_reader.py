@@ -1,8 +1,8 @@
 """Reads a stream file, intact or damaged: every message up to the first incomplete frame.
 
 A truncated file or flipped bits cause no error: iteration ends early, and `damage` and `lost_bytes` describe the loss.
-`StreamError` is raised for a file that is not one of our streams, or a frame with a valid checksum whose content no
-writer produces. Memory use is bounded by one frame: its payload and its content, at most MAX_FRAME_BYTES each, and the
+`StreamError` is raised if a file is not a Headrace stream, or if a frame with a valid checksum has content that no
+writer produces. Memory use is limited to one frame: its payload and its content, at most MAX_FRAME_BYTES each, and the
 objects in its metadata, about 72 times MAX_META_BYTES (75 MB).
 """
 
@@ -43,9 +43,9 @@ class Frame:
 
     edge: str
     sequence: int
-    """0, 1, 2, … within the file, over all its edges."""
+    """Number of the message within the file, counted from 0 over all its edges."""
     time_s: float
-    """Time at which it was recorded, in seconds on the recording process's monotonic clock."""
+    """Time of the recording, in seconds on the recording process's monotonic clock."""
     message: Message
 
 
@@ -55,7 +55,7 @@ class StreamReader:
     The file is open only during iteration, so there is nothing to close.
 
     Args:
-        path: the file.
+        path: the file's path.
 
     Raises:
         StreamError: if the file can't be opened, is not a stream, has another version, or has a damaged header.
@@ -64,7 +64,7 @@ class StreamReader:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.header: StreamHeader
-        """The description of the file, including behaviours that it announces after its first message."""
+        """The file's description, including behaviours that it announces after its first message."""
         self.lost_bytes = 0
         """Number of unusable bytes after the last complete frame; known after a full iteration."""
         self.damage: str | None = None
@@ -78,7 +78,7 @@ class StreamReader:
 
     @property
     def closed_cleanly(self) -> bool:
-        """True if the file ends with an index: its writer was closed, and nothing has been cut off since."""
+        """True if the file ends with an index: its writer was closed, and nothing was cut off later."""
         return self._index_offset is not None
 
     def __iter__(self) -> Generator[Frame, None, None]:
@@ -106,7 +106,7 @@ class StreamReader:
                     return
                 at, sequence = file.tell(), sequence + 1
                 yield frame
-                del frame, payload  # before reading the next frame: keep one in memory, not two
+                del frame, payload  # before the next frame is read, to keep one in memory rather than two
 
     def _open(self) -> BinaryIO:
         try:
@@ -148,7 +148,7 @@ class StreamReader:
             ) from error
 
     def _find_later(self, file: BinaryIO, size: int) -> None:
-        """Find all behaviours announced after the header; of other frames, only the heads are read."""
+        """Find all behaviours announced after the header; for other frames, read only their headers."""
         at = self._first
         while at + FRAME.size <= size:
             file.seek(at)
@@ -159,7 +159,7 @@ class StreamReader:
                 file.seek(at)
                 try:
                     self._join(at, _read_frame(file, size - at)[1])
-                except _DamageError:  # iteration ends here too, and reports it
+                except _DamageError:  # iteration will end here too, and report the damage
                     return
             at += FRAME.size + length
 
@@ -185,7 +185,7 @@ class StreamReader:
         return int(offset) if whole else None
 
     def _check_end(self, at: int, end: int, size: int) -> None:
-        """At an index frame: check that only its trailer follows."""
+        """Check, at an index frame, that only the trailer follows."""
         if self._index_offset != at:
             self._lose(end, size, f"the trailer at byte {end:,} is damaged, or has bytes after it")
 
@@ -214,7 +214,7 @@ class StreamReader:
 
 
 class _DamageError(Exception):
-    """A frame is incomplete; the error's text completes "the frame at byte … "."""
+    """A frame is incomplete; the error's text completes the sentence "the frame at byte … "."""
 
 
 def _read_frame(file: BinaryIO, left: int) -> tuple[int, bytes]:
@@ -223,7 +223,7 @@ def _read_frame(file: BinaryIO, left: int) -> tuple[int, bytes]:
     if len(head) < FRAME.size:
         raise _DamageError(f"is truncated after {len(head)} bytes")
     length, kind, expected = FRAME.unpack(head)
-    # Check before allocating: a length is only credible if the bytes can exist.
+    # Check before allocating: a length is credible only if the file has that many bytes.
     if length > left - FRAME.size:
         raise _DamageError(
             f"is truncated or damaged: it claims {length:,} bytes, but the file has {left - FRAME.size:,} left"

@@ -1,7 +1,7 @@
-"""Writes a stream file: a header, then one frame per message, and an index when it is closed.
+"""Writes a stream file: a header, then one frame per message, and an index on closing.
 
-Each frame is passed to the operating system in one write, so a killed process loses at most the frame in flight;
-after `flush`, the written messages also survive a power failure. `stream_reader` reads these files.
+Each frame is passed to the operating system in one write, so a killed process loses at most the frame being written.
+After `flush`, the written messages also survive a power failure. `stream_reader` reads these files.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from headrace.queues.stream_format import (
 
 
 class StreamWriter:
-    """A stream file that is being recorded; a context manager. Use it from one thread only.
+    """A stream file that is being recorded, usable as a context manager. Use it from one thread only.
 
     Args:
-        path: the file, which must not exist yet; its folder is made if missing.
+        path: the file's path; the file must not exist yet, and its folder is created if missing.
         header: the description of the stream.
 
     Raises:
-        StreamError: if the file exists or can't be made.
+        StreamError: if the file exists or can't be created.
     """
 
     def __init__(self, path: str | os.PathLike[str], header: StreamHeader) -> None:
@@ -70,15 +70,15 @@ class StreamWriter:
         """Append a copy of a message.
 
         Args:
-            edge: the edge that carried the message, one of the header's.
-            message: what to record.
+            edge: the edge that carried the message, one of those in the header.
+            message: the message to record.
             time_s: seconds on a monotonic clock, for replays that keep the recorded pace.
 
         Raises:
             StreamError: if writing fails, or the message is too large for one frame; the file then still ends with its
                 last complete frame, and accepts more writes or `close`.
             ShapeError: if an array in the message does not contain plain numbers.
-            ValueError: if the header has no such edge, or the stream is closed.
+            ValueError: if the header does not contain the edge, or the stream is closed.
         """
         if self._closed:
             raise ValueError(f"{self.path}: write after close()")
@@ -92,7 +92,7 @@ class StreamWriter:
         self._rows.append(rows_of(message))
 
     def announce(self, later: StreamHeader) -> None:
-        """Describe behaviours that the file's header lacks, before their first messages.
+        """Describe behaviours that are missing from the file's header, before their first messages.
 
         Args:
             later: the header of a hypothetical file with only these behaviours; its `config` may be empty.
@@ -104,7 +104,7 @@ class StreamWriter:
         self._append(pack_frame(LATER, later.to_plain(), {"arrays": []}, []))
 
     def flush(self) -> None:
-        """Wait until all written frames are on the disk (0.4–1 ms, longer on a busy disk).
+        """Wait until all written frames are on disk (0.4–1 ms, longer on a busy disk).
 
         Raises:
             StreamError: if the disk reports a failure.
@@ -149,7 +149,7 @@ class StreamWriter:
     def _append(self, data: bytes) -> None:
         view = memoryview(data)
         try:
-            while view:  # one write, unless the disk fills up within it
+            while view:  # one write, unless the disk fills up during it
                 view = view[self._file.write(view) :]
         except OSError as error:
             with suppress(OSError):  # readers stop at the last complete frame anyway
@@ -173,7 +173,7 @@ def _create(path: Path) -> FileIO:
 
 
 def rows_of(message: Message) -> int:
-    """Rows (agent steps) of a message as the index counts them; 0 for a message without rows."""
+    """Return the number of rows (agent steps) in a message as the index counts them; 0 for a message without rows."""
     match message:
         case TrajectoryBatch():
             return message.num_rows
@@ -184,11 +184,11 @@ def rows_of(message: Message) -> int:
 
 
 def next_stream_path(folder: str | os.PathLike[str], behavior: str, edge: str) -> Path:
-    """`<behavior>-<edge>-NNNN.stream` with the number after the highest existing one, so a resumed run adds files.
+    """Return `<behavior>-<edge>-NNNN.stream`, numbered after the highest existing one, as a resumed run adds files.
 
     Args:
-        folder: the streams' folder; need not exist.
-        behavior: behaviour name or id; characters that a file name can't have become `_`.
+        folder: the streams' folder, which need not exist.
+        behavior: behaviour name or id; characters that file names can't contain become `_`.
         edge: the edge's name.
     """
     stem = file_name("-".join(re.sub(r"[^\w.]+", "_", part) for part in (behavior, edge)))

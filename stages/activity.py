@@ -1,7 +1,7 @@
-"""The current work of this process's stages, marked by their loops, and the time it takes.
+"""The current work of this process's stages, as marked by their loops, and the time that each kind of work takes.
 
-Supervision reads the marks. A mark costs a few assignments per item and nothing per step. A reader may be in another
-thread, as the observed stage may block the event loop. Main gathers the times in `timers.json`.
+Supervision reads the marks. A mark costs a few assignments per item and nothing per step. The reader may run in another
+thread, because the observed stage may block the event loop. Main collects the times in `timers.json`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 
 class Operation(Protocol):
-    """A stage's work that can describe itself."""
+    """A stage's work, which can describe itself."""
 
     def describe(self) -> str:
         """Describe the work, such as `on item 3: TrajectoryBatch of …`."""
@@ -27,14 +27,14 @@ class Activity:
     """The current work of one stage.
 
     Attributes:
-        stage: its name.
-        operation: its current work; None while it waits for an item.
-        operations: number of operations begun.
-        waiting: true while it waits for space in its output queue.
+        stage: the stage's name.
+        operation: the stage's current work; None while the stage waits for an item.
+        operations: number of operations started.
+        waiting: true while the stage waits for space in its output queue.
         passed: number of results passed on.
-        progress: `Stage.progress`.
-        results: the asynchronous generator that makes its results, if one does.
-        task: the task that runs it.
+        progress: the stage's `progress` method.
+        results: the asynchronous generator that yields the stage's results; None if there is none.
+        task: the task that runs the stage.
     """
 
     def __init__(self) -> None:
@@ -64,9 +64,9 @@ class Activity:
                 _RUNNING[self.task] = outer
 
     def silent_s(self, now_s: float) -> float:
-        """Seconds without progress on the current work; 0 while the stage has no work or waits legitimately.
+        """Return the seconds without progress on the current work; 0 while the stage has no work or waits legitimately.
 
-        Supervision calls this about once a second: the counters show what happened between two calls.
+        Supervision calls this about once a second, and compares the counters between two calls.
         """
         progress = None if self.operation is None or self.waiting else self.progress()
         seen = None if progress is None else (self.operations, self.passed, progress)
@@ -75,7 +75,7 @@ class Activity:
         return now_s - self._since
 
     def begin_anew(self) -> None:
-        """Restart the count of silence at the next call of `silent_s`."""
+        """Restart the count of silent seconds at the next call to `silent_s`."""
         self._seen = None
 
     def describe(self) -> str:
@@ -96,14 +96,14 @@ def _nobody(begins: bool) -> None:
 
 
 PREPARES: ContextVar[Callable[[bool], None]] = ContextVar("the callback for a host's preparations")
-"""Called with True before the work and with False after it."""
+"""Callback for a host's preparations, called with True before the work and with False after it."""
 
 
 @contextmanager
 def preparing() -> Iterator[None]:
     """Mark work of the process itself, such as importing torch, so that it does not count as an environment's silence.
 
-    The work may block the event loop, as the notice precedes it.
+    The work may block the event loop, because the notice is sent before it starts.
     """
     tell = PREPARES.get(_nobody)
     token = PREPARES.set(_nobody)  # nested work needs no notice
@@ -112,29 +112,29 @@ def preparing() -> Iterator[None]:
         yield
     finally:
         PREPARES.reset(token)
-        for activity in activities():  # all stages of this process were blocked
+        for activity in activities():  # the work blocked all stages of this process
             activity.begin_anew()
         tell(False)
 
 
 def activity_in(task: asyncio.Task[Any] | None) -> Activity | None:
-    """Return the stage that runs in a task; None if there is none."""
+    """Return the stage that runs in a task, or None if there is none."""
     return _RUNNING.get(task) if task is not None else None
 
 
 def activities() -> list[Activity]:
-    """Return the stages that run in this process."""
+    """Return the stages running in this process."""
     return list(_RUNNING.values())
 
 
 def most_silent(among: list[Activity], now_s: float) -> Activity | None:
-    """Return the stage that has been silent the longest; None if all make progress."""
+    """Return the stage that has been silent longest, or None if all make progress."""
     longest = max(among, key=lambda each: each.silent_s(now_s), default=None)
     return longest if longest is not None and longest.silent_s(now_s) > 0 else None
 
 
 def _awaiting(waiter: object) -> list[FrameType]:
-    """Return the frames in the chain of awaits: coroutines, async generators, and generators that await by hand."""
+    """Return the frames in a chain of awaits: coroutines, async generators, and generators used as awaitables."""
     frames = []
     while waiter is not None:
         kind = next((kind for kind in ("cr", "ag", "gi") if hasattr(waiter, f"{kind}_frame")), None)
@@ -148,52 +148,55 @@ def _awaiting(waiter: object) -> list[FrameType]:
 
 
 ACTING = "acting"
-"""Policies decide, once per tick."""
+"""Time in which policies decide, once per tick."""
 ASKING = "asking"
-"""An actor waits for decisions from another process."""
+"""Time in which an actor waits for decisions from another process."""
 STEPPING = "stepping"
-"""The environments' share of a tick, including the wait for them."""
+"""The environments' share of a tick, including waits for them."""
 LEARNING = "learning"
-"""A trainer performs an update."""
+"""Time in which a trainer performs an update."""
 RECORDING = "recording"
-"""The recorder writes an edge's items into a stream."""
+"""Time in which the recorder writes an edge's items to a stream."""
 COMPUTING = "computing"
-"""The event loop's thread occupies a core, for any work."""
+"""Time in which the event loop's thread occupies a core, for any work."""
 PUBLISHING = "publishing"
-"""The publisher sends a policy to the actors."""
+"""Time in which the publisher sends a policy to the actors."""
 RESTING = "resting"
-"""An actor is blocked, for any reason."""
+"""Time in which an actor is blocked, for any reason."""
 WAITING = "waiting"
-"""An actor is blocked until a learner has learned; with a slash and a behaviour name: until its learner has."""
+"""Time in which an actor waits for learners; followed by a slash and a behaviour name, for that behaviour's learner."""
 WORKING = "working"
-"""With a slash and a stage name: the stage processes an item, or produces items."""
+"""With a slash and a stage name: time in which the stage processes an item, or produces items."""
 BLOCKED = "blocked"
-"""With a slash and a stage name: the stage waits for space in its output queue, or for a reply."""
+"""With a slash and a stage name: time in which the stage waits for space in its output queue, or for a reply."""
 
 
 class Timings:
-    """Sums of times since the last `drain`.
+    """Times summed since the last `drain`.
 
     Args:
-        clock: the time in seconds, in this process; None means `time.perf_counter`.
+        clock: returns this process's time in seconds; None for `time.perf_counter`.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._seconds: dict[str, float] = {}
         self._counts: dict[str, int] = {}
         self._lasting: dict[str, float] = {}
-        """Work in progress, and the start of its part that is not yet counted."""
+        """By kind of work in progress: when the part that has not been counted yet started."""
         self._clock = clock or time.perf_counter
         self._drained = self._clock()
 
     def add(self, name: str, seconds: float) -> None:
-        """Add the time of a piece of work."""
+        """Add the duration of a piece of work."""
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         self._counts[name] = self._counts.get(name, 0) + 1
 
     @contextmanager
     def lasting(self, *names: str) -> Iterator[None]:
-        """Count the time within the context; `drain` may take a part before the end, and the count rises at the end."""
+        """Measure the time spent within the context.
+
+        `drain` may collect a part of it early; the count rises when the context ends.
+        """
         self._lasting.update(dict.fromkeys(names, self._clock()))
         try:
             yield
@@ -203,7 +206,7 @@ class Timings:
                 self.add(name, now - self._lasting.pop(name))
 
     def drain(self) -> tuple[Mapping[str, tuple[float, int]], float]:
-        """Return seconds and count of each kind of work, and the length of the period; then restart."""
+        """Return seconds and count for each kind of work, and the length of the period; then start a new period."""
         now = self._clock()
         for name, since in self._lasting.items():
             self._seconds[name] = self._seconds.get(name, 0.0) + now - since

@@ -1,4 +1,4 @@
-"""How many requests a server answers concurrently: a limit that adapts to the response time."""
+"""Limits how many requests a server answers concurrently, adapting to the response time."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import math
 from collections.abc import Callable
 
 AIM_S = 0.025
-"""Seconds within which nine of ten admitted requests are usually answered. A client's p99 is about twice that, as the
-request waits in the socket before it counts."""
+"""Target in seconds within which nine of ten admitted requests are answered. A client's p99 is about twice that,
+because a request also waits in the socket before it is admitted."""
 LEAST = 16
 _RISE, _FALL = 0.05, 0.5
-"""Changes of the bound for each timely and each late answer: they cancel if one answer in eleven is late."""
+"""Changes to the limit for each timely and each late answer, which cancel out if one answer in eleven is late."""
 
 
 class Admission:
-    """Bounds the requests in progress.
+    """Limits the number of requests in progress.
 
-    The number that a machine answers in time depends on its speed and on the model, so the bound follows the answers:
+    How many requests a machine answers in time depends on its speed and on the model, so the limit follows the answers:
     additive increase, and a decrease ten times as large (like TCP's congestion window; Netflix's concurrency-limits
     does the same for servers).
 
     Args:
-        most: the maximum of the bound; if infinite, every request is admitted.
+        most: the highest value of the limit; if infinite, every request is admitted.
         clock: returns the time in seconds.
-        aim_s: returns the seconds within which nine of ten are answered.
+        aim_s: returns the target in seconds within which nine of ten requests are answered.
 
     Attributes:
-        under_way: requests that are admitted and not answered.
+        under_way: number of requests that are admitted and not yet answered.
     """
 
     def __init__(self, most: float, clock: Callable[[], float], aim_s: Callable[[], float] = lambda: AIM_S) -> None:
@@ -39,7 +39,7 @@ class Admission:
 
     @property
     def bound(self) -> float:
-        """The maximum number of requests in progress; once it is reached, none is admitted."""
+        """The maximum number of requests in progress, above which no request is admitted."""
         return self._bound if math.isinf(self._bound) else int(self._bound)
 
     @property
@@ -48,13 +48,13 @@ class Admission:
         return self.under_way >= self.bound
 
     def begin(self) -> float:
-        """Count a request; returns what `end` needs."""
+        """Count a request as admitted; return the value to pass to `end`."""
         self.under_way += 1
         return self._clock()
 
     def end(self, begun: float) -> None:
-        """A request is answered, or given up."""
-        busy = self.under_way >= self._least  # fewer requests say nothing about the bound
+        """Count an admitted request as finished, whether it was answered or abandoned."""
+        busy = self.under_way >= self._least  # with fewer requests, the response time says nothing about the limit
         self.under_way -= 1
         if busy and not math.isinf(self._most):
             change = -_FALL if self._clock() - begun > self._aim_s() else _RISE

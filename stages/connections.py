@@ -1,7 +1,7 @@
-"""Our HTTP servers' connections: how many there may be, and how long a silent one may keep its place.
+"""Connections to Headrace's HTTP servers: how many there may be, and for how long a silent one may keep its place.
 
-aiohttp's handler waits without limit for a request, and for a reader of its answer. So each handler stands behind a
-`_Seat`, which passes on all events, and closes a connection that holds its place without need.
+aiohttp's handler waits without limit for a request, and for the caller to read its answer. Each handler is therefore
+behind a `_Seat`, which passes on all events and closes a connection that holds its place without needing it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if sys.platform != "win32":
 HEADER_S = 5.0
 """Seconds within which a request's header must arrive, counted from the connection or the request's first byte."""
 READ_S = 30.0
-"""Seconds in which a caller must read a part of a pending answer."""
+"""Seconds within which a caller must read `READ_BYTES` of a pending answer."""
 READ_BYTES = 32 * 1024
-"""The least that the caller must read in that time, unless the whole answer is smaller."""
+"""Bytes that the caller must read within `READ_S`, unless the whole answer is smaller."""
 REFUSED_S = 0.1
-"""Seconds until an excess request is refused. Callers retry immediately, and immediate refusals would take the time in
-which the server answers others."""
+"""Delay in seconds before an excess request is refused. Callers retry immediately, and immediate refusals would take up
+the time in which the server answers others."""
 RESERVE = 64
-"""Extra places for requests that the server answers even when all other places are taken."""
+"""Number of additional places for requests that the server answers even when all other places are taken."""
 
 
 def _refusal(message: str, more: str = "") -> bytes:
@@ -45,18 +45,18 @@ _NO_ROOM = _refusal("too many requests are waiting")
 
 
 def allow_open_files(wanted: int) -> None:
-    """Raise this process's limit of open files to `wanted`, as far as the system permits."""
+    """Raise this process's limit on open files to `wanted`, as far as the system permits."""
     if sys.platform != "win32":
         limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if resource.RLIM_INFINITY != limit < wanted:
-            with suppress(ValueError, OSError):  # macOS has another bound
+            with suppress(ValueError, OSError):  # macOS has another limit
                 resource.setrlimit(
                     resource.RLIMIT_NOFILE, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
                 )
 
 
 def within_open_files(wanted: int) -> int:
-    """Return `wanted` connections, or as many as leave free two thirds of the files that this process may open."""
+    """Return `wanted`, or less, so that connections use at most a third of the files this process may open."""
     if sys.platform == "win32":
         return wanted
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -65,28 +65,28 @@ def within_open_files(wanted: int) -> int:
 
 @dataclass(frozen=True)
 class Places:
-    """The bounds of concurrent connections and requests."""
+    """Limits on concurrent connections and requests."""
 
     most: int
-    """The maximum number of connections in total."""
+    """Maximum number of connections in total."""
     most_of_one: int
-    """The most connections from one address (in IPv6: one network)."""
+    """Maximum number of connections from one address (for IPv6, from one network)."""
     admission: Admission | None = None
-    """Admits requests with a body that arrive in one piece; None admits each."""
+    """Admits requests with a body that arrive in one piece; None admits all of them."""
 
 
 class Connections:
     """All of a server's connections.
 
-    A connection needs its place while a request is answered. If all places are taken, or all of one address, the
-    connection that has been idle for longest makes room for the next. If none is idle, the next connection gets a
-    reserve place, which serves only some requests, or a 503 and a close.
+    A connection needs its place while a request is being answered. If all places are taken, or all places for one
+    address, the next connection takes the place of the one that has been idle longest. If none is idle, the next
+    connection gets a reserve place, which serves only some requests, or else a 503 response before it is closed.
 
-    Excess requests get a 503 before any work, as each would take as long as an answer.
+    Excess requests get a 503 before any work, as each would otherwise take as long as an answer.
 
     Args:
-        places: the bounds.
-        make: makes the handler of a connection.
+        places: the limits.
+        make: makes a connection's handler.
         refused: called for each request and connection that is refused unread.
     """
 
@@ -97,17 +97,17 @@ class Connections:
         self.refused = refused
         self._make = make
         self._by_handler: dict[asyncio.Protocol, _Seat] = {}
-        """The seats by handler, ordered by arrival or by the end of their last request."""
+        """Seats by handler, ordered by when they arrived or finished their last request."""
         self._turned_away: set[asyncio.Transport] = set()
         self.admission = places.admission or Admission(math.inf, time.monotonic)
 
     def __call__(self) -> asyncio.Protocol:
-        """Return the protocol that asyncio needs for a connection."""
+        """Return the protocol that asyncio uses for a new connection."""
         return _Seat(self, self._make())
 
     @contextmanager
     def answering(self, handler: Any) -> Iterator[bool]:
-        """Keep a connection's place while a request is answered.
+        """Keep a connection's place while a request is being answered.
 
         Args:
             handler: the connection's handler, made by `make`.
@@ -128,7 +128,7 @@ class Connections:
                 self._by_handler[handler] = connection
 
     def admit(self, connection: _Seat) -> bool:
-        """Give a new connection a place; return False if there is none."""
+        """Give a new connection a place; return False if no place is free."""
         taken = [each for each in self._by_handler.values() if not each.reserved]
         own = [each for each in taken if each.address == connection.address]
         full = own if len(own) >= self._places.most_of_one else taken if len(taken) >= self._places.most else []
@@ -141,8 +141,8 @@ class Connections:
         return True
 
     def turn_away(self, transport: asyncio.Transport) -> None:
-        """Refuse a connection a place, and close it after a while, as its caller reconnects immediately."""
-        late = len(self._turned_away) < self._places.most  # each holds a file open meanwhile
+        """Refuse a connection. It is closed after a delay, because its caller will reconnect immediately."""
+        late = len(self._turned_away) < self._places.most  # each refused connection holds a file open until then
 
         def close() -> None:
             self._turned_away.discard(transport)
@@ -154,12 +154,12 @@ class Connections:
         asyncio.get_running_loop().call_later(REFUSED_S if late else 0.0, close)
 
     def close(self) -> None:
-        """Close the connections with a pending refusal; the handlers close all others."""
+        """Close the connections whose refusal is pending; handlers close all others."""
         for transport in self._turned_away:
             transport.abort()
 
     def forget(self, connection: _Seat) -> None:
-        """Note that a connection is lost."""
+        """Remove a connection that was lost."""
         self._by_handler.pop(connection.handler, None)
 
 
@@ -172,7 +172,7 @@ def _makes_room(connections: list[_Seat]) -> bool:
 
 
 class _Seat(asyncio.Protocol):
-    """One connection.
+    """One connection, between asyncio and aiohttp's handler.
 
     Args:
         connections: all connections.
@@ -180,7 +180,7 @@ class _Seat(asyncio.Protocol):
 
     Attributes:
         address: the peer's address.
-        reserved: True in a reserve place.
+        reserved: True if the connection has a reserve place.
     """
 
     def __init__(self, connections: Connections, handler: asyncio.Protocol) -> None:
@@ -192,13 +192,13 @@ class _Seat(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._requests = 0
         self._in_parts = False
-        """True while a part of a request has arrived, and its handling has not begun."""
+        """True while part of a request has arrived and its handler has not started."""
         self._pipelines = False
         self._admitted: float | None = None
         """When a request that came in one piece was admitted; None once it is answered."""
         self._late: asyncio.TimerHandle | None = None
         self._waits_since: float | None = None
-        """When the wait for a request began, which `_late` bounds; None during an answer."""
+        """When the wait for a request began, which the timer `_late` limits; None during an answer."""
         self._slow: asyncio.TimerHandle | None = None
         self._refusal: asyncio.TimerHandle | None = None
 
@@ -208,12 +208,12 @@ class _Seat(asyncio.Protocol):
         return not (self._requests or self._admitted is not None or self._slow or self._refusal)
 
     def begin(self) -> None:
-        """Note that the answer to a request begins."""
+        """Record that the answer to a request begins."""
         self._requests += 1
         self._waits_since, self._in_parts = None, False
 
     def end(self) -> None:
-        """Note that a request is answered, apart from what its caller has not read."""
+        """Record that a request is answered, although its caller may not have read everything yet."""
         self._requests -= 1
         self._release()
 
@@ -223,7 +223,7 @@ class _Seat(asyncio.Protocol):
             self._admitted = None
 
     def drop(self) -> None:
-        """Close the connection immediately; another may take its place."""
+        """Close the connection immediately, so that another one can take its place."""
         self._connections.forget(self)
         if self._transport is not None and self.reserved:
             self._transport.write(_NO_PLACE)
@@ -243,11 +243,11 @@ class _Seat(asyncio.Protocol):
         self._await_header()
 
     def data_received(self, data: bytes) -> None:
-        """Pass on data, which may begin a request; refuse it if there are too many."""
+        """Pass on data, which may start a request; refuse the request if there are too many."""
         if self._transport is None:  # the connection has no place
             return
         if self._requests:
-            self._pipelines = True  # answers keep their order: a refusal here would come too early
+            self._pipelines = True  # answers keep their order, so a refusal here would come too early
         elif not self._in_parts:
             if not self._pipelines and _is_whole(data):
                 if self._connections.admission.full and not self.reserved:
@@ -277,18 +277,18 @@ class _Seat(asyncio.Protocol):
         return self.handler.eof_received()
 
     def pause_writing(self) -> None:
-        """Pass on the pause: the caller has to read before the handler sends more."""
+        """Pass on the pause: the caller must read before the handler sends more."""
         self.handler.pause_writing()
         self._await_reader()
 
     def resume_writing(self) -> None:
-        """Pass on that the caller has read."""
+        """Pass on that the caller has read enough for the handler to continue."""
         _stop(self._slow)
         self._slow = None
         self.handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Free the place."""
+        """Free the connection's place, and pass on the event."""
         _stop(self._late)
         _stop(self._slow)
         _stop(self._refusal)
@@ -301,7 +301,7 @@ class _Seat(asyncio.Protocol):
 
     def _await_header(self) -> None:
         self._waits_since = self._loop.time()
-        if self._late is None:  # otherwise reuse an earlier timer, as most requests come in time
+        if self._late is None:  # an existing timer is reused, as most requests come in time
             self._late = self._loop.call_later(HEADER_S, self._check_header)
 
     def _check_header(self) -> None:
@@ -323,7 +323,7 @@ class _Seat(asyncio.Protocol):
 
 
 def _is_whole(data: bytes) -> bool:
-    """Return True only for exactly one request with its whole body, on a connection that stays open."""
+    """Return True only if `data` is exactly one request with its whole body, on a connection that stays open."""
     head, _, body = data.partition(b"\r\n\r\n")
     head = head.lower()
     parts = head.split(b"\r\ncontent-length:")
@@ -334,7 +334,7 @@ def _is_whole(data: bytes) -> bool:
 
 
 _OTHERWISE = (b"\r\ntransfer-encoding", b"\r\nexpect", b"\r\nupgrade", b"\r\nconnection: close", b" http/1.0")
-"""Header parts with which a request's end can't be derived from its length, or the answer ends the connection."""
+"""Parts of a header with which the request's length does not determine its end, or the answer ends the connection."""
 
 
 def _stop(timer: asyncio.TimerHandle | None) -> None:
@@ -343,7 +343,7 @@ def _stop(timer: asyncio.TimerHandle | None) -> None:
 
 
 def _network(peer: Any) -> str:
-    """Return a peer's address; for IPv6 its network, as a caller with one address in a network usually has them all."""
+    """Return a peer's address; for IPv6 its network, because a caller usually has all of a network's addresses."""
     try:
         address = ip_address(peer[0].partition("%")[0])
     except (TypeError, LookupError, ValueError):

@@ -1,6 +1,6 @@
-"""The `stages` errors that callers distinguish, and descriptions of errors from code that is not ours.
+"""The errors of `stages` that callers distinguish, and descriptions of errors from code outside Headrace.
 
-A description is one sentence, with the line in the user's own file; `--debug` shows the whole traceback.
+A description is one sentence that includes the line in the user's own file; `--debug` shows the whole traceback.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from headrace.place import CODE
 
-if TYPE_CHECKING:  # otherwise this would import all of `config`
+if TYPE_CHECKING:  # at run time this would import all of `config`
     from headrace.config.errors import KeyPath
 
 Who = Callable[[int | None], str]
-"""Maps a row to the beginning of an error message: environment, instance, agent; None means all rows together.
+"""Maps a row to the start of an error message: environment, instance and agent; None stands for all rows together.
 
-To identify the culprit, the function may repeat calls; so it is only called for errors."""
+To identify the culprit, the function may repeat calls, so it is called only after an error.
+"""
 
 
 class StageError(Exception):
@@ -30,7 +31,7 @@ class StageError(Exception):
 
     Args:
         message: the error's text.
-        key: the YAML key at fault, if any: a caller that knows the file prefixes the message with the place.
+        key: the YAML key at fault, if any; a caller that knows the file prefixes the message with the key's position.
     """
 
     def __init__(self, message: object = "", key: KeyPath = ()) -> None:
@@ -43,7 +44,7 @@ class BrokenEnvironmentError(StageError):
 
 
 class EnvironmentEnded(Exception):
-    """An environment has ended normally, so the run ends too; the message says how."""
+    """An environment has ended normally, so the run ends too; the message gives the reason."""
 
 
 class NotFiniteError(StageError):
@@ -56,7 +57,7 @@ class LoadError(StageError):
 
 @contextmanager
 def blaming(*key: str | int) -> Iterator[None]:
-    """Set the key of errors raised within the context, unless they have one."""
+    """Set the key of errors raised within the context, unless they already have one."""
     try:
         yield
     except StageError as error:
@@ -65,10 +66,10 @@ def blaming(*key: str | int) -> Iterator[None]:
 
 
 def is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
-    """Return True for exceptions that code should not raise: any error, and unrequested exits.
+    """Return True for exceptions that code should not raise: any error, and exits that were not requested.
 
-    An error need not be an `Exception`: a Rust panic is not. A cancelled task is meant to end, and so is a
-    coroutine that is closed outside any task.
+    An error need not be an `Exception`: a Rust panic is not. A cancelled task is meant to end, and so is a coroutine
+    that is closed outside any task.
     """
     if isinstance(error, asyncio.CancelledError | GeneratorExit):
         try:
@@ -82,33 +83,33 @@ def is_failure(error: BaseException | None) -> TypeGuard[BaseException]:
 _LIBRARIES = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))
 _PACKAGES = _LIBRARIES[1:]
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
-"""Path parts of packages, including those of another Python, which a virtual environment may see."""
+"""Path pattern of installed packages, including those of another Python that a virtual environment may see."""
 _PLUMBING = re.compile(
     _INSTALLED.pattern + r"(?:numpy|gymnasium|pettingzoo[/\\]utils|jax|pandas|scipy|supersuit|torch)[/\\]"
 )
-"""Libraries for making environments; their lines are less helpful than the environment's own."""
+"""Path pattern of libraries for making environments, whose lines are less helpful than the environment's own."""
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe an error and its place: `ZeroDivisionError: in my step (at /home/me/duel.py:24, in step)`.
+    """Describe an error and where it occurred: `ZeroDivisionError: in my step (at /home/me/duel.py:24, in step)`.
 
-    The place is that of `user_frame`; without one the description has no place.
+    The place is that of `user_frame`; if there is none, the description has no place.
     """
     return _with_place(error, user_frame(error))
 
 
 def describe_fault(error: BaseException) -> str:
-    """Describe an error of an environment: as `describe_error`, or with the place in the package that raised it."""
+    """Describe an environment's error: as `describe_error` does, or with the line in the package that raised it."""
     if user_frame(error) is not None:
         return describe_error(error)
-    # Gymnasium reraises a constructor's TypeError in its own line, so this considers the causes too.
+    # Gymnasium reraises a constructor's TypeError from its own line, so the error's causes are considered too.
     calls = [[call for call in frames(each) if _is_of_package(call)] for each in _with_causes(error)]
     own = [call for each in calls for call in each[::-1] if not _PLUMBING.search(call.filename)]
     return _with_place(error, next(iter([*own, *calls[0][::-1]]), None))
 
 
 def _with_place(error: BaseException, call: FrameSummary | None) -> str:
-    """Describe an error and a call's place, with the source line if the error has no text, such as a bare assert."""
+    """Describe an error and a call's place, adding the source line if the error has no text, such as a bare assert."""
     if call is None:
         return error_summary(error)
     line = "" if str(error) or not call.line or call.line.startswith("raise") else f": {call.line}"
@@ -126,35 +127,35 @@ def type_of(value: object) -> str:
 
 
 def error_summary(error: BaseException) -> str:
-    """Return the error's class and its message, if any: `ZeroDivisionError: in my step`."""
+    """Return an error's class and its message, if any: `ZeroDivisionError: in my step`."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def user_frame(error: BaseException) -> FrameSummary | None:
-    """Return the innermost call in a file that is neither ours nor a library's; None if there is none."""
+    """Return the innermost call in a file that is neither Headrace's nor a library's, or None if there is none."""
     return innermost_of_user(frames(error))
 
 
 def innermost_of_user(calls: Iterable[FrameSummary]) -> FrameSummary | None:
-    """Return the last of these calls in a file that is neither ours nor a library's; None if there is none."""
+    """Return the last of these calls in a file that is neither Headrace's nor a library's; None if there is none."""
     foreign = [call for call in calls if not call.filename.startswith((*CODE, *_LIBRARIES, "<"))]
     users = [call for call in foreign if not _is_of_package(call)]
     return users[-1] if users else None
 
 
 def frames(error: BaseException) -> list[FrameSummary]:
-    """Return the calls that led to the error, innermost last, without our own and those outside files."""
+    """Return the calls that led to an error, innermost last, without Headrace's own and those outside files."""
     calls = traceback.extract_tb(error.__traceback__)
     return [call for call in calls if not call.filename.startswith((*CODE, "<"))]
 
 
 def raised_in_user_code(error: BaseException) -> bool:
-    """True if the error, or one of its causes, was raised below users' code: then a traceback helps."""
+    """Return True if the error, or one of its causes, was raised below a user's code, so that a traceback helps."""
     return any(user_frame(each) is not None for each in _with_causes(error))
 
 
 def _with_causes(error: BaseException) -> Iterable[BaseException]:
-    """The error and its causes, each once: an error raised `from` itself is its own cause."""
+    """Return an error and its causes, each once; an error raised `from` itself is its own cause."""
     found = dict[int, BaseException]()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in found:

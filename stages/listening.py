@@ -1,4 +1,4 @@
-"""A server's addresses and port. All our servers get theirs here, so that the same rule applies to all."""
+"""The addresses and port of a server. All of Headrace's servers use this module, so that the same rules apply."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     import grpc.aio
 
 _ATTEMPTS = 20
-"""Tries to find a port that is free at all addresses, where any port will do."""
+"""Number of attempts to find a port that is free at all addresses, if any port will do."""
 _LACKING = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""Errors of an address that this machine does not have, such as `::1` without IPv6."""
+"""Error codes for an address that this machine does not have, such as `::1` without IPv6."""
 
 
 def find_port(listen: str, port: int) -> tuple[int, list[str]]:
-    """Find out where a server can listen; libraries' own errors name no cause, or are missing if one address is free.
+    """Find out where a server can listen.
+
+    Libraries do not do this well: their errors name no cause, and there is no error if only one address is free.
 
     Args:
         listen: the value of a `listen` setting.
@@ -30,12 +32,12 @@ def find_port(listen: str, port: int) -> tuple[int, list[str]]:
         The port, and the addresses to listen on.
 
     Raises:
-        OSError: if there is none; `strerror` is the reason, EADDRNOTAVAIL means that the setting does not fit this
-            machine.
+        OSError: if no address and port can be used; `strerror` is the reason, and EADDRNOTAVAIL means that the setting
+            does not fit this machine.
         ValueError: if the setting is not a `listen` value.
     """
     hosts = hosts_of(listen)
-    named = hosts[-1] if len(hosts) > 2 else None  # the user wrote this one; a machine may lack the rest
+    named = hosts[-1] if len(hosts) > 2 else None  # the address that the user wrote; a machine may not have the others
     attempts = _ATTEMPTS if port == 0 else 1
     while True:
         attempts -= 1
@@ -49,16 +51,16 @@ def find_port(listen: str, port: int) -> tuple[int, list[str]]:
 
 
 _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
-"""Documentation addresses (RFC 5737, RFC 3849); no packet is sent to them."""
+"""Documentation addresses (RFC 5737, RFC 3849) used to find this machine's source address; no packet is sent."""
 
 
 def outer_host(listen: str) -> str:
-    """Return the host by which other machines reach a server with this `listen` value; empty if none may."""
+    """Return the host name by which other machines reach a server with this `listen` value; empty if they can't."""
     if not reaches_others(listen):
         return ""
     if len(hosts_of(listen)) > 2:
         return hosts_of(listen)[-1]
-    for family, address in _ELSEWHERE.items():  # the source address of this machine's own connections, if any
+    for family, address in _ELSEWHERE.items():  # this machine's source address for other machines, if any
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as way:
             way.connect((address, 9))
             return str(way.getsockname()[0])
@@ -66,12 +68,12 @@ def outer_host(listen: str) -> str:
 
 
 def add_grpc_port(server: grpc.aio.Server, port: int, hosts: list[str]) -> bool:
-    """Let a gRPC server listen where `find_port` said; returns False if another program was quicker."""
-    for host in ["::"] if "::" in hosts else hosts:  # gRPC's `::` is every address, IPv4 included
+    """Make a gRPC server listen where `find_port` found; return False if another program took the port first."""
+    for host in ["::"] if "::" in hosts else hosts:  # gRPC's `::` stands for all addresses, including IPv4
         try:
             if not server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}"):
                 return False
-        except RuntimeError:  # gRPC gives no cause
+        except RuntimeError:  # gRPC's error gives no cause
             return False
     return True
 
@@ -99,7 +101,7 @@ def _bound(host: str, port: int) -> socket.socket:
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
     trial = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if sys.platform != "win32":  # on Windows it would allow a port in use; here only a closed one
+        if sys.platform != "win32":  # Windows would allow a port in use, other systems only one whose server has closed
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -1,16 +1,16 @@
-"""Finds what the YAML names as `module:attribute`: stages, trainers, networks, environment factories.
+"""Finds the objects that the YAML names as `module:attribute`: stages, trainers, networks, environment factories.
 
 A user's modules are next to the YAML, as a script's are next to the script, or else in the working directory, as with
-`python -m`. Two rules keep that harmless:
+`python -m`. Two rules keep this from affecting other imports:
 
-- The module that the YAML names is looked up in these folders first, except names of the standard library and of
-  modules already imported. It is loaded by hand, as an installed module may have the same name.
-- The folders stay on `sys.path`, so that a user's module finds its neighbours later too: before installed packages, as
-  for a script, but after the standard library, which a folder's `random.py` never replaces.
+- The module named in the YAML is looked up in these folders first, except for names of the standard library and of
+  modules already imported. It is loaded explicitly, because an installed module may have the same name.
+- The folders stay on `sys.path`, so that a user's module finds its neighbours later too. They come before installed
+  packages, as for a script, but after the standard library, which a folder's `random.py` never replaces.
 
-A name that fits no module of the user and no installed one may be an earlier name of one of Headrace's (`moved_names`).
-`find_class`, `check_arguments` and `construct` find users' classes and make objects of them, with messages that name
-the YAML's key.
+A name that matches neither a user's module nor an installed one may be an earlier name of a Headrace module
+(`moved_names`). `find_class`, `check_arguments` and `construct` find users' classes and instantiate them, with error
+messages that name the YAML's key.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ from headrace.surroundings import surroundings
 
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages())
 _OWN_MARK = "__headrace_own__"
-"""Attribute of modules loaded from a folder: the module's file. Another YAML's module may replace them."""
+"""Attribute of modules loaded from a folder that holds the module's file. Another YAML's module may replace such
+modules."""
 _NAMES_SHOWN = 12
 
 
 def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
-    """Import the object that `module:attribute` names.
+    """Import the object referred to by `module:attribute`.
 
     Args:
-        what: `module:attribute`; both sides may have dots (`my_package.stages:Filters.Short`).
-        folder: the YAML's folder; its modules are importable, and those in the working directory too. None allows
-            only installed modules.
-        kind: its role, for messages: `stage`, `trainer`, `environment factory`.
+        what: `module:attribute`; both parts may have dots (`my_package.stages:Filters.Short`).
+        folder: the YAML's folder; its modules are importable, and those in the working directory too. None allows only
+            installed modules.
+        kind: the object's role, for messages: `stage`, `trainer`, `environment factory`.
 
     Raises:
-        LoadError: if the text does not have that form, the module can't be found or raises during its import, or
-            has no such attribute.
+        LoadError: if the text does not have that form, the module can't be found or raises during its import, or has no
+            such attribute.
     """
     module_name, _, path = what.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")]):
@@ -69,10 +70,10 @@ def load_attribute(what: str, folder: Path | None, kind: str) -> Any:
 
 
 def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> Callable[..., Any]:
-    """Like `load_attribute`, for a callable.
+    """Import a callable as `load_attribute` does.
 
     Raises:
-        LoadError: as for `load`, or if the object is not callable; then the message names what was `expected`.
+        LoadError: as for `load_attribute`, or if the object is not callable; then the message says what was `expected`.
     """
     found = load_attribute(what, folder, kind)
     if not callable(found):
@@ -82,14 +83,14 @@ def load_callable(what: str, folder: Path | None, kind: str, expected: str) -> C
 
 
 def load_plugin(group: str, name: str) -> Any:
-    """Import the object that an installed package offers under a short name.
+    """Import the object that an installed package provides under a short name.
 
     Args:
         group: the entry-point group, such as `headrace.stages`.
         name: the entry point's name.
 
     Raises:
-        LoadError: if no package offers the name, several offer different things, or the import fails.
+        LoadError: if no package provides the name, several provide different objects, or the import fails.
     """
     subject = f"{name!r} (entry-point group {group!r})"
     offered = metadata.entry_points(group=group)
@@ -111,12 +112,12 @@ def load_plugin(group: str, name: str) -> Any:
 
 
 def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
-    """Import a module: from the YAML's folder if it is there, else from the working directory if it is there.
+    """Import a module: the YAML's folder comes first, then the working directory, then installed packages.
 
     Args:
-        name: the module, with dots for one inside a package.
-        folder: the YAML's folder, or None.
-        subject: the role and name of the search, the beginning of error messages.
+        name: the module's name, with dots for a module inside a package.
+        folder: the YAML's folder; None to import only installed modules.
+        subject: role and name of the object sought, the beginning of error messages.
 
     Raises:
         LoadError: if the module can't be found, or raises during its import.
@@ -131,22 +132,22 @@ def import_module(name: str, folder: Path | None, subject: str) -> ModuleType:
                 return import_module(today, None, subject)
             raise LoadError(f"{subject}: {_not_found(error.name, folders)}") from error
         raise LoadError(f"{subject}: {_raised(name, error, folders)}") from error
-    except (Exception, SystemExit) as error:  # a script without a main guard may end in sys.exit
+    except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit
         raise LoadError(f"{subject}: {_raised(name, error, folders)}") from error
 
 
 def users_folders(folder: Path | None) -> list[Path]:
-    """Return the folders with a user's modules, in search order: the YAML's, the working directory."""
+    """Return the folders that hold a user's modules, in search order: the YAML's, then the working directory."""
     if folder is None:
         return []
-    began = surroundings().folder  # empty if it has been removed
+    began = surroundings().folder  # empty if the folder was removed
     return list(dict.fromkeys([folder.resolve(), *([Path(began)] if began else [])]))
 
 
 def _import_own(folders: Sequence[Path], top: str) -> None:
-    """Put a top-level module of the first folder that has it into `sys.modules`, unless its name is taken."""
+    """Import a top-level module from the first folder that has it into `sys.modules`, unless its name is taken."""
     _add_to_path([str(folder) for folder in folders if str(folder) not in sys.path])
-    importlib.invalidate_caches()  # a folder's files may be newer than Python's cache
+    importlib.invalidate_caches()  # a folder's files may be newer than Python's import caches
     spec = _spec_in(folders, top)
     if spec is None or spec.loader is None or top == "headrace" or top in sys.stdlib_module_names:
         return
@@ -155,7 +156,7 @@ def _import_own(folders: Sequence[Path], top: str) -> None:
         if getattr(loaded, _OWN_MARK, spec.origin) == spec.origin:
             return
         for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
-            del sys.modules[name]  # another YAML's module of the same name
+            del sys.modules[name]  # it is another YAML's module of the same name
     module = importlib.util.module_from_spec(spec)
     setattr(module, _OWN_MARK, spec.origin)
     sys.modules[top] = module
@@ -167,7 +168,7 @@ def _import_own(folders: Sequence[Path], top: str) -> None:
 
 
 def _add_to_path(folders: Sequence[str]) -> None:
-    """Add folders before those of installed packages; that of our checkout goes last, and hides nothing."""
+    """Add folders to `sys.path` before installed packages; Headrace's checkout goes last, and hides nothing."""
     ours = [path for path in [*sys.path, *folders] if path not in _INSTALLED and _is_root(path)]
     others = [path for path in sys.path if path not in ours]
     at = next((index for index, path in enumerate(others) if path in _INSTALLED), len(others))
@@ -177,12 +178,12 @@ def _add_to_path(folders: Sequence[str]) -> None:
 def _is_root(path: str) -> bool:
     try:
         return os.path.samefile(path or os.curdir, ROOT)
-    except OSError:  # the folder does not exist, or the working directory is gone
+    except OSError:  # the folder does not exist, or the working directory was removed
         return False
 
 
 def _spec_in(folders: Sequence[Path], top: str) -> ModuleSpec | None:
-    """Return the first module or package with this name in the folders; one without `__init__.py` does not count."""
+    """Return the first module or package with this name in the folders; packages need an `__init__.py`."""
     spec = PathFinder.find_spec(top, [str(folder) for folder in folders])
     return spec if spec is not None and spec.origin is not None else None
 
@@ -196,7 +197,7 @@ def _follow(module: ModuleType, path: str, folder: Path | None, subject: str) ->
         except AttributeError as error:
             hint = _suggestion(part, _public_names(found), "it has") + _hidden(module, folder)
             raise LoadError(f"{subject}: {so_far} has no attribute {part!r}{hint}") from error
-        except Exception as error:  # a lazy module imports its attributes only now
+        except Exception as error:  # a lazy module imports its attributes only at this point
             raise LoadError(f"{subject}: {part!r} of {so_far} raised {error_summary(error)}") from error
         so_far = f"{part!r} there"
     return found
@@ -206,14 +207,14 @@ def _public_names(owner: Any) -> list[str]:
     names = list(getattr(owner, "__all__", None) or [name for name in dir(owner) if not name.startswith("_")])
     if not isinstance(owner, ModuleType):
         return names
-    # Users more likely mean a module's own names than those that it imported.
-    there = vars(owner)  # not by attribute: a lazy module would import them all
+    # Users more likely mean names defined in a module than names it imports.
+    there = vars(owner)  # not with getattr, which would make a lazy module import everything
     own = [name for name in names if getattr(there.get(name), "__module__", None) == owner.__name__]
     return own or names
 
 
 def _hidden(module: ModuleType, folder: Path | None) -> str:
-    """Note for messages if the user's file was skipped because its name is taken."""
+    """Return a note for messages if the user's file was skipped because its name is taken."""
     spec = _spec_in(users_folders(folder), module.__name__.partition(".")[0])
     top = sys.modules.get(module.__name__.partition(".")[0])
     if spec is None or spec.origin is None or spec.origin == getattr(top, "__file__", None):
@@ -242,7 +243,7 @@ def _not_found(name: str, folders: Sequence[Path]) -> str:
 def _entries(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
-    except OSError:  # the folder is not readable
+    except OSError:  # the folder can't be read
         return []
 
 
@@ -254,11 +255,11 @@ def _raised(name: str, error: BaseException, folders: Sequence[Path]) -> str:
 
 
 def _place(error: BaseException, folders: Sequence[Path]) -> str:
-    """Return the line in the user's own code where the error happened, rather than the library code below it."""
+    """Return the line in the user's own code where the error occurred, even if library code raised it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f", at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
     calls = [call for call in frames(error) if call.filename != importlib.__file__]
-    beside = folders[:1]  # the working directory may hold a virtual environment
+    beside = folders[:1]  # the working directory may contain a virtual environment
     own = [call for call in calls if any(Path(call.filename).is_relative_to(folder) for folder in beside)]
     users = user_frame(error)
     for candidates in (own, [users] if users is not None else [], calls):
@@ -269,16 +270,16 @@ def _place(error: BaseException, folders: Sequence[Path]) -> str:
 
 
 def find_class(where: str, use: str, folder: Path | None, group: str | None = None) -> type[Any]:
-    """Import the class that `use:` names.
+    """Import the class that a `use:` key refers to.
 
     Args:
-        where: the key in the YAML, the beginning of messages.
+        where: the key in the YAML, for the beginning of messages.
         use: `module:Class`, or the name of an entry point.
         folder: the YAML's folder, whose modules are importable.
         group: the entry-point group for names without a colon.
 
     Raises:
-        LoadError: if it can't be imported or is not a class.
+        LoadError: if the object can't be imported or is not a class.
     """
     if group is None or ":" in use:
         found = load_attribute(use, folder, where)
@@ -299,10 +300,10 @@ def check_arguments(
     configured: Mapping[str, Any],
     offered: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return a call's keyword arguments: the configured ones, and the offered ones that match a parameter name.
+    """Return a call's keyword arguments: the configured ones, and those offered ones that match a parameter name.
 
     Raises:
-        LoadError: if the call does not accept the configured ones, or needs more.
+        LoadError: if the call does not accept the configured arguments, or requires more.
     """
     try:
         signature = inspect.signature(called)
@@ -322,10 +323,10 @@ def check_arguments(
 
 
 def construct(where: str, use: str, called: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Make an object.
+    """Instantiate a class.
 
     Raises:
-        LoadError: if its constructor raises.
+        LoadError: if the constructor raises.
     """
     try:
         return called(**arguments)

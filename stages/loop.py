@@ -1,7 +1,7 @@
-"""The loop that runs a stage: it does all waiting, closing, credits and checkpoint barriers of the pipeline.
+"""The loop that runs a stage: it handles all waiting, closing, credits and checkpoint barriers for the stage.
 
-A stage is between an input queue (inlet) and an output queue (outlet), and knows neither. `StageRunner` passes items
-from the inlet to `process` and puts the results into the outlet. Backpressure is the `await outlet.put`.
+A stage has an input queue (inlet) and an output queue (outlet), but knows neither. `StageRunner` passes items from the
+inlet to `process` and puts the results into the outlet. Backpressure is the wait in `await outlet.put`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from headrace.stages.stage import In, Out, Source, Stage, StageContext, Yielded
 log = logging.getLogger(__name__)
 
 BLOCKING_S = 0.25
-"""A stage that blocks its event loop for longer than this causes a warning."""
+"""Seconds for which a stage may block its event loop before a warning is logged."""
 
 
 class NoOutlet:
-    """The outlet of a stage without a consumer."""
+    """The output queue of a stage whose results have no consumer."""
 
     async def put(self, item: Any) -> None:
         """Drop the item."""
@@ -42,43 +42,43 @@ class NoOutlet:
 
 
 SAVING = "saving its part of checkpoint"
-"""A stage's operation during the call to its `state_dict`."""
+"""Description of a stage's work during the call to its `state_dict`."""
 
 
 class StageFailure(StageError):
-    """A stage raised an exception. The message names the stage and the item; the cause is chained."""
+    """A stage raised an exception. The message names the stage and the item; the original exception is the cause."""
 
     def __init__(self, stage: str, doing: str, cause: BaseException) -> None:
         self.stage = stage
         self.doing = doing
         self.cause = cause
-        # Our own errors describe the problem in words; for others the class is half of the description.
+        # Headrace's errors describe the problem in words; for other errors, the class is half of the description.
         what = f"{cause}" if isinstance(cause, StageError | ConfigError | SpecError) else describe_error(cause)
         super().__init__(f"stage {stage} failed {doing}: {what}")
 
 
 @dataclass(frozen=True)
 class StageHooks:
-    """The loop's calls to its host: credits that ended here, and the stage's part of a checkpoint."""
+    """The loop's calls to its host: for credits that end at this stage, and for the stage's part of a checkpoint."""
 
     return_credits: Callable[[str, int, int], None] = lambda behavior, source, amount: None
-    """(behaviour name, source, amount): called for learning-team steps that the stage received but did not pass on."""
+    """Called with (behaviour name, source, amount) for learning-team steps received but not passed on."""
     save_part: Callable[[str, int, Mapping[str, Any]], None] = lambda name, number, state: None
-    """(stage name, checkpoint number, state): called when a barrier reaches the stage."""
+    """Called with (stage name, checkpoint number, state) when a barrier reaches the stage."""
 
 
 class StageRunner(Generic[In, Out]):
-    """Runs one stage between its inlet and its outlet until the inlet ends.
+    """Runs one stage between its input and output queues until the input ends.
 
     Args:
         stage: the stage, which runs once.
-        inlet: the queue of its items.
-        outlet: the queue of its results; closed at the end, even after a failure.
-        context: passed to the stage at its start.
+        inlet: the input queue.
+        outlet: the output queue; closed at the end, even after a failure.
+        context: passed to the stage when it starts.
         hooks: called for returned credits and checkpoint parts.
-        behaviors: names of the behaviours that it handles; items of others bypass it. None for all.
-        state: restored before the first item, on a resume.
-        ends_barriers: true for the last stage that a checkpoint reaches, which passes no barriers on.
+        behaviors: names of the behaviours that the stage handles; items of other behaviours bypass it. None for all.
+        state: in a resumed run, the state to restore before the first item.
+        ends_barriers: true for the last stage that a checkpoint reaches, which does not pass barriers on.
     """
 
     def __init__(
@@ -106,10 +106,10 @@ class StageRunner(Generic[In, Out]):
         self._barrier_seen = -1
 
     async def run(self) -> None:
-        """Run the stage to the end of its inlet, or until its outlet is closed by the consumer.
+        """Run the stage until its input ends, or until the consumer closes its output queue.
 
         Raises:
-            StageFailure: if the stage raises; its outlet is closed and the stage is stopped all the same.
+            StageFailure: if the stage raises; its output queue is closed and the stage is stopped in that case too.
         """
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
@@ -129,7 +129,7 @@ class StageRunner(Generic[In, Out]):
                 await start_stage(self.stage, self.context, self._state)
             async for item in self._inlet:
                 await self._handle(item)
-                del item  # the last reference to a batch holds its slab: don't hold it while waiting
+                del item  # the last reference to a batch keeps its slab in use, so release it before waiting
             with _naming(self.context, "while finishing"):
                 await self._emit(self.stage.finish())
         finally:
@@ -155,7 +155,7 @@ class StageRunner(Generic[In, Out]):
             self._hooks.return_credits(item.behavior, item.source, carried - passed)
 
     async def _emit(self, results: Yielded[Out]) -> int:
-        """Put all results into the outlet; return the credits passed on."""
+        """Put all results into the output queue; return the number of credits passed on."""
         passed = 0
         if results is None:
             return passed
@@ -197,9 +197,10 @@ class StageRunner(Generic[In, Out]):
                 self._blocked,
             )
 
-    # Parts that are written at the same barrier belong to the same moment of the stream (docs/decisions/044).
+    # Parts saved at the same barrier belong to the same point in the stream (docs/decisions/044).
     async def _pass_barrier(self, barrier: Barrier) -> None:
-        # With several actors the first barrier of a number makes the cut; the others belong to the same one.
+        # With several actors, the first barrier with a number marks the cut; later barriers with that number belong to
+        # it.
         if barrier.number > self._barrier_seen:
             self._barrier_seen = barrier.number
             with _naming(self.context, f"{SAVING} {barrier.number}"):
@@ -209,7 +210,7 @@ class StageRunner(Generic[In, Out]):
 
 
 async def run_source(source: Source[Out], outlet: ItemSink[Out], context: StageContext) -> None:
-    """Run a source until it is exhausted, receives a request to stop, or its outlet is closed; then close the outlet.
+    """Run a source until it is exhausted, is requested to stop, or its output queue is closed; then close that queue.
 
     Raises:
         StageFailure: if the source raises.
@@ -253,7 +254,7 @@ async def _put(outlet: ItemSink[Out], item: Out, context: StageContext) -> None:
 
 
 async def start_stage(stage: Stage[Any, Any], context: StageContext, state: Mapping[str, Any] | None) -> None:
-    """Start a stage and restore the state of a resumed run."""
+    """Start a stage; in a resumed run, restore its state."""
     stage.keep_context(context)
     await _settle(stage.start(context))
     if state is not None:
@@ -261,7 +262,7 @@ async def start_stage(stage: Stage[Any, Any], context: StageContext, state: Mapp
 
 
 def describe_item(item: object) -> str:
-    """Identify an item, in one line of a message."""
+    """Describe an item in a few words, for a message."""
     match item:
         case TrajectoryBatch():
             return (
@@ -277,7 +278,7 @@ def describe_item(item: object) -> str:
 
 
 class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
-    """Marks a stage's current work, and turns an exception into a StageFailure that names both."""
+    """Marks a stage's current work, and turns an exception into a StageFailure that names the stage and its work."""
 
     def __init__(self, context: StageContext, doing: str, number: int = 0, item: object = None) -> None:
         self._context = context
@@ -295,7 +296,7 @@ class _naming:  # noqa: N801 - reads as a statement: with _naming(stage, doing)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._context.activity.operation = None
-        # An outlet closed by its consumer is an end, not this stage's failure: the loop handles it.
+        # If the consumer closes the output queue, the stage ends without a failure; the loop handles this.
         if is_failure(error) and not isinstance(error, StageFailure | QueueClosed):
             raise StageFailure(self._context.name, self.describe(), error) from error
 
@@ -305,13 +306,13 @@ _END: Any = object()
 
 def _not_yielded(results: object) -> str:
     if inspect.iscoroutine(results):
-        results.close()  # otherwise Python would also warn that it was never awaited
+        results.close()  # without this, Python would also warn that it was never awaited
         return "process() is async but yields nothing: use `yield` for each result (or a plain `def` that returns None)"
     return f"process() returned {type_of(results)}: use `yield` for each result, or return None for no results"
 
 
 class _Timed:
-    """Awaits a coroutine and reports the length of each of its uninterrupted stretches."""
+    """Awaits a coroutine and reports the duration of each uninterrupted stretch."""
 
     def __init__(self, awaitable: Awaitable[Any], report: Callable[[float], None]) -> None:
         self._awaitable = awaitable
@@ -342,7 +343,7 @@ async def _settle(result: Any) -> None:
 
 
 def _count_steps(context: StageContext, item: object) -> None:
-    """Report the item's steps; main turns them into each stage's agent steps per second."""
+    """Report the item's steps, which main converts to each stage's agent steps per second."""
     if isinstance(item, TrajectoryBatch) and item.num_trajectories:
         context.statistics.add("Pipeline", f"Steps/{context.name}", item.num_rows, "sum")
 

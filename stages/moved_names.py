@@ -1,4 +1,4 @@
-"""Current names for Headrace modules that old configurations, run folders and recordings know by an earlier name."""
+"""Current names of Headrace modules that old configurations, run folders and recordings refer to by an earlier name."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MOVED = {
         for channel in ("engine", "parameters", "properties", "raw_bytes", "stats")
     },
 }
-"""Earlier name of a package or module → its current name; a longer match wins. Never remove lines."""
+"""Maps the earlier name of a package or module to its current name; the longest match wins. Never remove lines."""
 
 
 def name_today(module: str) -> str | None:
-    """Return a module's current name, given an earlier one; None if none of our modules ever had that name."""
+    """Return a module's current name, given an earlier one; None if no Headrace module ever had that name."""
     inner = ""
     while module:
         if moved := _MOVED.get(module):

@@ -18,16 +18,16 @@ class PublisherPort:
     """The publisher's interface to the actors. All calls return immediately."""
 
     send: Callable[[PolicyUpdate], None] = lambda update: None
-    """Sends an update to every actor, into the policy queue of its behaviour id."""
+    """Sends an update to every actor, through the policy queue for its behaviour id."""
     assign: Callable[[Assignment], None] = lambda assignment: None
-    """Sends a message to every actor, on the control channel."""
+    """Sends an assignment to every actor, through the control channel."""
 
 
 class PolicyPublisher(Stage[PolicyUpdate, None]):
     """Sends the policies that trainers (or the ghost stage) emit to the actors.
 
-    An update for a behaviour name goes to every behaviour id of that name; a policy for a full behaviour id goes
-    only to that id. The publisher keeps the last policy of each id, for actors that start later.
+    An update for a behaviour name goes to all behaviour ids with that name; an update for a full behaviour id goes only
+    to that id. The publisher keeps the last policy for each id, for actors that start later.
     """
 
     def __init__(self, port: PublisherPort | None = None) -> None:
@@ -43,7 +43,7 @@ class PolicyPublisher(Stage[PolicyUpdate, None]):
             ids.append(behavior_id)
 
     def newest_for(self, behavior_id: str) -> list[PolicyUpdate]:
-        """Return the last policy sent, if any, for an actor that newly has agents of this behaviour id."""
+        """Return the last policy sent, if any, for an actor that has its first agents of this behaviour id."""
         update = self._newest.get(behavior_id)
         if update is None and behavior_id in self._ids.get(behavior_name(behavior_id), []):
             others = (self._newest.get(other) for other in self._ids[behavior_name(behavior_id)])
@@ -58,7 +58,7 @@ class PolicyPublisher(Stage[PolicyUpdate, None]):
         yield from ()
 
     def publish_matchup(self, matchup: Matchup) -> None:
-        """Send the policies that an assignment names, then the assignment."""
+        """Send the policies named in an assignment, then the assignment itself."""
         for update in matchup.policies:
             self._send(update)
         self.assignment = matchup.assignment

@@ -9,9 +9,9 @@ class RestartBudget:
     """Counts restarts against a lifetime limit and a rate limit.
 
     Args:
-        lifetime: restarts allowed in total, -1 for any number.
-        rate_n: restarts allowed within `period_s`, -1 for any number.
-        period_s: length of the sliding window, seconds.
+        lifetime: number of restarts allowed in total; -1 for no limit.
+        rate_n: number of restarts allowed within `period_s`; -1 for no limit.
+        period_s: length of the sliding window in seconds.
     """
 
     def __init__(self, lifetime: int, rate_n: int, period_s: float) -> None:
@@ -22,7 +22,7 @@ class RestartBudget:
         self.count = 0
 
     def refusal(self, now_s: float) -> str | None:
-        """Return why another restart is not allowed now, for a message; None if it is allowed."""
+        """Return why another restart is not allowed now, as text for a message; None if it is allowed."""
         while self._times and now_s - self._times[0] > self._period_s:
             self._times.popleft()
         if 0 <= self._lifetime <= self.count:
@@ -35,7 +35,7 @@ class RestartBudget:
         return None
 
     def spend(self, now_s: float) -> None:
-        """Note that a restart happens now."""
+        """Count a restart that happens now."""
         self.count += 1
         self._times.append(now_s)
 

@@ -1,6 +1,6 @@
-"""Small numbers for agents and pages: a stack of free numbers, and the table from agent ids to slots.
+"""Slots (small numbers for agents and pages): a stack of free numbers, and the table from agent ids to slots.
 
-A slot is an agent's place in an assembler's per-agent arrays. Agent ids have any size, and agents come and go; slots
+A slot is an agent's index in an assembler's per-agent arrays. Agent ids can be any size, and agents come and go; slots
 are dense, and are reused. Slot 0 (`NOBODY`) stands for unknown agents.
 """
 
@@ -15,15 +15,15 @@ Numbers = NDArray[np.int64]
 Element = TypeVar("Element", bound=np.generic)
 
 Where = slice | Numbers
-"""Slots; a slice if they are consecutive, as slices are faster in NumPy than index arrays."""
+"""Slots, as a slice if they are consecutive, because NumPy indexes faster with slices than with arrays."""
 
 NOBODY = 0
-# Arrays without dimensions: NumPy takes longer to read a Python value than to write one to a few slots.
+# 0-d arrays, because NumPy takes longer to convert a Python value than to write it to a few slots.
 _NOBODY, _USED, _UNUSED = np.array(NOBODY), np.array(True), np.array(False)
 
 
 class FreeNumbers:
-    """A stack of unused numbers; the first one passed to the constructor is on top."""
+    """A stack of unused numbers; the first number passed to the constructor is on top."""
 
     def __init__(self, numbers: Numbers) -> None:
         self._stack = numbers
@@ -34,29 +34,29 @@ class FreeNumbers:
 
     @property
     def in_use(self) -> int:
-        """How many numbers are in use."""
+        """Number of allocated numbers."""
         return self._top
 
     def allocate(self, count: int) -> Numbers:
-        """Remove and return `count` numbers, which must be available. A view, valid until the next `release`."""
+        """Remove and return `count` available numbers, as a view that is valid until the next `release`."""
         first, self._top = self._top, self._top + count
         return self._stack[first : self._top]
 
     def release(self, numbers: Numbers) -> None:
-        """Put allocated numbers back."""
+        """Return allocated numbers to the stack."""
         self._top -= len(numbers)
         self._stack[self._top : self._top + len(numbers)] = numbers
 
     def extend(self, numbers: Numbers) -> None:
-        """Add new numbers below all others."""
+        """Add new numbers at the bottom of the stack."""
         self._stack = np.concatenate((self._stack, numbers))
 
 
 class Slots:
-    """Maps agent ids to slots, by binary search in a sorted copy that is rebuilt after changes.
+    """Maps agent ids to slots, by binary search in a sorted copy that is rebuilt after each change.
 
     Attributes:
-        ids: [total] the agents' ids by slot.
+        ids: [total] each slot's agent id.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -71,7 +71,7 @@ class Slots:
 
     @property
     def total(self) -> int:
-        """Number of slots, used or not, `NOBODY` included: the length of per-agent arrays."""
+        """Number of slots, used or not, including `NOBODY`; this is the length of per-agent arrays."""
         return len(self.ids)
 
     def used(self) -> Numbers:
@@ -79,17 +79,17 @@ class Slots:
         return self._used.nonzero()[0]
 
     def find(self, agent_ids: Numbers) -> Numbers:
-        """Return the agents' slots [n]; `NOBODY` for unknown agents."""
+        """Return the agents' slots [n]; unknown agents get `NOBODY`."""
         return self.look_up(agent_ids)[0]
 
     def look_up(self, agent_ids: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the agents' slots [n] as `find` does, and the indices of the unknown agents, ascending."""
+        """Return the agents' slots [n] as `find` does, and the indices of unknown agents, ascending."""
         if self._changed:
             self._sort()
         if not len(self._sorted_ids):
             return np.full(len(agent_ids), NOBODY), np.arange(len(agent_ids))
         at = self._sorted_ids.searchsorted(agent_ids)
-        # `clip` handles ids above the greatest one: the id found there does not equal them.
+        # `clip` handles ids above the highest known one: the id found in that case does not match.
         slots = self._sorted_slots.take(at, mode="clip")
         unknown = (self.ids[slots] != agent_ids).nonzero()[0]
         if len(unknown):
@@ -97,7 +97,7 @@ class Slots:
         return slots, unknown
 
     def add(self, agent_ids: Numbers) -> Numbers:
-        """Return slots [n] for new agents; `total` may grow."""
+        """Allocate slots [n] for new agents and return them; `total` may grow."""
         if len(self._free) < len(agent_ids):
             self._grow(len(agent_ids))
         slots = self._free.allocate(len(agent_ids))
@@ -107,13 +107,13 @@ class Slots:
         return slots
 
     def remove(self, slots: Numbers) -> None:
-        """Forget the agents in these slots."""
+        """Remove the agents in these slots."""
         self._free.release(slots)
         self._used[slots] = _UNUSED
         self._changed = True
         if not self._free.in_use:
-            # As at the beginning: slots determine the order in which trajectories are cut, and a deterministic run must
-            # not depend, after a checkpoint, on earlier agents.
+            # Restore the initial order: slots determine the order in which trajectories are cut, and after a checkpoint
+            # a deterministic run must not depend on earlier agents.
             self._free = FreeNumbers(np.arange(1, self.total))
 
     def _sort(self) -> None:
@@ -148,5 +148,5 @@ def as_slice(slots: Numbers) -> Where:
 
 
 def pick(where: Where, places: Numbers) -> Numbers:
-    """Return the slots at indices `places` of `where`."""
+    """Return the slots that `where` has at the indices `places`."""
     return places + where.start if isinstance(where, slice) else where[places]

@@ -1,4 +1,4 @@
-"""Finds trainers by `trainer_type`, both built-in (`headrace.config.trainers`) and `module:Class`."""
+"""Finds trainers by their `trainer_type`, both built-in ones (`headrace.config.trainers`) and `module:Class`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from headrace.stages.loading import load_attribute
 
 
 def trainer_class(trainer_type: str, folder: Path | None, path: KeyPath) -> Any:
-    """Import the object that a `trainer_type` names; whether it is a trainer is checked when it is made.
+    """Import the object that a `trainer_type` refers to; the trainer's constructor checks whether it is a trainer.
 
     Args:
         trainer_type: a key of `TRAINERS`, or `module:Class`.
-        folder: the YAML's folder, where the user's modules are.
-        path: the behaviour's block in the YAML, for messages.
+        folder: the YAML's folder, which contains the user's modules.
+        path: the path of the behaviour's block in the YAML, for messages.
 
     Raises:
-        LoadError: if it can't be imported.
+        LoadError: if the object can't be imported.
     """
     built_in = TRAINERS.get(trainer_type)
     where = f"{dotted(path)}.trainer_type"
@@ -36,9 +36,10 @@ def trainer_class(trainer_type: str, folder: Path | None, path: KeyPath) -> Any:
 
 
 def trainer_kind(trainer_type: str, folder: Path | None, path: KeyPath) -> TrainerKind:
-    """Return a trainer's static properties: those of the table, or the attributes of the user's class.
+    """Return a trainer's static properties: the table's entry, or the attributes of the user's class.
 
-    Args and errors are those of `trainer_class`; a LoadError also if the class's `extra_columns` are not names.
+    Args and errors are those of `trainer_class`. A LoadError is also raised if the class's `extra_columns` are not
+    names.
     """
     built_in = TRAINERS.get(trainer_type)
     if built_in is not None:
@@ -66,8 +67,8 @@ def squashes(settings: BehaviorSettings, folder: Path | None, path: KeyPath) -> 
 def asked_columns(settings: BehaviorSettings, folder: Path | None, path: KeyPath) -> tuple[str, ...]:
     """Return the names of the decision columns that a behaviour's trainer needs, always or with these settings.
 
-    A user's own class receives its hyperparameters as a plain map. If it derives from a trainer with a model of them,
-    such as `impala`, that model reads the base's keys.
+    A user's class receives its hyperparameters as a plain mapping. If it derives from a trainer whose hyperparameters
+    have a model, such as `impala`, that model reads the keys of the base class.
 
     Args and errors are those of `trainer_kind`.
     """
@@ -86,7 +87,7 @@ def asked_columns(settings: BehaviorSettings, folder: Path | None, path: KeyPath
 
 
 def _names(value: Any, asker: str, path: KeyPath) -> tuple[str, ...]:
-    """Return the names in a class's `extra_columns`; a single string is one name."""
+    """Return the names in a class's `extra_columns`; a single string counts as one name."""
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
         with blaming(*path, "trainer_type"):

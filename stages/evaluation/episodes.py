@@ -44,8 +44,7 @@ class CountedEpisodes:
         """[instances] the number of counted episodes that are running."""
         self.unsettled = np.zeros(len(shares), np.bool_)
         """[instances] whether a counted episode's game still has no result: true from the episode's start until
-        `settle`, or until an episode starts that does not count.
-        """
+        `settle`, or until an episode starts that does not count."""
         self._open = int(shares.sum())
         self._left = shares.copy()
         self._instances = list(range(len(shares)))
@@ -60,8 +59,7 @@ class CountedEpisodes:
         self._seen = np.zeros(0, np.int64)
         self._deciding: bytes | None = None
         """Bytes of the agent ids that decided at the last tick, usually the same at the next tick; None if an agent has
-        left.
-        """
+        left."""
         self._where = np.zeros(0, np.int64)
         """Slots of the agents in `_deciding`."""
         self._tick = 0

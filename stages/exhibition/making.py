@@ -149,8 +149,7 @@ def _drawing(config: RunConfig, plain: dict[str, Any], render_mode: str) -> RunC
 
 _STACKED = re.compile(r"ALE/.*-v\d+")
 """Ids of environments with their own vectorised implementation, which returns different observations; ids may have a
-`module:` prefix, which is removed first.
-"""
+`module:` prefix, which is removed first."""
 _SINGLE_ONLY = {"obs_type", "mode", "difficulty", "sound_obs"}
 """Options that only single environments accept."""
 

@@ -192,8 +192,7 @@ class OwnGame:
         self.behavior_specs: Mapping[str, BehaviorSpec] = group.behavior_specs
         self.projector = Projector(film, show, clock, self._wait)
         self.has_deadlines = False
-        """True while the game waits, for people or for the next frame's time, so that supervision expects no progress.
-        """
+        """True while the game waits for people or the next frame's time, so that supervision expects no progress."""
         self._group = group
         self._film = film
         self._seats = seats

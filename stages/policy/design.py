@@ -47,8 +47,7 @@ class ActionDistributions(NamedTuple, Generic[Numbers]):
     """[.., C] means of the continuous actions."""
     log_sigmas: Numbers
     """[.., C] log σ of the continuous actions; for squashed actions clamped to `sampling.LOG_SIGMA_LIMITS`, as in
-    sampling.
-    """
+    sampling."""
     logits: tuple[Numbers, ...]
     """[.., choices] for each branch, the logits before forbidden choices are masked; see `action_masks`."""
 
@@ -131,8 +130,7 @@ class ProductSettings:
     rows: int = 256
     """Minibatch size used to measure which provider is fastest."""
     rounded_from: int = 0
-    """Matmul inputs are rounded to bfloat16 if the weight has at least this many rows and columns; 0 disables rounding.
-    """
+    """Minimum rows and columns of a weight for which matmul inputs are rounded to bfloat16; 0 to round none."""
     images_rounded: bool = False
     """Whether convolutions and the layer after them are computed in bfloat16."""
 
@@ -152,25 +150,21 @@ class PolicyDesign:
     squashed: bool = False
     """True if continuous actions are the tanh of a Gaussian with a state-dependent log σ (SAC, and gSDE's
     `squash_output`). False if they come from a plain Gaussian with one log σ for all states, and are clipped on
-    output (PPO).
-    """
+    output (PPO)."""
     folder: Path | None = None
     """Folder of the YAML file, from which a custom network's module may be imported; None without a YAML file."""
     key: str = "network_settings"
-    """Path of the network settings within the behaviour's YAML block, for messages; a reward signal has its own path.
-    """
+    """Path of the network settings in the behaviour's YAML block, for messages; reward signals have their own."""
     extra_columns: tuple[str, ...] = ()
     """Names of the columns that the trainer needs: keys of `EXTRA_COLUMNS`."""
     products: ProductSettings = TORCHS_OWN
     """The learner's matmul settings (`torch_settings.precision`, `.products`); acting and exported policies use the
-    defaults.
-    """
+    defaults."""
     random_steps: int = 0
     """Number of trainer steps during which an acting policy draws uniform actions, except in deterministic play."""
     explores: bool = False
     """Whether an acting policy keeps each agent's gSDE noise in that agent's memory; if False, it draws new noise for
-    each decision.
-    """
+    each decision."""
 
     @property
     def plain(self) -> bool:
@@ -265,15 +259,13 @@ MASK_PENALTY = np.float32(-1e8)
 
 ACTOR_TENSORS = "headrace.stages.policy.network.actor:actor_tensors"
 """Import path of the function that returns the tensors of designs that are not plain, so only those designs import
-torch.
-"""
+torch."""
 
 NORMALIZER_MEAN = "normalizer.mean"
 NORMALIZER_INVERSE_STD = "normalizer.inverse_std"
 NORMALIZER_REST = "normalizer.mean_rest"
 """Name of the tensor with the mean's float32 rounding error, for policies with float64 inputs. The tensor comes after
-all others, and trainers may omit it.
-"""
+all others, and trainers may omit it."""
 
 
 def policy_layout(design: PolicyDesign) -> Layout:

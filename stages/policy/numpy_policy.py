@@ -69,8 +69,7 @@ class NumpyPolicy:
         self._weights: list[Floats] = []
         self._vectors = np.empty(0, np.float32)
         """The network's one-dimensional tensors, concatenated: the normaliser's mean and 1/std, the mean's rounding
-        error (for float64), and each layer's bias.
-        """
+        error (for float64), and each layer's bias."""
         self._own: list[Floats] = []
         """Views into `_vectors`, one per tensor."""
         self._widths = [

@@ -24,8 +24,7 @@ class Recall:
     """[d, m] memory of each agent."""
     previous_actions: NDArray[np.float32]
     """[d, P] last action of each agent, as the environment received it: continuous values, then a one-hot vector per
-    branch.
-    """
+    branch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,8 +114,7 @@ def caught(arenas: Arenas, distance: float = CATCH_DISTANCE) -> NDArray[np.bool_
 
 
 OBSERVATION_SIZE: Final = 4 * AGENTS + 1
-"""Size of an observation: x, y, vx, vy of the agent itself and of both others, and the share of the game's time left.
-"""
+"""Size of an observation: x, y, vx, vy of the agent and of both others, and the share of the game's time left."""
 
 
 def observe(arenas: Arenas, time_left: Floats) -> tuple[Floats, Floats]:

@@ -24,8 +24,7 @@ from headrace.stages.games.pursuit.motion import (
 _LEAD: Final = 0.6
 """A pursuer extrapolates the evader's motion over this share of the time it needs to reach the evader."""
 _FLANK: Final = 0.35
-"""Distance beyond the evader at which the farther pursuer aims, as a share of the nearer pursuer's distance.
-"""
+"""Distance beyond the evader at which the farther pursuer aims, as a share of the nearer pursuer's distance."""
 _GRID: Final = 7
 """Number of positions along each side of the arena that the evader considers."""
 _ON_THE_WAY: Final = (0.25, 0.5, 1.0)

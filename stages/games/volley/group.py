@@ -91,8 +91,7 @@ class VolleyGroup:
         self.frame_skip = frame_skip
         self.on_tick: Callable[[], None] | None = None
         """Called after each physics tick, so that videos have more frames than the game has decisions, and after each
-        point.
-        """
+        point."""
         self.behavior_ids = (f"{behavior}?team=0", f"{behavior}?team=1")
         observations = (ObservationSpec("court", (OBSERVATION_SIZE,)),)
         self.behavior_specs: Mapping[str, BehaviorSpec] = {

@@ -30,8 +30,7 @@ HALF_WIDTH: Final = 3.0
 CEILING: Final = 2.75
 NET_HEIGHT: Final = 0.9
 NET_RADIUS: Final = 0.05
-"""Radius of the net, a post with a round top: all points closer than this to the line from (0, 0) to (0, NET_HEIGHT).
-"""
+"""Radius of the net, a post with a round top: all points this close to the line from (0, 0) to (0, NET_HEIGHT)."""
 
 PLAYER_RADIUS: Final = 0.34
 PLAYER_SPEED: Final = 2.6

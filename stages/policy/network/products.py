@@ -33,8 +33,7 @@ log = logging.getLogger(__name__)
 _AMX = "AMX"
 _CPU_FLAGS = {"amx_bf16": _AMX, "avx512_bf16": "AVX512-bf16", "bf16": "the ARM bf16 extension"}
 """CPU flags that stand for fast bfloat16, fastest first, with a name for messages. Linux reports all, torch the first
-two.
-"""
+two."""
 
 
 def fast_bf16(device: str) -> str | None:
@@ -106,8 +105,7 @@ PROVIDERS = {
 }
 """The providers, keyed by the value of `torch_settings.products`; the default comes first."""
 GAIN = 0.9
-"""Another provider is chosen only if it takes less than this fraction of the default's time; smaller gains are noise.
-"""
+"""A provider replaces the default only if it takes less than this fraction of the time; smaller gains are noise."""
 _ROUNDS, _AGREE, _MOST_ROWS = 5, 1e-4, 512
 
 

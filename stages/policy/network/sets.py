@@ -22,8 +22,7 @@ from headrace.stages.policy.network.layers import attention_linear, layer_norm
 HEADS = 4
 LEAST_OF_BLAS = 400
 """The smallest matmul, in multiplications, for which torch passes a batch to BLAS. Torch computes smaller matmuls
-element by element, for which `_attend_few` takes half the time.
-"""
+element by element, for which `_attend_few` takes half the time."""
 _NEVER = torch.finfo(torch.float32).min
 """A score that gets a softmax weight of exactly 0. Unlike -inf, this score gives no NaN if all things are missing."""
 

@@ -42,8 +42,7 @@ METADATA = (CONTINUOUS_SIZE, DISCRETE_SIZES, IS_CONTINUOUS)
 ACTIONS = (CONTINUOUS, DISCRETE, ACTION)
 
 FORBIDDEN = 1e8
-"""Subtracted from the logits of forbidden choices. An all-zero mask lowers all logits equally, without producing NaN.
-"""
+"""Subtracted from forbidden choices' logits. An all-zero mask lowers all logits equally, without producing NaN."""
 
 
 def observation_name(index: int) -> str:

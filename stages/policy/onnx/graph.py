@@ -70,8 +70,7 @@ ModelProto = _MESSAGES.message("ModelProto")
 
 _SEAL: bytes = ModelProto(metadata_props=[{"key": "headrace_checksum", "value": " " * 16}]).SerializeToString()[:-16]
 """Serialised start of a model's last property, up to its value: the length and CRC-32 of all bytes before it, in
-hexadecimal.
-"""
+hexadecimal."""
 
 
 def sealed(model: bytes) -> bytes:
