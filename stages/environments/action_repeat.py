@@ -5,7 +5,8 @@ hold their actions independently. An agent decides again after that many environ
 when an action mask forbids the held action. Only steps for which the environment requests the agent's action count: in
 a turn-based game, only the agent's own turns.
 
-`RepeatingGroup` wraps groups of any kind; `HeldActions` does the arithmetic, in columns: no Python per agent.
+`RepeatingGroup` wraps groups of any kind; `HeldActions` does the arithmetic, on whole columns, without a Python loop
+over agents.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from headrace.stages.errors import StageError
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 _STEPS_AT_ONCE = 8
-"""The most environment steps in one tick without a decision. The host waits for them."""
+"""Maximum number of environment steps in one tick if no agent decides; the host waits for all of them."""
 _NONE = np.empty(0, np.int64)
 _NOT_BY_SLOT = ("_firsts", "_acting", "_deciding")
 
 
-# A wrapper gives every kind of environment action repeat, and no stage needs to know (docs/decisions/028).
+# As a wrapper, action repeat works with every kind of environment and needs no change to stages (docs/decisions/028).
 class RepeatingGroup(WrappedGroup):
     """An environment group in which actions last several environment steps.
 
@@ -46,18 +47,18 @@ class RepeatingGroup(WrappedGroup):
         self.behavior_specs: Mapping[str, BehaviorSpec] = {}
         self._holds: dict[str, HeldActions] = {}
         self._acting_ids: tuple[str, ...] = ()
-        """Behaviour ids with rows in the last environment step."""
+        """Ids of the behaviours that had rows in the last environment step."""
         if isinstance(group, Parameterised):
             self.set_parameters = group.set_parameters
         self._learn_specs()
 
     async def reset(self, seed: int | None = None) -> StepResult:
-        """Reset all instances; no action is held."""
+        """Reset all instances and drop all held actions."""
         self._holds = {}
         return self._without_held(await settled(self._group.reset(seed)))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Start the new actions, and advance until an agent must decide, for at most `_STEPS_AT_ONCE` steps."""
+        """Start the new actions, and advance until an agent must decide, by at most `_STEPS_AT_ONCE` steps."""
         for behavior_id, decided in actions.items():
             self._holds[behavior_id].begin(decided)
         for _ in range(_STEPS_AT_ONCE):
@@ -95,7 +96,7 @@ class RepeatingGroup(WrappedGroup):
 
 
 def repeated(spec: BehaviorSpec, settings: ActionRepeatSettings) -> BehaviorSpec:
-    """Return a spec with action repeat.
+    """Return the spec with action repeat added.
 
     Raises:
         StageError: if the environment already repeats actions, or a learned repeat needs a name that is already used.
@@ -122,12 +123,12 @@ def _tells_something(result: StepResult) -> bool:
 
 
 class HeldActions:
-    """Holds the actions of agents, each for its own number of environment steps.
+    """Holds each agent's action for that agent's number of environment steps.
 
-    The sums accumulate rewards since the agent's last decision: its own, its group's if there are groups, and, if they
-    are discounted, the same undiscounted. Slot `NOBODY` stands for agents that never decided; its sums stay 0.
+    Sums accumulate the rewards since an agent's last decision: its own reward and, if there are groups, its group's. If
+    rewards are discounted, undiscounted sums are kept too. Slot `NOBODY` stands for agents that have never decided.
 
-    Axis letters: n rows of an environment step, a agents whose actions it requests, s sums.
+    Axis letters: n rows of an environment step, a agents whose actions the environment requests, s sums.
 
     Args:
         actions: the environment's actions, without `step_mul`.
@@ -152,12 +153,14 @@ class HeldActions:
         self._episode_ids = np.zeros(total, np.int64)
         self._env_ids = np.zeros(total, np.int64)
         self._acting = self._deciding = _NONE
-        """Slots of the agents whose actions the environment last requested, and of those that must decide now."""
+        """Slots of the agents whose actions the environment last requested, and slots of the agents that must decide
+        now."""
         self._known = b""
-        """Agent and episode ids of the last step, if no episode ended in it: the next step's seldom differ."""
+        """Agent and episode ids of the last step as bytes, to detect that the agents are unchanged; empty if an episode
+        ended."""
 
     def begin(self, decided: ActionBatch) -> None:
-        """Start holding the new actions, one for each agent that had to decide, in that order."""
+        """Start to hold the new actions: one for each agent that had to decide, in the order of those agents' rows."""
         slots, branches = self._deciding, self._discrete.shape[1]
         self._continuous[slots] = decided.continuous
         self._discrete[slots] = decided.discrete[:, :branches]
@@ -172,7 +175,7 @@ class HeldActions:
         return ActionBatch(self._continuous[slots], self._discrete[slots])
 
     def add(self, steps: AgentSteps) -> AgentSteps | None:
-        """Add an environment step's rows; return the rows of agents that ended or have to decide, if any."""
+        """Add an environment step's rows; return the rows of agents that ended or must decide, None if none did."""
         ended = steps.ended
         key = steps.agent_ids.tobytes() + steps.episode_ids.tobytes()
         as_before = not ended and key == self._known
@@ -201,7 +204,7 @@ class HeldActions:
         self._forget(used[np.isin(self._env_ids[used], env_ids)])
 
     def _locate(self, steps: AgentSteps) -> Numbers:
-        """Return the rows' slots [n]: agents that act for the first time get a new one, other unknown ones `NOBODY`."""
+        """Return each row's slot [n]: a new slot for an agent's first decision, `NOBODY` for other unknown agents."""
         slots = self._slots.find(steps.agent_ids)
         acting = slots[steps.ended :]
         new = (acting == NOBODY).nonzero()[0]
@@ -213,9 +216,9 @@ class HeldActions:
         return slots
 
     def _begin_episodes(self, ending: Numbers, acting: Numbers, steps: AgentSteps) -> Numbers:
-        """Forget agents that ended; return the indices [k] into [a] of agents that begin an episode.
+        """Forget agents that ended; return indices [k] into axis a of the agents that begin an episode.
 
-        Their last episode may have ended in this step, or earlier, or never.
+        The previous episode of an agent may have ended in this step or earlier, or may never have ended.
         """
         episode_ids = steps.episode_ids[steps.ended :]
         begins = self._episode_ids[acting] != episode_ids
@@ -243,7 +246,7 @@ class HeldActions:
         return np.concatenate((self._weights[slots][:, None] * rewards, rewards), axis=1)
 
     def _forbidden(self, acting: Numbers, masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return [a] true if a mask forbids the action that the agent holds."""
+        """Return flags [a], true where a mask forbids the agent's held action."""
         chosen = self._firsts + self._discrete[acting]
         forbidden: NDArray[np.bool_] = np.logical_or.reduce(~np.take_along_axis(masks, chosen, axis=1), axis=1)
         return forbidden

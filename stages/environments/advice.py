@@ -1,4 +1,4 @@
-"""Advice from other projects' environment checkers; the run itself checks what it needs."""
+"""Runs other projects' environment checkers, for advice beyond the checks that a run makes itself."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from headrace.stages.errors import describe_error
 
 
 def words_of(check: Callable[[], Any], checker: str, name: str) -> Iterator[str]:
-    """Run a checker, and yield its findings.
+    """Run a checker and yield its findings.
 
     Args:
         check: raises if it finds something.
-        checker: its name.
+        checker: the checker's name.
         name: the environment's name.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they concern rendering and other things that training does not need
+        warnings.simplefilter("ignore")  # warnings about rendering and other things that training does not use
         try:
             check()
         except AssertionError as error:

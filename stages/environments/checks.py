@@ -1,8 +1,8 @@
-"""Descriptions of invalid values that environments return, worded the same in all groups, in a run and in `--validate`.
+"""Describes invalid values that environments return, in the same words for all groups, in a run and in `--validate`.
 
 A `…_problem` function describes what is wrong with one instance's or agent's value; it returns None for a valid value.
-Valid values cost nothing: groups convert whole columns with `stack`, `rewards_column` and `FlagsColumn`, which look for
-the invalid value only after a failure.
+Valid values cost nothing extra: groups convert whole columns with `stack`, `rewards_column` and `FlagsColumn`, and
+these search for the invalid value only after a failure.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from headrace.stages.errors import BrokenEnvironmentError, NotFiniteError, Stage
 log = logging.getLogger(__name__)
 
 _PLAIN = Box, Discrete, MultiBinary, MultiDiscrete
-"""Spaces whose values are arrays of one shape."""
+"""Space types whose values are arrays of a fixed shape."""
 _LARGE = 3e38
 """Just below the largest float32."""
 _FLOAT32 = np.dtype(np.float32)  # faster than the type as an argument
 
 
 def raise_broken(error: Exception, who: str, call: str) -> NoReturn:
-    """Reraise an error from an environment's method: our own unchanged, any other as one that names the method."""
+    """Reraise an error from an environment's method: Headrace's own unchanged, others with the method's name."""
     if isinstance(error, StageError):
         raise error
     raise BrokenEnvironmentError(f"{who}: its {call}() raised {describe_fault(error)}") from error
 
 
 def described(value: Any) -> str:
-    """Describe the type of a call's result: `4 values`, `a list`."""
+    """Describe the type of a call's result, for example `4 values` or `a list`."""
     return f"{len(value)} values" if isinstance(value, tuple) else type_of(value)
 
 
 def space_problem(space: Any, which: str) -> str | None:
-    """Return why a value is not a Gymnasium space; `which` is the attribute that holds it."""
+    """Return why a value is not a Gymnasium space; `which` is the name of the attribute that holds the value."""
     if isinstance(space, Space):
         return None
     if space is None:
@@ -52,7 +52,7 @@ def space_problem(space: Any, which: str) -> str | None:
 
 
 def observation_problem(space: Any, got: Any, call: str, at: str = "") -> str | None:
-    """Return why a call's observation does not fit its Gymnasium space; `at` is its path in a composed one."""
+    """Return why a call's observation does not fit its Gymnasium space; `at` is the path within a composed space."""
     parts: Any = getattr(space, "spaces", None)
     where = f"observation{f' {at!r}' if at else ''} from {call}"
     if isinstance(parts, tuple | list) and isinstance(got, tuple | list) and len(parts) == len(got):
@@ -93,7 +93,7 @@ def _box_problem(space: Any, got: Any, where: str) -> str | None:
 
 
 def number_problem(reward: Any) -> str | None:
-    """Return why a value is not a number, and so not a reward."""
+    """Return why a value is not a number and therefore not a valid reward."""
     try:
         if np.asarray(reward).dtype.kind in "biufO":
             float(np.asarray(reward).item())
@@ -109,7 +109,7 @@ def number_problem(reward: Any) -> str | None:
 
 
 def reward_problem(reward: Any) -> str | None:
-    """Return why a value is not a reward."""
+    """Return why a value is not a valid reward."""
     problem = number_problem(reward)
     if problem or np.isfinite(value := float(np.asarray(reward).item())):
         return problem
@@ -125,7 +125,7 @@ def flag_problem(flag: Any, which: str) -> str | None:
 
 
 def info_problem(info: Any, call: str) -> str | None:
-    """Return why a value is not an info."""
+    """Return why a value is not a valid info dict."""
     if isinstance(info, Mapping):
         return None
     return f"{call} returned {described(info)} as info; expected a dict, {{}} if it is empty"
@@ -138,7 +138,7 @@ def stack(space: Any, seen: Sequence[Any], call: str, who: Who) -> Any:
         space: the space of one observation.
         seen: the observations, one for each row.
         call: the call that returned them, for messages.
-        who: names the environment of a row.
+        who: returns the name of a row's environment.
 
     Raises:
         BrokenEnvironmentError: if an observation does not fit the space.
@@ -155,7 +155,7 @@ def stack(space: Any, seen: Sequence[Any], call: str, who: Who) -> Any:
 
 
 def _stacked(space: Any, seen: Sequence[Any]) -> Any:
-    if isinstance(space, _PLAIN):  # NumPy takes a third of Gymnasium's time if all fit their space
+    if isinstance(space, _PLAIN):  # if all observations fit, NumPy takes a third of Gymnasium's time
         batch = np.array(seen)
         if batch.dtype == space.dtype and batch.shape[1:] == space.shape:
             return batch
@@ -175,7 +175,7 @@ def addresses_of(observation: Any) -> list[int]:
 
 
 def column(values: Sequence[Any], kinds: str) -> NDArray[Any]:
-    """Stack n instances' values, scalars or arrays [1], to an array [n], of objects if no dtype in `kinds` fits."""
+    """Stack n instances' values (scalars or arrays [1]) into an array [n] of a dtype in `kinds`, or else of objects."""
     try:
         array = np.array(values)
         if array.dtype.kind in kinds and array.ndim <= 2:
@@ -192,7 +192,7 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
 
     Raises:
         BrokenEnvironmentError: if a reward is not a number.
-        StageError: if all are vectors: the environment is designed that way, so a restart does not help.
+        StageError: if all rewards are vectors: the environment is designed that way, so a restart does not help.
         NotFiniteError: if a reward is NaN or infinite, in float32 too.
     """
     floats = isinstance(raw, np.ndarray) and raw.dtype.kind == "f" and raw.shape == (count,)
@@ -227,7 +227,7 @@ class FlagsColumn:
         self._warned = False
 
     def __call__(self, raw: Any, count: int, who: Who) -> NDArray[np.bool_]:
-        """Convert to a new array.
+        """Convert the raw flags to a new array.
 
         Raises:
             BrokenEnvironmentError: if a value is neither true nor false.

@@ -1,4 +1,4 @@
-"""The decisions of one tick for one behaviour id: each policy decides for its games' rows, and each row gets a stamp.
+"""Makes one tick's decisions for one behaviour id: each policy decides for the rows of its games, and stamps them.
 
 `PlayerMemories` keeps agents' memories between decisions, by behaviour id and by player.
 """
@@ -20,13 +20,13 @@ from headrace.stages.policy.protocol import Decision, Recall
 from headrace.stages.slots import Numbers
 
 MappingRows = list[tuple[PolicyMapping, NDArray[np.intp] | None]]
-"""A tick's rows, grouped by mapping; None stands for all rows."""
+"""A tick's rows grouped by mapping: pairs (mapping, row indices), in which None stands for all rows."""
 PlayerRows = list[tuple[MappedPlayer, NDArray[np.intp] | None]]
-"""A tick's rows, grouped by policy; None stands for all rows."""
+"""A tick's rows grouped by policy: pairs (policy, row indices), in which None stands for all rows."""
 
 
 def players_of(parts: MappingRows, behavior_id: str) -> PlayerRows:
-    """Group the rows of a tick by policy: several mappings often share one."""
+    """Group a tick's rows by policy, because several mappings often share a policy."""
     found: dict[int, tuple[MappedPlayer, list[NDArray[np.intp]]]] = {}
     for mapping, rows in parts:
         player = mapping.players[behavior_id]
@@ -50,9 +50,9 @@ def decide_rows(
 ) -> tuple[Decision, list[Recall | None]]:
     """Decide for all `count` rows; each policy decides for its own rows.
 
-    Perceptrons decide together; every other policy needs its own call to `act()`.
+    Policies that are multilayer perceptrons decide together; every other policy needs its own call to `act()`.
 
-    `recalls` holds the memories for each player's rows.
+    `recalls` holds the memories of each player's rows, or None for a player without memory.
 
     Returns:
         The decision, and each player's updated memories.
@@ -101,7 +101,7 @@ def _with_masks(decision: Decision, masks: NDArray[np.bool_] | None) -> Decision
 
 
 def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDArray[np.intp]]] | None:
-    """Return the policies with their rows if all can decide together, otherwise None."""
+    """Return the policies and their rows if all of them can decide together, otherwise None."""
     first, parts = players[0][0].policy, []
     if not isinstance(first, NumpyPolicy):
         return None
@@ -114,7 +114,7 @@ def _together(players: PlayerRows, greedy: bool) -> list[tuple[NumpyPolicy, NDAr
 
 
 class DecisionStamp:
-    """The policy version and self-play stamp of each decision in a tick; without self-play there is no stamp."""
+    """The policy version and the self-play stamp of each decision in a tick; defaults stand in for a missing stamp."""
 
     __slots__ = ("generations", "learning", "opponents", "versions")
 
@@ -133,12 +133,12 @@ class DecisionStamp:
                 self.opponents[rows] = mapping.opponent
 
 
-# A memory is kept only after the step with its decision: a newer policy may decide again (docs/decisions/032).
+# A memory is stored only after its decision's step, as a newer policy may decide again before it (docs/decisions/032).
 class PlayerMemories:
     """Keeps agents' memories between decisions, for policies with memory.
 
-    The policies of a trainer share their memories; a brain has its own, which mean nothing to others. The memory after
-    a decision is kept once the environment has stepped with that decision.
+    A trainer's policies share their memories. Each brain has separate memories, which no other policy can use. The
+    memory after a decision is stored once the environment has stepped with that decision.
     """
 
     def __init__(self) -> None:
@@ -146,15 +146,15 @@ class PlayerMemories:
         self._pending: list[tuple[AgentMemories, Numbers, Numbers, Recall]] = []
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all memories."""
         self._stores, self._pending = {}, []
 
     def begin_tick(self) -> None:
-        """Drop the noted memories of decisions that are made again."""
+        """Drop the memories noted for decisions that are made again."""
         self._pending = []
 
     def of(self, behavior_id: str, brain: str = "") -> AgentMemories | None:
-        """Return the memories of a behaviour id for its trainer's policies, or for a brain."""
+        """Return the memories of a behaviour id's trainer policies or, if given, of its brain; None if none exist."""
         return self._stores.get((behavior_id, brain))
 
     def forget(self, behavior_id: str, agent_ids: Numbers) -> None:
@@ -171,7 +171,7 @@ class PlayerMemories:
         episode_ids: Numbers,
         rows: NDArray[np.intp] | None,
     ) -> Recall | None:
-        """Return the memories for the agents in `rows` (None: all rows); None for a player without memory."""
+        """Return the memories of the agents in `rows` (None for all rows); None for a player without memory."""
         if not player.policy.memory_size:
             return None
         store = self.of(spec.behavior_id, player.brain)
@@ -191,7 +191,7 @@ class PlayerMemories:
         rows: NDArray[np.intp] | None,
         recall: Recall | None,
     ) -> None:
-        """Note the memories after a decision, for the agents in `rows`."""
+        """Note the memories after a decision, for the agents in `rows`; `keep` stores them."""
         store = self.of(behavior_id, player.brain)
         at: Any = slice(None) if rows is None else rows
         if store is not None and recall is not None:

@@ -1,4 +1,4 @@
-"""What environments report in the infos of finished episodes: success, and numbers that the settings name.
+"""Reads the infos of finished episodes: success, and the numbers that `environment.info_keys` names.
 
 Only the infos at an episode's end are read. The Gymnasium and PettingZoo groups pass the values on as statistics, one
 value per episode.
@@ -18,10 +18,10 @@ from headrace.stages.environments.protocol import Measured
 log = logging.getLogger(__name__)
 
 SUCCESS = ("is_success", "success")
-"""Keys by which environments report that an episode reached its goal; the first one present counts."""
+"""Info keys by which environments report that an episode reached its goal; the first key present counts."""
 SUCCESS_RATE = "Environment/Success Rate"
 _PATIENCE = 10
-"""Episodes after which a warning names a key that none of them had."""
+"""Number of episodes without a key after which a warning names the key."""
 
 
 class EpisodeInfos:
@@ -29,7 +29,7 @@ class EpisodeInfos:
 
     Args:
         keys: `environment.info_keys`.
-        name: the environment's name, for messages.
+        name: the environment's name, used in messages.
     """
 
     def __init__(self, keys: Sequence[str], name: str) -> None:
@@ -40,12 +40,12 @@ class EpisodeInfos:
         self._warned = not keys
 
     def of_vector(self, infos: Any, ended: NDArray[np.intp]) -> dict[str, Measured]:
-        """Extract the numbers of the instances `ended` from a vector environment's infos.
+        """Extract the numbers of the instances in `ended` from a vector environment's infos.
 
         Args:
-            infos: columns [n, …] by key, with `_key` true where an instance has a value; or `final_info` of older
-                versions, an info or None for each instance.
-            ended: numbers of instances.
+            infos: columns [n, …] by key, with `_key` true where an instance has a value; or, from older versions,
+                `final_info` with an info or None for each instance.
+            ended: indices of the instances whose episodes ended.
         """
         if not isinstance(infos, Mapping):
             return {} if infos is None else self.of_episodes([infos[i] for i in ended if infos[i] is not None])
@@ -94,7 +94,7 @@ class EpisodeInfos:
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
-    """Return the values that are numbers or booleans; each may be a one-element array."""
+    """Return the numbers and booleans among the values; a value may be a one-element array."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         return tuple(values.reshape(-1).tolist()) if values.size == len(values) else ()
     return tuple(float(value) for value in map(_single, values) if value is not None)

@@ -1,6 +1,6 @@
-"""Makes the environment group of a run, by the function that `headrace.config.environment_kinds` names for its kind.
+"""Makes a run's environment group, with the maker that `headrace.config.environment_kinds` names for its kind.
 
-Makers are in their kinds' folders, and are imported only when called: planning and validating a run make no
+Each maker is in the folder of its kind, and is imported only when it is called: planning and validating a run make no
 environment. This module has the parts that several makers share.
 """
 
@@ -35,7 +35,7 @@ HUMAN = "human"
 """The render mode that opens a window."""
 _X_PORT = 6000
 _ANSWER_S = 3.0
-"""Seconds for a screen on another machine to answer."""
+"""Seconds to wait for an X display on another machine to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class EnvironmentRequest:
     seed: int = 0
     """The run's seed."""
     replica: int = 0
-    """The actor's number: instances are numbered across all actors, with those for evaluation last."""
+    """The actor's number. Instances are numbered across all actors; those for evaluation come last."""
     run_folder: Path | None = None
-    """`results/<run-id>`; None: no file is written."""
+    """`results/<run-id>`; None to write no files."""
 
     @property
     def settings(self) -> EnvironmentSettings:
@@ -63,7 +63,7 @@ class EnvironmentRequest:
 
     @property
     def exact(self) -> bool:
-        """True if float64 vectors stay float64, because they are normalised before rounding."""
+        """True if float64 vectors stay float64, because they are normalised before they are rounded."""
         settings = (*self.config.behaviors.values(), self.config.default_settings)
         return any(each is not None and each.normalizes for each in settings)
 
@@ -82,15 +82,15 @@ class EnvironmentRequest:
 def make_group(
     request: EnvironmentRequest, film: Callable[[EnvironmentGroup], EnvironmentGroup] | None = None
 ) -> EnvironmentGroup:
-    """Make the environment group of a configuration, with its time limit and action repeat, if any.
+    """Make a configuration's environment group, with a time limit and action repeat if they are configured.
 
     Args:
         request: the configuration and the requester.
         film: wraps the group to record video, inside the wrappers that hold actions or truncate episodes.
 
     Raises:
-        LoadError: if a module or attribute can't be found, or makes no environment.
-        StageError: if the environment does not exist, does not take the options, or needs a missing screen.
+        LoadError: if a module or attribute can't be found, or does not make an environment.
+        StageError: if the environment does not exist, does not take the options, or needs a display that is missing.
         BrokenEnvironmentError: if the environment fails while it is made.
     """
     if request.config.environment is not None:
@@ -132,9 +132,9 @@ async def announced_specs(request: EnvironmentRequest) -> dict[str, BehaviorSpec
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:
-    """Yield calls that import the factory and the wrappers of the `environment` section.
+    """Yield functions that import the factory and the wrappers of the `environment` section.
 
-    Each raises a LoadError if its object can't be found, or can't be called.
+    Each function raises a LoadError if its object can't be found, or can't be called.
     """
     settings = config.environment
     assert settings is not None, "only Unity does without the section"
@@ -180,7 +180,7 @@ def call_factory(request: EnvironmentRequest, name: str) -> tuple[Any, Callable[
     """Call `environment.factory` with the options, and with `num_envs` and `behavior` if it takes them.
 
     Returns:
-        the environment, or a whole group, and a function that makes another one.
+        the environment or a whole group; and a function that makes another one.
     """
     settings = request.settings
     assert settings.factory is not None, "the schema asks for an id or a factory"
@@ -191,7 +191,7 @@ def call_factory(request: EnvironmentRequest, name: str) -> tuple[Any, Callable[
 
 
 def check_own_group(group: EnvironmentGroup, settings: EnvironmentSettings, name: str) -> EnvironmentGroup:
-    """Return a group that the user's factory made, unchanged.
+    """Check a group that the user's factory made, and return it unchanged.
 
     Raises:
         StageError: if the settings request something that only works with single environments.
@@ -207,13 +207,13 @@ def check_own_group(group: EnvironmentGroup, settings: EnvironmentSettings, name
 
 
 def parameter_names(make: Callable[..., Any]) -> frozenset[str]:
-    """Return the names of the keyword arguments; none if the callable has no signature."""
+    """Return the names of a callable's keyword arguments; an empty set if it has no signature."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return frozenset(name for name, parameter in _parameters(make).items() if parameter.kind in named)
 
 
 def takes_any(make: Callable[..., Any]) -> bool:
-    """Return True if the callable takes any keyword argument; False if it has no signature."""
+    """Return True if a callable takes arbitrary keyword arguments; False if it has no signature."""
     return any(each.kind is each.VAR_KEYWORD for each in _parameters(make).values())
 
 
@@ -227,7 +227,7 @@ def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def arguments_for(
     make: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any], name: str
 ) -> dict[str, Any]:
-    """Return a callable's keyword arguments: the options, and those of `offered` that it takes.
+    """Return the keyword arguments for a callable: the options, and those in `offered` that it takes.
 
     Raises:
         StageError: if the options do not fit the callable.
@@ -248,7 +248,7 @@ def check_arguments(make: Callable[..., Any], arguments: Mapping[str, Any], name
     """Check that keyword arguments fit the signature of a callable, if it has one.
 
     Raises:
-        StageError: if they do not.
+        StageError: if they do not fit.
     """
     try:
         signature = inspect.signature(make)
@@ -264,7 +264,7 @@ def check_arguments(make: Callable[..., Any], arguments: Mapping[str, Any], name
 
 
 def call(make: Callable[[], Any], name: str) -> Any:
-    """Make an environment.
+    """Call a function that makes an environment.
 
     Raises:
         BrokenEnvironmentError: if the callable raises anything but a StageError.
@@ -298,13 +298,13 @@ def chain_wrappers(
     Args:
         settings: the YAML's `environment` section; the innermost wrapper comes first.
         folder: the YAML's folder, whose modules are importable.
-        name: the environment's name, for messages.
+        name: the environment's name, used in messages.
         fits: returns True if a wrapper's result is an environment of the right kind.
         expected: names the right kind in messages.
 
     Returns:
-        a function from an environment to a wrapped one, which raises a StageError if a wrapper raises, or returns
-        something else; None if there are no wrappers.
+        a function that wraps an environment, and raises a StageError if a wrapper raises or returns something else;
+        None if there are no wrappers.
 
     Raises:
         LoadError: if a wrapper can't be found, or can't be called.
@@ -356,7 +356,7 @@ def check_window(options: Mapping[str, Any], num_envs: int) -> None:
 
 
 def no_screen() -> str:
-    """Return why no window can be opened, and an alternative; empty if a window can be opened."""
+    """Return why no window can be opened, and an alternative; an empty string if a window can be opened."""
     if sys.platform != "linux" or os.environ.get("SDL_VIDEODRIVER"):
         return ""
     instead = "Record the game with --inference --video DIR, or watch it in the browser with --monitor"

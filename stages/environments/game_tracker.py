@@ -1,9 +1,9 @@
-"""Results of the games that end at a tick: each is reported once, with the generation of the mapping that played it.
+"""Tracks games, and reports each game's result once, with the generation of the mapping that played the game.
 
-An environment that knows its games declares them (`GameResults`). In others, games are inferred from the learning
-team's episodes, as in ML-Agents: the sign of the last reward is the result. If no team learns in turns, a game is
-over when no agent of its instance continues, and has a result only where brains that do not learn play each other: that
-of the lowest team.
+An environment that knows its games declares their results (`GameResults`). Otherwise games are inferred from the
+learning team's episodes, as in ML-Agents, and the sign of the last reward is the result. If no team learns in turns, a
+game is over when no agent of its instance continues. It then has a result only if brains that do not learn play each
+other: the result of the team with the lowest id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.stages.environments.protocol import AgentSteps, GameResults, StepR
 from headrace.stages.errors import StageError
 
 _MANY_TEAMS = "game_outcomes"
-"""Column [G, T] in addition to `GAME_COLUMNS`, for more than two teams: each team's outcome, by team id."""
+"""Name of the additional column [G, T] for games of more than two teams: each team's outcome, by team id."""
 _ROUNDING = 1e-3
 """Allowed rounding error of an outcome."""
 _DUELS = frozenset({(1.0, 0.0), (0.5, 0.5), (0.0, 1.0)})
@@ -35,7 +35,7 @@ _NONE = GameResults(np.zeros(0, np.int32), np.zeros((0, 0), np.float32))
 class _EndedGame:
     mapping: PolicyMapping
     team: int
-    """The team that the outcome is for: the learning one, or the one with the lowest id."""
+    """The team whose outcome this is: the learning team, or the team with the lowest id."""
     outcome: float
     outcomes: Any = None
     returns: Any = None
@@ -53,7 +53,7 @@ class _Ending:
 
 
 class GameTracker:
-    """Tracks the games of an actor's instances; the current mapping plays the games that follow.
+    """Tracks the games of an actor's instances, and starts each next game under the current mapping.
 
     Args:
         mappings: the mappings of the running games.
@@ -63,19 +63,19 @@ class GameTracker:
         self._mappings = mappings
         self._declares = False
         self._playing: dict[str, dict[int, set[int]]] = {}
-        """Agent ids by behaviour id and instance: agents that have decided and whose episodes have not ended."""
+        """Per behaviour id and instance: ids of the agents that have decided and whose episodes continue."""
         self._unreported: list[_EndedGame] = []
         self._returns: _TeamReturns | None = None
 
     def begin(self, result: StepResult) -> None:
-        """Start from the result of resetting all instances."""
+        """Start tracking from the result of a reset of all instances."""
         self._declares |= result.games is not None
         self._playing = {}
         self._returns = _TeamReturns(len(self._mappings.games)) if self._mappings.names_players else None
         self._remember(result)
 
     def forget(self, env_ids: NDArray[np.int32]) -> None:
-        """Forget the games of restarted instances, which have no result."""
+        """Forget the games of restarted instances; these games have no result."""
         for decided in self._playing.values():
             for env_id in env_ids.tolist():
                 decided.pop(env_id, None)
@@ -119,13 +119,13 @@ class GameTracker:
                     f"team{'s' * (teams != 1)}, but team {highest} plays; add a column for each team id from 0 to "
                     f"{highest}"
                 )
-            if teams > 2:  # any numbers that rank the teams; wins and losses follow from them
+            if teams > 2:  # outcomes only rank the teams; wins and losses follow from the ranks
                 yield _EndedGame(mapping, team, _beaten(outcomes, team, playing), outcomes.copy(), returns)
             else:
                 yield _EndedGame(mapping, team, float(outcomes[team]), returns=returns)
 
     def _inferred(self, result: StepResult) -> list[_EndedGame]:
-        """Infer games: a game is over when no agent of the learning team continues, or one begins a new episode."""
+        """Infer ended games: a game ends when no agent of the learning team continues, or one begins a new episode."""
         endings: dict[int, list[_Ending]] = {}
         for behavior_id, steps in result.steps.items():
             if steps.ended and self._mappings.counts_games(behavior_id):
@@ -175,7 +175,7 @@ class GameTracker:
         return before, now
 
     def _remember(self, result: StepResult) -> None:
-        """Note the agents that continue. Not every agent decides at each tick: its action may be held."""
+        """Note the agents whose episodes continue. Not every agent decides at each tick: its action may be held."""
         for behavior_id, steps in result.steps.items():
             if len(steps.agent_ids) and self._mappings.counts_games(behavior_id):
                 playing = self._playing.setdefault(behavior_id, {})
@@ -185,7 +185,7 @@ class GameTracker:
                     (agents.discard if row < steps.ended else agents.add)(agent_id)
 
     def _report(self, result: StepResult) -> dict[str, Columns]:
-        """Put games into columns; games that no batch of this tick can carry wait for a later tick."""
+        """Convert games to columns; games that no batch of this tick can carry wait for a later tick."""
         may_carry = (i for i, steps in result.steps.items() if len(steps.agent_ids) and self._mappings.emits(i))
         carriers = [i for i in may_carry if self._mappings.counts_games(i)]
         if not carriers:
@@ -275,13 +275,13 @@ def _columns(games: list[_EndedGame], drawn_teams: int) -> Columns:
 
 
 def check_game_results(games: GameResults, num_envs: int, environment: str, teams: Callable[[], int]) -> GameResults:
-    """Return the results in the dtypes of `GameResults`, with exact outcomes for duels.
+    """Check declared results; return them in the dtypes of `GameResults`, with exact outcomes for duels.
 
     Args:
         games: the results that the environment declared.
-        num_envs: number of its instances.
-        environment: its name, for messages.
-        teams: returns the number of team ids; called only to explain outcomes that are wrong.
+        num_envs: number of instances.
+        environment: the environment's name, used in messages.
+        teams: returns the number of team ids; called only to explain wrong outcomes.
 
     Raises:
         StageError: if a row has an invalid instance or outcome; see `GameResults`.
@@ -302,7 +302,7 @@ def check_game_results(games: GameResults, num_envs: int, environment: str, team
 
 
 def _are_plain_duels(env_ids: NDArray[Any], outcomes: NDArray[Any], num_envs: int) -> bool:
-    """Return True for valid results of duels: the common case, which needs no conversion."""
+    """Return True if the results are valid duels in the right dtypes: the common case, which needs no conversion."""
     if env_ids.dtype != np.int32 or outcomes.dtype != np.float32 or outcomes.shape[1] != 2:
         return False
     numbers = set(env_ids.tolist())

@@ -1,7 +1,7 @@
 """Environments that a caller of `run()` passes as objects; the configuration, which is data, refers to them by name.
 
-Main keeps the objects during the run. Its own child processes receive the objects' makers by cloudpickle, in the
-message that starts each child; bytes from any other source are never unpickled.
+The main process keeps the objects during the run. Its child processes receive the objects' makers, pickled with
+cloudpickle, in the message that starts each child; bytes from any other source are never unpickled.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ AGAIN = (
 )
 
 MOST_BYTES = 2**31
-"""The largest object in a start message."""
+"""Maximum size in bytes of a pickled environment in a start message."""
 _given: dict[str, GivenEnvironment | bytes] = {}
-"""This process's environments by name; bytes until first use."""
+"""This process's environments by reference; an environment from another process stays pickled until its first use."""
 
 
 def offers(environment: object, *names: str) -> bool:
@@ -41,7 +41,7 @@ def is_vec_env(environment: object) -> bool:
 
 
 class GivenObject:
-    """A caller's environment object, which stays open; one group at a time uses it.
+    """An environment object that a caller passed to `run()`. It stays open, and only one group at a time uses it.
 
     Args:
         env: the object.
@@ -52,10 +52,10 @@ class GivenObject:
         self._lent = False
 
     def __call__(self) -> Any:
-        """Return the object.
+        """Return the object, for a group that uses it.
 
         Raises:
-            StageError: if it is in use.
+            StageError: if another group uses it.
         """
         if self._lent:
             raise StageError(
@@ -94,7 +94,7 @@ class GivenEnvironment:
         return lambda: self.makers[next(numbers) % len(self.makers)]()
 
     def lend_to(self, group: EnvironmentGroup) -> None:
-        """Make a group leave the caller's objects open when it closes."""
+        """Make the group's `close` leave the caller's objects open."""
         lent = [each for each in self.makers if isinstance(each, GivenObject)]
         if lent:
             vars(group)["close"] = partial(_take_back, lent)
@@ -106,7 +106,7 @@ class GivenEnvironment:
             StageError: if pickling fails; the message gives the reason.
         """
         try:
-            import cloudpickle  # Gymnasium needs it too
+            import cloudpickle  # Gymnasium depends on it too
 
             data = bytes(cloudpickle.dumps(self))
         except Exception as error:
@@ -118,7 +118,7 @@ class GivenEnvironment:
 
 @contextmanager
 def giving(name: str, environment: GivenEnvironment) -> Iterator[str]:
-    """Make an environment available under a unique reference, which contains `name`; return the reference."""
+    """Yield a unique reference that contains `name`; the environment is available under it within the context."""
     word = re.sub(r"\W+", "_", name).strip("_") or "environment"
     names = itertools.chain([word], (f"{word}_{number}" for number in itertools.count(2)))
     reference = next(each for each in (f"{MODULE}:{name}" for name in names) if each not in _given)
@@ -130,7 +130,7 @@ def giving(name: str, environment: GivenEnvironment) -> Iterator[str]:
 
 
 def is_given(reference: object) -> TypeGuard[str]:
-    """Return True if `environment.factory` names an object."""
+    """Return True if a value of `environment.factory` refers to an object."""
     return isinstance(reference, str) and reference.startswith(f"{MODULE}:")
 
 
@@ -138,7 +138,7 @@ def find_given(reference: str) -> GivenEnvironment:
     """Return the environment that a reference stands for in this process.
 
     Raises:
-        LoadError: if there is none, or if another process sent one that can't be used here.
+        LoadError: if there is none, or if it came from another process and can't be used here.
     """
     found = _given.get(reference)
     if found is None:
@@ -159,13 +159,13 @@ def find_given(reference: str) -> GivenEnvironment:
 
 
 def given_object(reference: object) -> Any:
-    """Return the caller's object, or the first of several, for a factory of this process; None if there is none."""
+    """Return the caller's object (the first of several) that a factory reference stands for; None if there is none."""
     found = find_given(reference).makers[0] if is_given(reference) else None
     return found.shared if isinstance(found, GivenObject) else None
 
 
 def why_not_elsewhere(reference: object) -> str:
-    """Return why no other process can make a caller's environment; empty if one can, or if there is no object."""
+    """Return why other processes can't make the caller's environment; empty if they can, or if there is no object."""
     found = _given.get(reference) if is_given(reference) else None
     try:
         if isinstance(found, GivenEnvironment):
@@ -176,14 +176,14 @@ def why_not_elsewhere(reference: object) -> str:
 
 
 def carried(config: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return what a child of this process needs to make a configuration's environments, as plain data."""
+    """Return the pickled environment that a child process needs for a configuration, by reference; empty if none."""
     reference = str((config.get("environment") or {}).get("factory"))
     found = _given.get(reference)
     return {reference: found.pickled()} if isinstance(found, GivenEnvironment) else {}
 
 
 def take_over(given: Mapping[str, bytes]) -> None:
-    """Take over the result of `carried` from the parent process."""
+    """Store the result of the parent process's `carried`."""
     for reference, data in given.items():
         _given.setdefault(reference, data)
 

@@ -1,11 +1,11 @@
-"""The environments' side of environment parameters: values drawn for each episode of each instance.
+"""Draws environment parameters, for each episode of each instance.
 
 Main decides which value or sampler each parameter has (`pipeline/parts/curricula/`) and sends all of them to the actors
 (`EnvironmentParameters`). This module draws from the samplers, close to the environments, so that values differ between
 instances and episodes.
 
 A `Parameterised` environment group receives an `EpisodeParameters` once, and gets values from it whenever episodes
-begin. An adapter of single environments (Gymnasium, PettingZoo) calls `options`, and passes the result to the
+begin. An adapter for single environments (Gymnasium, PettingZoo) calls `options`, and passes the result to the
 environment's `reset`. A group whose instances draw values themselves (Unity, over its side channel) sends `values`
 whenever `generation` has changed, and reports the generation at each ended episode's start (`AgentSteps.parameters`).
 """
@@ -38,19 +38,19 @@ class EnvironmentParameters:
     """A message from main to the actors: all environment parameters from now on, not just the changed ones."""
 
     generation: int
-    """Rises with every change; main attributes returns of episodes to lessons by it."""
+    """Increases with every change; main uses it to attribute episodes' returns to lessons."""
     parameters: Mapping[str, Any]
     """By name: a number, or a sampler in the YAML's form."""
     reset: bool = False
-    """True to reset all environments; otherwise each instance uses the new values from its next episode on."""
+    """True to reset all environments; otherwise each instance uses the new values when its next episode begins."""
 
 
 # Values are drawn when an episode begins: a setter would change episodes that are being played (docs/decisions/051).
 class EpisodeParameters:
     """Draws the parameters of episodes as they begin.
 
-    The seed, the samplers' own seeds and the order of calls determine the values; a sampler with its own seed gives the
-    same values in runs with other seeds.
+    The seed, the samplers' own seeds and the order of calls determine the values; a sampler with its own seed draws the
+    same values whatever the run's seed is.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,8 @@ class EpisodeParameters:
         self.values: Mapping[str, ParameterValue] = {}
         """The current value or sampler of each parameter."""
         self.begun: NDArray[np.int32] = np.zeros(0, np.int32)
-        """[instances] generation at the running episode's start. Changes replace the array, never modify it."""
+        """[instances] generation of the parameters at the start of each running episode. Changes replace the array and
+        never modify it."""
         self._seed = 0
         self._spawn_key: tuple[int, ...] = ()
         self._random: dict[tuple[str, int], np.random.Generator] = {}
@@ -68,7 +69,7 @@ class EpisodeParameters:
         return bool(self.values)
 
     def receive(self, message: EnvironmentParameters) -> None:
-        """Use the parameters of a message from the next episode on."""
+        """Use the parameters of a message for all later episodes."""
         self.generation = message.generation
         self.values = _reader().validate_python(dict(message.parameters))
 
@@ -81,8 +82,8 @@ class EpisodeParameters:
 
         Args:
             seed: the seed of samplers without their own.
-            spawn_key: makes the values differ between actors and parts of the run, for samplers with their own seed
-                too.
+            spawn_key: makes the values differ between actors and parts of the run, even for samplers with their own
+                seed.
         """
         self._seed, self._spawn_key = seed, spawn_key
         self._random.clear()
@@ -140,7 +141,7 @@ def connect_parameters(
     Args:
         group: the group, before its first reset.
         parameters: the source of its parameters.
-        log: for a warning if the group takes no parameters; None for no warning.
+        log: receives a warning if the group takes no parameters; None for no warning.
     """
     parameters.set_instances(group.num_envs)
     if not parameters:
@@ -161,8 +162,8 @@ def check_parameter_names(parameters: EpisodeParameters, known: Mapping[str, str
 
     Args:
         parameters: the parameters of the run.
-        known: meanings of the environment's parameters, by name.
-        name: the environment's name, for messages.
+        known: descriptions of the environment's parameters, by name.
+        name: the environment's name, used in messages.
 
     Raises:
         StageError: if a parameter is unknown.
@@ -193,7 +194,7 @@ def sample(value: ParameterValue, random: np.random.Generator, count: int) -> Fl
 
 
 def _from_ranges(intervals: Floats, random: np.random.Generator, count: int) -> Floats:
-    """Draw [count] values uniformly from intervals [i, 2]; if all are points, uniformly from these points."""
+    """Draw [count] values uniformly from intervals [i, 2]; if all intervals are points, uniformly from the points."""
     ends = (intervals[:, 1] - intervals[:, 0]).cumsum()
     if not ends[-1]:
         points: Floats = intervals[random.integers(len(intervals), size=count), 0]

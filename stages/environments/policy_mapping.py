@@ -1,12 +1,12 @@
 """PolicyMappings: which policy acts for each behaviour id in each game, according to the ghost stages' assignments.
 
 A behaviour without self-play uses its newest policy in every game, and always learns. A behaviour with self-play keeps,
-in each game, the mapping that was current at the game's start: opponents stay frozen until the game ends, and its
-trajectories carry the mapping's stamp. When another team's turn begins, the trainer ignores games of the previous turn,
-which the actor then ends.
+in each game, the mapping that was current at the game's start: opponents stay frozen until the game ends, and the
+game's trajectories carry the mapping's stamp. When another team's turn begins, the trainer ignores running games of the
+previous turn, which the actor plays to the end.
 
-Brains that do not learn (`stages/brains/`) may decide in a share of the games. A draw at a game's start determines
-them: a game with brains has a variant of the current mapping.
+Brains that do not learn (`stages/brains/`) may decide in a share of the games, drawn at each game's start. A game with
+brains has a variant of the current mapping.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ class PolicyMapping:
     generation: int
     opponent: int
     learning_team: int | None
-    """The team that learns at the game's start; if several do, the one whose result counts; None without self-play."""
+    """The team that learns at the game's start, or, if several teams do, the team whose result counts; None without
+    self-play."""
     players: dict[str, MappedPlayer] = field(default_factory=dict)
     learners: set[str] = field(default_factory=set)
     """Behaviour ids from whose steps the trainer learns."""
     draws: dict[int, float] = field(default_factory=dict)
-    """By team: the number drawn for its brains, if it has any; see `BrainDraws`."""
+    """Per team with brains: the number drawn for the brains; see `BrainDraws`."""
     codes: tuple[int, ...] = ()
-    """In a league, by team: the code of the player; see `headrace.pipeline.parts.league.mappings`."""
+    """In a league: the code of each team's player; see `headrace.pipeline.parts.league.mappings`."""
 
     def learns(self, behavior_id: str) -> bool:
         """Return True if the trainer learns from this behaviour id's steps."""
@@ -75,8 +76,8 @@ class PolicyMappings:
     Args:
         make_policy: builds an acting policy for a behaviour spec; its weights come with the first update.
         has_self_play: returns True for a behaviour name if assignments determine its policies.
-        make_brains: makes a behaviour spec's brains, with their shares of the games: with self-play, of those in which
-            its team is an opponent; without it, of all games.
+        make_brains: makes a behaviour spec's brains, with their shares of the games: with self-play, of the games in
+            which its team is an opponent; without self-play, of all games.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class PolicyMappings:
         self._specs: dict[str, BehaviorSpec] = {}
         self._plain: dict[str, MappedPlayer] = {}
         self._fixed: dict[str, MappedPlayer] = {}
-        """The first brain, for each behaviour id that never learns."""
+        """Per behaviour id that never learns: its first brain."""
         self._brains: dict[str, list[MappedPlayer]] = {}
         self._draws = BrainDraws()
         self._variants: dict[tuple[int, ...], PolicyMapping] = {}
@@ -158,7 +159,7 @@ class PolicyMappings:
                 mapping.learners.add(behavior_id)
 
     def _add_brains(self, spec: BehaviorSpec) -> MappedPlayer | None:
-        """Add a behaviour id's brains; returns the first one if no other policy ever decides."""
+        """Add a behaviour id's brains; return the first one if no other policy ever decides, otherwise None."""
         plain, shares = not self._has_self_play(spec.name), self._make_brains(spec)
         if not shares:
             return None
@@ -191,11 +192,11 @@ class PolicyMappings:
         return all(name in players and players[name].version >= 0 for name in behavior_ids)
 
     def has_self_play(self, behavior_id: str) -> bool:
-        """Return True if the behaviour of an id has self-play."""
+        """Return True if a behaviour id has self-play."""
         return behavior_id in self._specs and behavior_id not in self._plain and behavior_id not in self._fixed
 
     def counts_games(self, behavior_id: str) -> bool:
-        """Return True if a behaviour id's episodes show when a game is over; without self-play, all do."""
+        """Return True if a behaviour id's episodes show when a game is over; without self-play, those of all ids do."""
         return self.has_self_play(behavior_id) or not self.self_play
 
     def emits(self, behavior_id: str) -> bool:
@@ -203,7 +204,7 @@ class PolicyMappings:
         return True
 
     def emitted(self, specs: Mapping[str, BehaviorSpec]) -> Mapping[str, BehaviorSpec]:
-        """Return those of `specs`, by behaviour id, whose steps leave the actor."""
+        """Return the `specs` of the behaviour ids whose steps leave the actor."""
         return specs
 
     def learns(self, behavior_name: str) -> bool:
@@ -220,7 +221,7 @@ class PolicyMappings:
 
     # Players change only between games: a mixed game's result would belong to no policy (docs/decisions/027).
     def restart_games(self, env_ids: NDArray[np.int32]) -> None:
-        """Begin the next games of instances whose games have ended, under the current mapping."""
+        """Begin the next game, under the current mapping, in each of these instances, whose games have ended."""
         for env_id, mapping in zip(env_ids, self._draw_games(len(env_ids)), strict=True):
             self.games[env_id] = mapping
         if self._slots is not None and not self._draws:
@@ -271,11 +272,11 @@ class PolicyMappings:
         return self._variants[key]
 
     def _learns_by_turns(self, behavior_id: str) -> bool:
-        """Return True if a behaviour id's team is learning in its turn of self-play, against other teams' brains."""
+        """Return True if a behaviour id's team is the one that currently learns, against other teams' brains."""
         return self.has_self_play(behavior_id) and behavior_team(behavior_id) == self.current.learning_team
 
     def _number_mappings(self) -> None:
-        """Number the mappings, 0 for the current one, then those of running games; note each instance's number."""
+        """Number the mappings (0 is the current one, then those of running games), and store each instance's number."""
         distinct = {id(mapping): mapping for mapping in (self.current, *self.games)}
         numbers = {key: number for number, key in enumerate(distinct)}
         self._distinct = list(distinct.values())
@@ -312,10 +313,10 @@ class PolicyMappings:
         self._mixed, self._slots = any(game is not mapping for game in self.games), None
 
     def _player(self, behavior_id: str, learns: bool, same_team: bool) -> MappedPlayer:
-        """Return the policy of a behaviour id for a new mapping; one already in use if possible.
+        """Return a behaviour id's policy for a new mapping; reuse a policy that is already in use if possible.
 
-        So running games of the same learner continue with each new policy, and an opponent of several mappings decides
-        for all their games in one call.
+        Reuse lets running games of the same learner continue with each new policy, and lets an opponent in several
+        mappings decide for all their games in one call.
         """
         update, player = self._updates[behavior_id], self.current.players.get(behavior_id)
         if learns:
@@ -348,14 +349,14 @@ class PolicyMappings:
         return (update.snapshot, update.version) == (snapshot, version)
 
 
-# The draws of brains: in which games a brain decides for a behaviour id, and which one.
+# Draws that determine in which games a brain decides for a behaviour id, and which brain.
 
 
 class BrainDraws:
     """Draws a number from [0, 1) for each team of each game that begins.
 
-    The brains' shares give the number its meaning: the first brain decides below its share, the next one below the sum
-    of both, and so on. So behaviours of a team with equal shares get brains of equal index: a script controls a whole
+    The first brain decides if the number is below its share, the second if the number is below the sum of both shares,
+    and so on. So if a team's behaviours have equal shares, they get brains of the same index: a script controls a whole
     team in a fifth of its games, rather than each member in a different fifth.
 
     Attributes:
@@ -378,8 +379,8 @@ class BrainDraws:
             self._teams = sorted({*self._teams, spec.team})
 
     def draw(self, count: int) -> Iterator[dict[int, float]]:
-        """Draw for `count` games; yields a number for each team."""
-        # In the precision of the results' column: a number read from there must have the same meaning.
+        """Yield a number for each team, for each of `count` games."""
+        # In the precision of the results' column, so that a number read from the column has the same meaning.
         numbers = self.random.random((count, len(self._teams)), np.float32)
         for row in numbers.tolist():
             yield dict(zip(self._teams, row, strict=True))

@@ -24,16 +24,16 @@ _Result = TypeVar("_Result")
 class AgentSteps:
     """The rows of one behaviour id's agents at one tick. The first `ended` rows are endings, the rest await a decision.
 
-    There are n rows, d = n - ended of them decisions. The environment may reuse arrays only after the next `step` has
-    returned; the pipeline copies what it keeps before that.
+    There are n rows, d = n - ended of them decisions. The environment may reuse the arrays only after the next `step`
+    has returned; before that, the pipeline copies the data that it keeps.
     """
 
     agent_ids: NDArray[np.int64]
-    """[n] unique within the group; an agent that restarts keeps its id."""
+    """[n] id of the row's agent, unique within the group; an agent that restarts keeps its id."""
     env_ids: NDArray[np.int32]
-    """[n] instance within the group, 0 … num_envs-1."""
+    """[n] number of the row's instance within the group, 0 … num_envs-1."""
     episode_ids: NDArray[np.int64]
-    """[n] increases with each of the agent's episodes."""
+    """[n] id of the row's episode, which increases with each of the agent's episodes."""
     observations: tuple[Array, ...]
     """[n, *shape] per observation spec, in its dtype."""
     rewards: NDArray[np.float32]
@@ -50,18 +50,18 @@ class AgentSteps:
     none. None if there are no groups; allowed only if the spec is `grouped`. A group may keep its id over its
     episodes."""
     group_rewards: NDArray[np.float32] | None = None
-    """[n] the group's reward since the agent's previous decision, apart from its own; 0 in the first row of an episode.
-    It is the same for all mates that decide at the same ticks, to which POCA adds their own rewards; it includes the
-    rewards of mates that never decide. None for no reward."""
+    """[n] the group's reward since the agent's previous decision, without the agent's own reward; 0 in the first row of
+    an episode. It includes the rewards of members that never decide, and is the same for all members that decide at the
+    same ticks; POCA adds each member's own reward. None for no reward."""
     parameters: NDArray[np.int32] | None = None
     """[ended] generation of the environment parameters at each ended episode's start, if episodes of one instance may
-    begin at different times; None for the instance's own (`EpisodeParameters.begun`)."""
+    begin at different times; None to use the instance's generation (`EpisodeParameters.begun`)."""
     env_frames: NDArray[np.int32] | None = None
     """[n] environment steps since the agent's previous decision, 0 in the first row of an episode; only if the spec has
     an `action_repeat`."""
     undiscounted: NDArray[np.float32] | None = None
-    """[n, 2] own and group's reward for episode returns, if `rewards` and `group_rewards` are discounted;
-    otherwise None."""
+    """[n, 2] the agent's own and its group's undiscounted rewards, for episode returns, if `rewards` and
+    `group_rewards` are discounted; otherwise None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class GameResults:
     env_ids: NDArray[np.int32]
     """[g] the instances whose game ended, each once."""
     outcomes: NDArray[np.float32]
-    """[g, teams] per team, by team id: 1 won, 0.5 drawn, 0 lost, so that two add up to 1; for more than two teams, any
-    numbers that rank them."""
+    """[g, teams] each team's outcome, by team id: 1 won, 0.5 drawn, 0 lost, so that two teams' outcomes add up to 1;
+    for more than two teams, any numbers that rank the teams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,29 +88,30 @@ class Measured:
 class StepResult:
     """The result of one tick of a group.
 
-    A tick need not include all instances: a slow one's rows come with a later tick.
+    A tick need not include all instances: a slow instance's rows come with a later tick.
     """
 
     steps: Mapping[str, AgentSteps]
     """The agents' rows, by behaviour id."""
     games: GameResults | None = None
-    """None if no game has ended. An environment whose agents may leave a game before its end returns an empty one from
-    `reset`, to announce that it declares games: in others, results are inferred from the agents' episodes."""
+    """The games that ended; None if no game has ended. An environment whose agents may leave a game before its end
+    returns an empty `GameResults` from `reset`, to announce that it declares games; otherwise results are inferred from
+    the agents' episodes."""
     statistics: Mapping[str, float | Measured] = field(default_factory=dict)
     """The environment's own statistics, for TensorBoard."""
     behavior_statistics: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
-    """Statistics of single behaviours, by behaviour name; `statistics` apply to all of them."""
+    """Statistics of single behaviours, by behaviour name; those in `statistics` apply to all behaviours."""
     lost: NDArray[np.int32] | None = None
     """Instances that broke and that the group itself restarts: the episodes of their agents never end. New episodes may
     come with this tick or a later one. None for none."""
     closed: NDArray[np.int32] | None = None
-    """Instances that have closed normally and don't restart: their agents have no more rows. From `step`, those closed
-    since the last tick; from `reset`, all. When the last one closes, the group raises `EnvironmentEnded` instead. None
-    for none."""
+    """Instances that have closed normally and don't restart: their agents have no more rows. `step` returns those
+    closed since the last tick, `reset` all of them. When the last instance closes, the group raises `EnvironmentEnded`
+    instead. None for none."""
 
     @property
     def gone(self) -> list[NDArray[np.int32]]:
-        """Those of `lost` and `closed` that are not None."""
+        """Those of the arrays `lost` and `closed` that are not None."""
         return [env_ids for env_ids in (self.lost, self.closed) if env_ids is not None]
 
 
@@ -120,7 +121,7 @@ class EnvironmentGroup(Protocol):
 
     Attributes:
         num_envs: number of instances.
-        behavior_specs: by behaviour id; may grow during `reset` and `step`, never change.
+        behavior_specs: the specs by behaviour id; `reset` and `step` may add some, but never change one.
     """
 
     num_envs: int
@@ -152,10 +153,10 @@ async def settled(result: _Result | Awaitable[_Result]) -> _Result:
 
 @runtime_checkable
 class Punctual(Protocol):
-    """An environment group that reports delays itself, so that supervision needn't."""
+    """An environment group that reports delays itself, so that no supervisor needs to."""
 
     has_deadlines: bool
-    """True if each of its resets and steps ends in time, with an error if necessary."""
+    """True if every reset and step ends within a time limit, with an error if necessary."""
 
 
 @runtime_checkable
@@ -168,14 +169,14 @@ class Stoppable(Protocol):
 
 
 ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"
-"""Observations of a goal environment, in addition to `observation`, as in Gymnasium-Robotics: vectors of one size."""
+"""Names of a goal environment's goal observations, as in Gymnasium-Robotics; both are vectors of the same size."""
 
 
 class GoalRewards(Protocol):
     """The reward of a run's environment as a function of goals, for a trainer that learns from substituted goals."""
 
     def open(self, size: int) -> None:
-        """Prepare, and compute the rewards of a few goals with `size` numbers.
+        """Prepare, and test the function on a few goals of `size` numbers.
 
         Raises:
             StageError: if the environment has no reward function, or the function breaks its contract.
@@ -187,7 +188,7 @@ class GoalRewards(Protocol):
 
         Args:
             achieved: [n, g] the goals achieved after each step.
-            desired: [n, g] the goals to reward.
+            desired: [n, g] the goals that determine the rewards.
 
         Raises:
             BrokenEnvironmentError: if the function raises, or returns anything but n numbers.
@@ -201,7 +202,7 @@ class GoalRewards(Protocol):
 
 
 class WrappedGroup:
-    """An environment group around another one; a derived class has `behavior_specs`, `reset` and `step`.
+    """An environment group around another one; a derived class defines `behavior_specs`, `reset` and `step`.
 
     Args:
         group: the environments; the wrapper closes them.

@@ -2,7 +2,7 @@
 
 The environment stage then decides in two parts: it requests the decisions of all these policies together, and waits
 (`EnvironmentStage.consult`); then it decides as usual, and each of them returns its answer. So memories, stamps and
-trajectories are made in one way, wherever policies are, and local decisions cost nothing extra.
+trajectories are made in the same way wherever policies are, and local decisions cost nothing extra.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class NoDecisionError(Exception):
 
 
 class DecisionClient(Protocol):
-    """The answering side."""
+    """A connection to the process that makes the decisions."""
 
     async def ask(self, questions: tuple[PolicyQuestion, ...]) -> tuple[PolicyAnswer, ...]:
         """Return the answers to all questions of a tick, in their order; cancelling the wait abandons the request.
@@ -35,7 +35,7 @@ class DecisionClient(Protocol):
         ...
 
     def give_up(self) -> None:
-        """Stop waiting."""
+        """Stop waiting for answers."""
         ...
 
 
@@ -44,7 +44,7 @@ class RemotePolicy:
 
     Args:
         behavior_id: the policy's behaviour id.
-        memory_size, previous_action_size: those of the policy that decides.
+        memory_size, previous_action_size: the sizes of the policy that decides.
         alive: the policies of the behaviour id that play games, including this one while it is used.
     """
 
@@ -60,7 +60,7 @@ class RemotePolicy:
         alive.add(self)
 
     def load(self, update: PolicyUpdate) -> None:
-        """Act as this policy from the next question on; its weights are in the other process."""
+        """Act as this policy for all later questions; its weights are in the other process."""
         self._named = (update.snapshot, update.version)
 
     def question(
@@ -101,7 +101,7 @@ class RemotePolicy:
 
 
 class RemotePolicies:
-    """Makes an actor's policies for which another process answers.
+    """Makes an actor's policies whose decisions another process makes.
 
     Args:
         sizes: returns the memory size and the previous-action size of a behaviour's policy.

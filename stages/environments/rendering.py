@@ -1,4 +1,4 @@
-"""Pictures of environments that draw themselves, from Gymnasium's and PettingZoo's `render`."""
+"""Images of environments that render themselves, from Gymnasium's and PettingZoo's `render`."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from numpy.typing import NDArray
 from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_error, type_of
 
 PICTURES = "rgb_array"
-"""The render mode that gives pictures."""
+"""The render mode that returns images."""
 _OPENGL = (
     "; on a machine without a display, MuJoCo renders with the environment variable MUJOCO_GL=egl or MUJOCO_GL=osmesa"
 )
 
 
 def picture_of(env: Any, render: Callable[[], Any], name: str) -> NDArray[np.uint8]:
-    """Return an environment's picture, RGB [height, width, 3].
+    """Return an environment's rendered image, RGB [height, width, 3].
 
     Args:
         env: the environment, which states its render mode.
-        render: draws it.
-        name: the environment's name, for messages.
+        render: renders it.
+        name: the environment's name, used in messages.
 
     Raises:
-        StageError: if it draws no pictures, or was made without `render_mode: rgb_array`.
-        BrokenEnvironmentError: if drawing fails, or gives no picture.
+        StageError: if it renders no images, or was made without `render_mode: rgb_array`.
+        BrokenEnvironmentError: if rendering fails, or returns no image.
     """
     if getattr(env, "render_mode", None) != PICTURES:
         raise StageError(_why_none(env, name))

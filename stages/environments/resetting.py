@@ -1,4 +1,4 @@
-"""Adapts resets that lack arguments of current Gymnasium and PettingZoo, with a warning."""
+"""Adapts `reset` methods without the arguments of current Gymnasium and PettingZoo, with a warning."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ARGUMENTS = ("seed", "options")
 def accept_any_reset(layers: Sequence[Any], name: str, seeded: Callable[..., Any] | None = None) -> None:
     """Make the `reset` of an environment and of each of its wrappers accept `seed` and `options`.
 
-    A seed goes to the environment's old method `seed`, if any, and from a wrapper to the wrapped environment.
+    A wrapper passes the seed to the wrapped environment; the environment's old method `seed`, if any, receives it.
 
     Args:
         layers: the environment and its wrappers, the outermost first.
-        name: the environment's name, for messages.
-        seeded: the `reset` of its base class, which seeds the random numbers that the class provides.
+        name: the environment's name, used in messages.
+        seeded: the base class's `reset`, which seeds the random numbers that the base class provides.
     """
     for inner, layer in zip([*layers[1:], None], layers, strict=True):
         missing = [argument for argument in _ARGUMENTS if argument not in taken_by(layer.reset)]
@@ -66,7 +66,7 @@ class _Reset:
 
 
 def taken_by(reset: Callable[..., Any]) -> Sequence[str]:
-    """Return which of the arguments a `reset` takes; both if it has no signature, or takes any."""
+    """Return which of the two arguments a `reset` takes; both if it has no signature, or takes any arguments."""
     try:
         parameters = inspect.signature(reset).parameters
     except (TypeError, ValueError):

@@ -1,6 +1,6 @@
 """The environment stage: steps a group of environments and gets actions from the current policies.
 
-It emits StepBatches, from which the agent processor makes trajectories. The two share a task in `stages/actor/`,
+It emits StepBatches, from which the agent processor makes trajectories. The two stages share a task in `stages/actor/`,
 without a queue between them, because the environment may overwrite its observation arrays at the next step.
 """
 
@@ -43,11 +43,11 @@ from headrace.stages.policy.protocol import Recall
 from headrace.stages.stage import Source, StageContext
 
 _ACTING = 1
-"""Makes the random numbers of decisions differ from all others with the same seed."""
+"""Makes the random numbers of decisions differ from all others that have the same seed."""
 _DRAWING = 2
-"""The same for the choice of brains."""
+"""Makes the random numbers that choose brains differ from all others that have the same seed."""
 _EXITS = (SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit)
-"""Exits, which an environment should not raise, in addition to errors."""
+"""Exceptions that request an exit, which an environment should not raise."""
 
 
 class Audience(Protocol):
@@ -65,7 +65,7 @@ class Audience(Protocol):
 class EnvironmentStage(Source[StepBatch]):
     """Steps one group of environments.
 
-    For policies with memory it keeps the memories of each agent between decisions of an episode; a repeated decision
+    For policies with memory, it keeps each agent's memories between the decisions of an episode; a repeated decision
     starts from the same memories.
 
     Args:
@@ -73,7 +73,7 @@ class EnvironmentStage(Source[StepBatch]):
         mappings: the policies of each game.
         first_agent_id: added to the group's agent ids, so that they are unique across actors.
         deterministic: returns True for a behaviour name if its agents take the mean action and the most likely choice.
-        oracle: answers for the policies in `mappings` that are in other processes; None if all are here.
+        oracle: answers for the policies in `mappings` that are in other processes; None if all are in this process.
         audience: observes the environments; None for no observer.
     """
 
@@ -172,13 +172,13 @@ class EnvironmentStage(Source[StepBatch]):
 
     # Remote answers arrive before the decision, so there is one way of making trajectories (docs/decisions/031).
     async def consult(self) -> dict[str, int]:
-        """Get the decisions that other processes make; `decide`, or `decide_again`, comes next.
+        """Get the decisions that other processes make; call `decide` or `decide_again` next.
 
         Returns:
             By behaviour id, the version of a trainer's policy that decided, if it has changed.
 
         Raises:
-            NoDecisionError: if there is no answer.
+            NoDecisionError: if no answer arrives.
         """
         if self.oracle is None:
             return {}
@@ -239,21 +239,21 @@ class EnvironmentStage(Source[StepBatch]):
             await self.advance()
 
     def progress(self) -> int | None:
-        """Count ticks; None if the group itself reports delays."""
+        """Return the number of ticks so far; None if the group itself reports delays."""
         return None if isinstance(self._group, Punctual) and self._group.has_deadlines else self._tick
 
     def request_stop(self) -> None:
-        """End `produce` after this tick, and this tick soon."""
+        """Make `produce` end after the current tick, and make a hanging tick end soon."""
         self._stop = True
         if isinstance(self._group, Stoppable):
             self._group.request_stop()
 
     def update(self, update: PolicyUpdate) -> None:
-        """Use this policy from the next decision on."""
+        """Use this policy for all later decisions."""
         self.mappings.update(update)
 
     def _lose(self, env_ids: NDArray[np.int32]) -> None:
-        """Begin new games in instances that restart, if ever. Memories need no change: they are kept by episode."""
+        """Begin new games in instances that broke or closed. Memories need no change: they are kept by episode."""
         self._tracker.forget(env_ids)
         self.mappings.restart_games(env_ids)
 
@@ -297,7 +297,7 @@ class EnvironmentStage(Source[StepBatch]):
 
     @property
     def _specs(self) -> Mapping[str, BehaviorSpec]:
-        """All behaviours of the group."""
+        """The specs of all the group's behaviours."""
         return self._group.behavior_specs if self._group is not None else {}
 
     def _decide(self) -> list[StepBatch]:
@@ -348,7 +348,7 @@ class EnvironmentStage(Source[StepBatch]):
         )
 
     def _who_decides(self, behavior_id: str, steps: AgentSteps) -> tuple[MappingRows, PlayerRows, list[Recall | None]]:
-        """Return the mappings and the policies of the rows to decide, and the memories of each policy's rows."""
+        """Return the mappings and policies of the rows to decide, and the memories of each policy's rows."""
         agent_ids = steps.agent_ids + self._first_agent_id
         deciding = slice(steps.ended, None)
         alone: MappingRows = [(self.mappings.current, None)]
@@ -364,7 +364,7 @@ class EnvironmentStage(Source[StepBatch]):
         return tuple(o[steps.ended :] for o in steps.observations)
 
     def _generations_of(self, steps: AgentSteps) -> NDArray[np.int32]:
-        """[ended] generation of the parameters at each ended episode's start."""
+        """Return the generation [ended] of the environment parameters at each ended episode's start."""
         return self._begun[steps.env_ids[: steps.ended]] if steps.parameters is None else steps.parameters
 
     def _frames_of(self, behavior_id: str, steps: AgentSteps) -> NDArray[np.int32] | None:

@@ -19,19 +19,19 @@ from headrace.stages.environments.factory import HUMAN, EnvironmentRequest, make
 from headrace.stages.environments.protocol import EnvironmentGroup, StepResult, settled
 
 _WARM_TICKS = 3
-"""Uncounted first ticks, in which libraries load and caches fill."""
+"""Number of first ticks that do not count, because libraries load and caches fill in them."""
 _LEAST_TICKS = 5
 _COUNT_S = 0.15
-"""Seconds of ticks with each number of instances."""
+"""Minimum seconds of ticks with each number of instances."""
 
 
 def measure_stepping(config: RunConfig, counts: list[int], gain: float, budget_s: float) -> list[tuple[int, float]]:
-    """Step each number of instances with random actions; returns the number with the median seconds of a tick.
+    """Step each number of instances with random actions; return each number with its median seconds per tick.
 
     Args:
         config: the run's configuration.
         counts: the numbers to try, in this order.
-        gain: the least factor between successive steps per second; the first smaller one ends the trials.
+        gain: the factor by which each number must raise the steps per second; a smaller factor ends the trials.
         budget_s: seconds after which no further number is tried.
     """
     began, found = time.perf_counter(), list[tuple[int, float]]()

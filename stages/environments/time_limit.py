@@ -2,8 +2,7 @@
 
 An episode of that many steps is truncated: the trainer bootstraps from its last observation, since the task has not
 ended. Single environments of Gymnasium and PettingZoo are then reset (Gymnasium's `TimeLimit`, `LimitedInstance`).
-Other groups can't reset one instance: there the agent's next episode begins at the cut, which `LimitedGroup`
-implements.
+Other groups can't reset one instance, so `LimitedGroup` makes the agent's next episode begin at the truncation.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from headrace.stages.environments.protocol import AgentSteps, EnvironmentGroup, 
 from headrace.stages.slots import NOBODY, Numbers, Slots, enlarged
 
 _CUTS = 2**20
-"""Factor of the environment's episode numbers; each truncation adds one, so that numbers still rise."""
+"""Factor for the environment's episode ids; each truncation adds 1, so that ids still increase."""
 
 
 @runtime_checkable
@@ -30,11 +29,11 @@ class Limited(Protocol):
     """An environment group that can limit episodes itself."""
 
     limits_episodes: bool
-    """True if it does, because it was made with the limit."""
+    """True if the group was made with the limit and applies it itself."""
 
 
 class LimitedGroup(WrappedGroup):
-    """An environment group that bounds the decisions in each agent's episode.
+    """An environment group that limits the number of decisions in each agent's episode.
 
     Args:
         group: the environments; the group closes them.
@@ -80,7 +79,7 @@ class LimitedGroup(WrappedGroup):
 
 
 class _Ages:
-    """The ages of one behaviour id's episodes. Slot `NOBODY` belongs to no agent."""
+    """Counts the decisions in the running episodes of one behaviour id. Slot `NOBODY` belongs to no agent."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -88,12 +87,12 @@ class _Ages:
         total = self._slots.total
         self._decisions = np.zeros(total, np.int64)
         self._cuts = np.zeros(total, np.int64)
-        """Number of truncations so far in the environment's current episode."""
+        """[slots] number of truncations so far in the environment's current episode."""
         self._episode_ids = np.zeros(total, np.int64)
-        """The environment's own episode ids."""
+        """[slots] the environment's own episode ids."""
         self._env_ids = np.zeros(total, np.int64)
         self._generations = np.zeros(total, np.int32)
-        """Generation of the environment parameters at the episode's start."""
+        """[slots] generation of the environment parameters at the episode's start."""
 
     def add(self, steps: AgentSteps, generation: int) -> AgentSteps:
         """Count a tick's decisions; return its rows, with an ending before each decision beyond the limit."""
@@ -147,11 +146,11 @@ class _Ages:
 def _cut(
     steps: AgentSteps, before: Numbers, after: Numbers, over: NDArray[np.bool_], begun: NDArray[np.int32]
 ) -> AgentSteps:
-    """Insert a truncated ending of the last episode before each decision whose episode is `over` ([d])."""
+    """Insert a truncated ending before each decision that is `over` [d]: the first one beyond the limit."""
     ended, cut = steps.ended, steps.ended + over.nonzero()[0]
     rows = np.concatenate((np.arange(ended), cut, np.arange(ended, len(before))))
     fresh = np.concatenate((np.zeros(ended + len(cut), np.bool_), over))
-    """[n] the first rows of the new episodes, which have no reward yet."""
+    """[n] true in the first rows of the new episodes, which have no reward yet."""
 
     def received(values: NDArray[Any] | None) -> Any:
         if values is None:

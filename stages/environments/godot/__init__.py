@@ -1,1 +1,1 @@
-"""Godot: the addon's protocol, several builds of a game or the editor as one group, and `GodotEnv` for scripts."""
+"""Godot games: the addon's protocol, several games or the editor as one group, and `GodotEnv` for scripts."""

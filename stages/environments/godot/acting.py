@@ -1,4 +1,4 @@
-"""Converts a script's actions to a message: one map per agent, by the game's keys."""
+"""Converts a script's actions to a message: one dict per agent, with the game's keys."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class ActingAgents:
         self._names = list(actions)
         self._sizes = [
             0 if space["action_type"] == "discrete" else int(space["size"]) for space in actions.values()
-        ]  # 0: a choice, one number
+        ]  # 0 for a discrete action, which is one number
 
     def write(self, action: Any, order_ij: bool, agents: int) -> list[dict[str, Any]]:
-        """Return these agents' actions by key, given those of all `agents` as [key][agent] or [agent][key]."""
+        """Return each of these agents' actions by key, from all agents' actions as [key][agent] or [agent][key]."""
         places, names = self.places, self._names
         columns = []
         for index, size in enumerate(self._sizes):
@@ -45,7 +45,7 @@ class ActingAgents:
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def _plain(self, values: NDArray[Any], index: int, size: int) -> list[Any]:
-        """One key's values as lists of numbers, or as numbers."""
+        """Return one key's values, one for each agent: a list of numbers, or an integer for a discrete action."""
         count = len(self.places)
         if size:
             if values.shape == (count, size):

@@ -1,7 +1,8 @@
-"""What a game announces about its agents, and the resulting behaviours: spaces, specs, teams and groups.
+"""Reads a game's announcement of its agents, and derives the behaviours: specs, teams and groups.
 
-Addons of five generations announce spaces in different forms, which differ in the fields present: spaces for all agents
-together or for each one, with or without policy names, and in the oldest only the size of the single observation.
+Five generations of the addon announce spaces in different forms, recognisable by the fields present: for all agents
+together or for each agent, with or without policy names. The oldest addons announce only the size of the single
+observation.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from headrace.stages.environments.programs.errors import ProgramRefused
 from headrace.stages.environments.spaces.masks import MASK
 
 CHANNELS = (3, 4)
-"""Channel counts of the engine's pictures: RGB, and RGB with alpha."""
+"""Channel counts of the engine's images: RGB and RGBA."""
 SHARED_POLICY = "shared_policy"
-"""The policy name of agents that do not state one."""
+"""Policy name of agents that announce none."""
 _PICTURE = "2d"
-"""Part of the keys of pictures."""
+"""Text that the keys of image observations contain."""
 _TEAM = "?team="
 NO_MASKS = (
     "games made for Godot RL Agents can't forbid actions, because neither its protocol nor its models support masks; "
     "if the observation is not a mask, rename the key, otherwise use kind: open_protocol, which has masks "
     "(docs/protocol.md)"
 )
-"""The error for a game that sends masks nevertheless."""
+"""The error message for a game that sends action masks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,11 @@ class Announcement:
 
 
 class BadAnnouncement(Exception):
-    """An unreadable announcement; the text follows the game's name in a sentence."""
+    """An announcement can't be read; the error text continues a sentence that begins with the game's name."""
 
 
 def read_announcement(message: Mapping[str, Any]) -> Announcement:
-    """Read an `env_info`.
+    """Read an `env_info` message.
 
     Raises:
         BadAnnouncement: if a field is missing or malformed.
@@ -95,7 +96,7 @@ def behavior_spec(behavior_id: str, agent: AgentSpaces, ordered: bool, pictures:
         behavior_id: the behaviour id.
         agent: the agent's spaces.
         ordered: see `Announcement`.
-        pictures: the layout of pictures, as `environment.pictures`.
+        pictures: the layout of images, see `environment.pictures`.
         owner: the game's and the behaviour's name, for messages.
 
     Raises:
@@ -133,7 +134,7 @@ def behavior_spec(behavior_id: str, agent: AgentSpaces, ordered: bool, pictures:
 
 
 def is_picture(key: str) -> bool:
-    """Return True if an observation with this key is a picture."""
+    """Return True if an observation with this key is an image."""
     return _PICTURE in key
 
 
@@ -162,10 +163,11 @@ def _observation(key: str, space: Any, pictures: str, owner: str) -> Observation
 
 
 def _picture(key: str, shape: tuple[int, ...], pictures: str) -> ObservationSpec:
-    """Return a picture's spec, with the axes in the order of its bytes.
+    """Return an image's spec, with the axes in the order of its bytes.
 
-    The addon's cameras announce [channels, height, width], and send the engine's bytes, channels last; Godot 3's also
-    announced them last. A game that fills the string itself may use the announced order.
+    The addon's cameras announce [channels, height, width], but send the engine's bytes, which have the channels last.
+    In Godot 3, cameras also announced the channels last. A game that fills the string itself may use the announced
+    order.
     """
     first = shape[0] in CHANNELS
     if not first and shape[2] in CHANNELS:
@@ -191,7 +193,7 @@ def _for_each(spaces: Any, count: int, what: str) -> list[Mapping[str, Any]]:
 
 
 def _whole(value: Any) -> int | None:
-    """Return a whole number, which some addons send as a float, as an int; None for any other value."""
+    """Return an integer, which some addons send as a float; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value != round(value):
         return None
     return int(value)
@@ -204,19 +206,20 @@ def behaviors_of_agents(
     unnamed: str | None,
     listed: Collection[str],
 ) -> list[tuple[str, int]]:
-    """Return each agent's behaviour id, and its group (0 for none).
+    """Return each agent's behaviour id and group (0 for none).
 
-    A policy's name is the behaviour's, with its team after `?team=`, unless a pattern of `environment.behaviors` fits.
+    The behaviour has the policy's name, with its team after `?team=`, unless a pattern of `environment.behaviors`
+    matches.
 
     Args:
         announcement: the game's announcement.
-        owner: the game's name, for messages.
+        owner: the game's name, used in messages.
         roles: `environment.behaviors`.
-        unnamed: `environment.behavior`, in place of the addon's `shared_policy`.
+        unnamed: `environment.behavior`, the name to use in place of the addon's `shared_policy`.
         listed: the behaviours of the run.
 
     Raises:
-        ProgramRefused: if a pattern fits no policy.
+        ProgramRefused: if a pattern matches no policy.
     """
     policies = [agent.policy for agent in announcement.agents]
     for pattern in roles:
@@ -249,13 +252,13 @@ def behaviors_of_agents(
 def assign_agents(
     announcement: Announcement, behaviors: Sequence[tuple[str, int]], pictures: str, owner: str
 ) -> dict[str, tuple[BehaviorSpec, NDArray[np.int64], int]]:
-    """Return the spec, the agents [n] and the group of each behaviour id.
+    """Return each behaviour id's spec, agent indices [n] and group.
 
     Args:
         announcement: the game's announcement.
         behaviors: each agent's behaviour id and group.
-        pictures: as `environment.pictures`.
-        owner: the game's name, for messages.
+        pictures: see `environment.pictures`.
+        owner: the game's name, used in messages.
 
     Raises:
         ProgramRefused: if agents of one behaviour have different spaces, or a space is not supported.
@@ -271,7 +274,7 @@ def assign_agents(
             agent = announcement.agents[place]
             if differs := _difference(first, agent):
                 who = f"{owner}, behaviour {behavior_id!r}, agent {place}"
-                behavior_spec(behavior_id, agent, announcement.ordered, pictures, who)  # if invalid on its own
+                behavior_spec(behavior_id, agent, announcement.ordered, pictures, who)  # raises if it is invalid itself
                 raise ProgramRefused(
                     f"{owner}: agents {first_place} and {place} share one behaviour, {behavior_name(behavior_id)!r}, "
                     f"but announce {differs}; give them separate policy names (the property policy_name of their "
@@ -291,7 +294,7 @@ def assign_agents(
 
 
 def _difference(one: AgentSpaces, other: AgentSpaces) -> str:
-    """Describe the first key that two agents announce differently; empty if there is none."""
+    """Describe the first key that two agents announce differently; an empty string if there is none."""
     for what, first, second in (
         ("observation", one.observations, other.observations),
         ("action", one.actions, other.actions),

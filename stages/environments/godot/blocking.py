@@ -20,10 +20,10 @@ from headrace.stages.environments.programs.server import ADDRESS, HEADER
 
 _CHUNK = 256 * 1024
 _MOST_BYTES = 2**30
-"""The largest answer in bytes; a greater length can't come from the addon."""
+"""Maximum size of an answer in bytes; a greater length can't come from the addon."""
 _POLL_S = 0.05
 _LAST_WORDS_S = 2.0
-"""Time from the end of a connection to the end of its process."""
+"""Seconds to wait for the game's process to exit after its connection has closed."""
 _CLOSED = "the environment is closed, or its game has failed; create a new one"
 _OWES = "the game has not answered the last request yet: call step_recv before you send anything else"
 _UNASKED = "the game has sent a message without a request"
@@ -39,7 +39,7 @@ class BlockingLink:
     Args:
         command: the program and its arguments; None if the user starts the game.
         port: the port to listen on.
-        timeout_s: for the connection, and for each answer.
+        timeout_s: seconds to wait for the connection, and for each answer.
 
     Raises:
         GodotEnvError: if the port is taken, or the game does not connect in time.
@@ -51,7 +51,7 @@ class BlockingLink:
         self._timeout_s = timeout_s
         self._buffer = bytearray(_CHUNK)
         self._have = 0
-        """Number of bytes received of an incomplete answer; above 0 only after an interrupt."""
+        """Number of bytes of an incomplete answer received so far; above 0 between calls only after an interrupt."""
         self._owes = False
         """True while a request is unanswered."""
         self._socket: socket.socket | None = None
@@ -71,7 +71,7 @@ class BlockingLink:
             self._arrived.register(self._socket, select.POLLIN)
 
     def exchange(self, content: bytes) -> bytes | bytearray:
-        """Send a message, and wait for the answer; raises as `send` and `receive`."""
+        """Send a message and return the answer; raises the same errors as `send` and `receive`."""
         self.send(content)
         return self.receive()
 
@@ -87,7 +87,7 @@ class BlockingLink:
         return self._socket
 
     def send(self, content: bytes, is_answered: bool = True) -> None:
-        """Send a message; `is_answered` is whether the game will answer it.
+        """Send a message; `is_answered` is True if the game will answer it.
 
         Raises:
             GodotEnvError: if the game is gone, or has not answered the last message.
@@ -106,7 +106,7 @@ class BlockingLink:
             raise self._gone() from None
 
     def say_goodbye(self, content: bytes, patience_s: float) -> None:
-        """Send a last message, after waiting for a pending answer; raises as `send` and `receive`."""
+        """Wait for a pending answer, then send a last message; raises the same errors as `send` and `receive`."""
         if self._owes and self._socket is not None:
             _limit_waiting(self._socket, patience_s)
             self.receive()
@@ -131,7 +131,7 @@ class BlockingLink:
         return self._buffer[HEADER.size : wanted]
 
     def close(self, patience_s: float = 0.0) -> None:
-        """Close the connection and end the process within `patience_s`; closing twice is allowed."""
+        """Close the connection; kill the process if it does not exit within `patience_s`. Closing twice is allowed."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -142,7 +142,7 @@ class BlockingLink:
             self.process.wait()
 
     def _unasked(self) -> bool:
-        """Return True if an unrequested message has arrived; otherwise each answer would be the previous one."""
+        """Return True if an unrequested message has arrived, which would shift all later answers by one."""
         assert self._socket is not None
         if sys.platform == "win32":
             readable = bool(select.select([self._socket], [], [], 0)[0])
@@ -151,10 +151,10 @@ class BlockingLink:
         try:
             return readable and self._socket.recv(1, socket.MSG_PEEK) != b""
         except OSError:
-            return False  # the game is gone, which receiving reports
+            return False  # the game is gone; `receive` reports this
 
     def _listen(self, server: socket.socket) -> None:
-        if sys.platform == "win32":  # where the option below would allow a port in use
+        if sys.platform == "win32":  # on Windows, the option below would allow binding to a port in use
             server.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
         else:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -211,14 +211,14 @@ class BlockingLink:
         return count
 
     def _wanted(self) -> int:
-        """Return the number of bytes to expect, as far as known, and make room for them."""
+        """Return the number of bytes of the answer, as far as it is known, and enlarge the buffer for them."""
         if self._have < HEADER.size:
             return HEADER.size
         (size,) = HEADER.unpack_from(self._buffer)
         if size > _MOST_BYTES:
             self.close()
             raise GodotEnvError(f"the game has sent an invalid message: its length would be {size:,} bytes")
-        if len(self._buffer) < HEADER.size + size + 1:  # one more, to notice unrequested bytes
+        if len(self._buffer) < HEADER.size + size + 1:  # one extra byte, to notice unrequested data
             self._buffer += bytes(HEADER.size + size + 1 - len(self._buffer))
         return int(HEADER.size + size)
 
@@ -233,7 +233,7 @@ class BlockingLink:
 
 
 def _limit_waiting(connection: socket.socket, timeout_s: float) -> None:
-    """Let the operating system time out reads: Python's own timeout costs a second system call per read."""
+    """Make the operating system time out reads, because Python's own timeout costs a second system call per read."""
     if sys.platform == "win32":
         connection.settimeout(timeout_s)
         return

@@ -57,16 +57,16 @@ from headrace.stages.environments.programs.process import find_executable
 from headrace.stages.errors import StageError
 
 Step = tuple[list[dict[str, Any]], list[float], list[bool], list[bool], list[dict[str, Any]]]
-"""For each agent: observations by key, reward, whether its episode was terminated or truncated, infos."""
+"""Lists with one entry for each agent: observations by key, rewards, terminated flags, truncated flags, infos."""
 
 _PATIENCE_S = 2.0
-"""Seconds for a build to answer at `close`, and to exit after it."""
+"""Seconds that `close` waits for a build to answer, and then for it to exit."""
 _INTERNAL = {
     *("_send_as_json", "_get_json_dict", "_get_data", "_get_obs", "_send_string", "_send_action", "_clear_socket"),
     *("_start_server", "_launch_env", "_handshake", "_get_env_info", "_process_obs", "_decode_2d_obs_from_string"),
     *("_close", "_set_platform_suffix"),
 }
-"""Names of Godot RL Agents' class that some scripts call or override."""
+"""Private names in Godot RL Agents' class that some scripts call or override."""
 _NOT_HERE = (
     "it is internal to Godot RL Agents' class, and this class does not have it; use reset, step, step_send, "
     "step_recv, call, close and connection, or that class itself"
@@ -76,26 +76,26 @@ _NOT_HERE = (
 class GodotEnv:
     """One game made with Godot, with the constructor and methods of `godot_rl.core.godot_env.GodotEnv`.
 
-    Differences: actions keep the game's order of keys, cameras' pictures have correct pixels, `infos` of `reset` are
-        the game's, an episode ends terminated or, where the game's info has `TimeLimit.truncated`, truncated, and a
-        game that hangs, closes or sends anything but numbers raises a `GodotEnvError` that explains it.
+    Differences: actions keep the game's order of keys, camera images have correct pixels, and `reset` returns the
+    game's own infos. An episode is truncated instead of terminated if the game's info has `TimeLimit.truncated`. A game
+    that hangs, closes or sends anything but numbers raises a `GodotEnvError` that explains the cause.
 
     Args:
         env_path: the exported game, with or without its extension; None to wait for the editor's Play.
         port: the port that the game connects to.
-        show_window: False to run without a window, and so without camera pictures.
+        show_window: False to run without a window, and so without camera images.
         seed: for the game's random numbers.
-        framerate: frames per second of game time, however long they take (`--fixed-fps`); None: in real time.
-        action_repeat: physics frames between decisions; None: the scene's own value.
-        speedup: multiple of the game's normal speed; None: the scene's own value.
-        convert_action_space: True for actions as one array [agents, width], see `flat_space`.
+        framerate: frames per second of game time, however long they take (`--fixed-fps`); None for real time.
+        action_repeat: physics frames between decisions; None for the scene's own value.
+        speedup: multiple of the game's normal speed; None for the scene's own value.
+        convert_action_space: True to pass actions as one array [agents, width], see `flat_space`.
         **arguments: passed to the game as `--key=value`.
 
     Attributes:
         num_envs: number of agents.
         agent_policy_names: each agent's policy name.
         observation_spaces, action_spaces: each agent's spaces, by key.
-        observation_space, action_space: the first agent's; `action_space` is in the form that `step` takes.
+        observation_space, action_space: the first agent's spaces; `action_space` is in the form that `step` takes.
         action_space_processor: converts an array from `action_space` to actions by key.
         tuple_action_spaces: each agent's action spaces, without the keys.
         proc: the game's process; None for the editor.
@@ -108,10 +108,10 @@ class GodotEnv:
     MINOR_VERSION = "7"
     DEFAULT_PORT = 11008
     DEFAULT_TIMEOUT = 60
-    """Seconds for the connection, and for each answer."""
+    """Seconds to wait for the connection, and for each answer."""
     ENDS_ARE_TERMINATED = False
-    """True: truncated episodes are terminated too, for callers that only read that flag, as Godot RL Agents' wrapper
-    for Stable-Baselines3 does."""
+    """True to mark truncated episodes as terminated too, for callers that read only the terminated flag, such as Godot
+    RL Agents' wrapper for Stable-Baselines3."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -164,13 +164,13 @@ class GodotEnv:
             raise
 
     def reset(self, seed: int | None = None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Reset the game; returns observations and infos of each agent. The protocol takes no seed.
+        """Reset the game; return each agent's observations and infos. `seed` has no effect: the protocol has no seed.
 
         Raises:
             GodotEnvError: if the answer is invalid, or agents observe something that they have not announced.
         """
         message = self._ask(RESET, "reset")
-        try:  # only here: at each step it would cost as much as the step
+        try:  # only here: at each step, the check would take as long as the step
             for reader in self._readers:
                 reader.observations(self._per_agent(message, "obs"))
         except WrongColumn as error:
@@ -181,13 +181,13 @@ class GodotEnv:
         """Let all agents act.
 
         Args:
-            action: by key in the game's order, and for each key by agent; or one array, if the action space is
+            action: the actions as [key][agent], with the keys in the game's order; or one array, if the action space is
                 converted.
-            order_ij: True if agents come first: for each its actions in the game's order, or by key like a sample of
-                its space in `action_spaces`.
+            order_ij: True for [agent][key]: each agent's actions are a list in the game's order, or a dict like a
+                sample of the agent's space in `action_spaces`.
 
         Returns:
-            for each agent: observations by key, reward, whether its episode was terminated or truncated, infos.
+            lists with one entry for each agent: observations by key, rewards, terminated flags, truncated flags, infos.
 
         Raises:
             ValueError: if the actions do not fit the action spaces.
@@ -196,11 +196,11 @@ class GodotEnv:
         return self._stepped(self._link.exchange(self._message(action, order_ij)))
 
     def step_send(self, action: Any, order_ij: bool = False) -> None:
-        """Send actions, as `step`, without waiting for the answer."""
+        """Send actions like `step`, but do not wait for the answer."""
         self._link.send(self._message(action, order_ij))
 
     def step_recv(self) -> Step:
-        """Wait for the answer to `step_send`; returns and raises as `step`."""
+        """Wait for the answer to `step_send`; returns and raises the same as `step`."""
         return self._stepped(self._link.receive())
 
     def _stepped(self, content: bytes | bytearray) -> Step:
@@ -218,19 +218,19 @@ class GodotEnv:
         return self._observations(message), rewards, terminated, truncated, infos
 
     def call(self, method: str) -> list[Any]:
-        """Call a method, without arguments, of all agents; returns their results."""
+        """Call a method without arguments on all agents; return their results."""
         returned = self._ask(call_of(method), "call").get("returns")
         return returned if isinstance(returned, list) else []
 
     def close(self) -> None:
-        """Wait for a pending answer, request the game's exit, and kill it if that fails; closing twice is allowed."""
+        """Wait for a pending answer, make the game exit, and kill it if it does not exit; closing twice is allowed."""
         with suppress(GodotEnvError):  # the game has exited
             self._link.say_goodbye(CLOSE, _PATIENCE_S)
         self._link.close(_PATIENCE_S)
 
     @property
     def connection(self) -> socket.socket:
-        """The connection with the game.
+        """The socket that is connected to the game.
 
         Raises:
             GodotEnvError: if the environment is closed, or its game has failed.
@@ -241,7 +241,7 @@ class GodotEnv:
         """Return each agent's actions in the form of a message.
 
         Args:
-            action: by key in the game's order, and for each key by agent.
+            action: the actions as [key][agent], with the keys in the game's order.
             order_ij: as for `step`.
 
         Raises:
@@ -257,7 +257,7 @@ class GodotEnv:
         return maps
 
     def check_platform(self, filename: str | Path) -> None:
-        """Check that a game for this system exists.
+        """Check that the game exists in a form for this operating system.
 
         Raises:
             GodotEnvError: if there is none.
@@ -326,7 +326,7 @@ class GodotEnv:
         return cast("dict[str, Any]", message)
 
     def _doubtful(self, content: bytes) -> dict[str, Any]:
-        """Read a message that may be invalid, or have words in place of numbers."""
+        """Read a message that may be invalid, or may have words in place of numbers."""
         try:
             message = read_message(content)
         except WireError as error:
@@ -336,7 +336,7 @@ class GodotEnv:
         return message
 
     def _refuse_words(self, message: Mapping[str, Any]) -> None:
-        """Raise if a reward or a number of an observation is not a number."""
+        """Raise an error if a reward or a value in an observation is not a number."""
         for agent, reward in enumerate(message.get("reward") or ()):
             if not isinstance(reward, int | float):
                 raise GodotEnvError(f"agent {agent} has the reward {not_a_number(reward)}, expected a finite number")
@@ -380,7 +380,7 @@ class GodotEnv:
 
 
 def _picture(text: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """A picture in the announced order of axes; cameras always send the channels last."""
+    """Return an image in the announced order of axes; cameras always send the channels last."""
     if len(shape) == 3 and shape[0] in CHANNELS:
         return np.moveaxis(read_picture(text, (*shape[1:], shape[0]), channels_last=True), -1, 0)
     return read_picture(text, shape, channels_last=len(shape) == 3 and shape[2] in CHANNELS)

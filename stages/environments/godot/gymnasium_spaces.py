@@ -1,4 +1,4 @@
-"""A game's spaces as Gymnasium's, and flat actions of learners that know a single space."""
+"""Converts a game's spaces to Gymnasium's, and flat actions from learners with a single action space."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.stages.environments.godot.announcement import is_picture
 
 
 def action_space(announced: Mapping[str, Any]) -> spaces.Dict:
-    """One agent's actions by key, in the game's order."""
+    """Return the space of one agent's actions by key, in the game's order."""
     return _in_order(
         {
             key: spaces.Discrete(int(each["size"]))
@@ -25,12 +25,12 @@ def action_space(announced: Mapping[str, Any]) -> spaces.Dict:
 
 
 def observation_space(announced: Mapping[str, Any]) -> spaces.Dict:
-    """One agent's observations by key; pictures are bytes, with the axes in the announced order."""
+    """Return the space of one agent's observations by key; images are bytes, with the axes in the announced order."""
     return _in_order({key: _observation(key, each) for key, each in announced.items()})
 
 
 def flat_space(space: spaces.Dict) -> spaces.Space[Any]:
-    """The single space that stands for all actions: MultiDiscrete if all are discrete, else one Box.
+    """Return the single space that stands for all actions: MultiDiscrete if all are discrete, otherwise one Box.
 
     Raises:
         NotImplementedError: if an action of more than two choices is combined with continuous ones.
@@ -51,8 +51,8 @@ class ActionSpaceProcessor:
     """Converts a learner's actions to actions by key, like the class in `godot_rl.core.utils`.
 
     Args:
-        action_space: by key.
-        convert: True if learners give one array, see `flat_space`.
+        action_space: the action space by key.
+        convert: True if learners pass one array, see `flat_space`.
 
     Attributes:
         action_space: the space of the learner's actions.
@@ -69,7 +69,7 @@ class ActionSpaceProcessor:
 
 
 def split(actions: NDArray[Any], space: spaces.Dict) -> list[NDArray[Any]]:
-    """Split actions [agents, width] of the flat space by key; for choices as floats, above 0 means the second."""
+    """Split flat actions [agents, width] by key; for a discrete action, a float above 0 is the second choice."""
     parts = []
     begin = 0
     for part in space.spaces.values():

@@ -25,11 +25,11 @@ from headrace.stages.environments.spaces.masks import MASK
 log = logging.getLogger(__name__)
 
 _LONG = 10_000
-"""Decisions after which a warning names an agent that has never been done."""
+"""Number of decisions without `done` after which a warning names the agent."""
 
 
 class _LastHeard:
-    """The latest data for a behaviour's agents, [n] each, and the final data, [ended], for those that `ended`."""
+    """The latest data [n] of a behaviour's agents, and the final data [ended] of the agents whose episodes ended."""
 
     def __init__(self, observations: tuple[Array, ...], count: int) -> None:
         self.observations = observations
@@ -43,8 +43,8 @@ class _Behavior:
     """The agents of one behaviour id, and their state between messages.
 
     Args:
-        columns: reads and writes their parts of messages.
-        group: their group; 0 for none.
+        columns: reads and writes the agents' parts of messages.
+        group: the agents' group; 0 for none.
     """
 
     def __init__(self, columns: AgentColumns, group: int) -> None:
@@ -52,7 +52,7 @@ class _Behavior:
         self.group = group
         self.ids = columns.agents.astype(np.int32)
         self.undone = np.zeros(len(self.ids), np.int64)
-        """Decisions since each agent was last done."""
+        """[n] number of decisions since each agent was last done."""
         self.heard = _LastHeard((), 0)
 
 
@@ -60,15 +60,15 @@ class GodotInstance(Program[GodotWorker]):
     """One game, which can be restarted after a failure.
 
     All agents act in each step. When an agent is done, the accompanying observation is the first of its next episode,
-    as the addon's agents reset themselves; the previous one stands for the end of the episode, unless the game sends
-    the real one.
+    because the addon's agents reset themselves. The previous observation then stands for the end of the episode, unless
+    the game sends the real last observation.
 
     Args:
-        worker_id: counts the games of the run; names this one in messages.
-        connect: makes a connection, given the environment parameters at its start and whether there was an earlier one.
+        worker_id: the game's number in the run, used in messages.
+        connect: makes a connection, given the initial environment parameters and whether there was an earlier one.
         roles: returns each agent's behaviour id and group, from an announcement (`behaviors_of_agents`).
-        pictures: as `environment.pictures`.
-        infos: as `environment.info_keys`.
+        pictures: see `environment.pictures`.
+        infos: `environment.info_keys`.
         parameters: the environment parameters in the game's form.
     """
 
@@ -107,7 +107,7 @@ class GodotInstance(Program[GodotWorker]):
         return self._begun(await connection.reset())
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
-        """Let all agents act, and wait for the answer; raises as `Program.begin`."""
+        """Let all agents act, and wait for the answer; raises the same errors as `Program.begin`."""
         texts: list[bytes] = [b""] * self._agents
         for behavior_id, behavior in self._behaviors.items():
             written = behavior.columns.actions(actions[behavior_id])
@@ -120,7 +120,7 @@ class GodotInstance(Program[GodotWorker]):
         return self._stepped(await connection.step(action_message(texts)))
 
     async def _informed(self) -> GodotWorker:
-        """Return the connection, after the game has received all changed environment parameters."""
+        """Send all changed environment parameters to the game, then return the connection."""
         for method in self._parameters.calls():
             await self.connection.call(method)
         return self.connection
@@ -166,7 +166,7 @@ class GodotInstance(Program[GodotWorker]):
         return ProgramAnswer(rows, behavior_statistics=statistics)
 
     def _rows(self, behavior_id: str, behavior: _Behavior, total: float) -> InstanceRows:
-        """All agents' rows, endings first; `total` is the reward of the behaviour's group, if it has one."""
+        """Return all agents' rows, endings first; `total` is the reward of the behaviour's group, if it has one."""
         ids, heard = behavior.ids, behavior.heard
         ended, rewards, observations = heard.ended, heard.rewards, heard.observations
         if len(ended):
@@ -188,7 +188,7 @@ class GodotInstance(Program[GodotWorker]):
     def _last(
         self, behavior: _Behavior, before: tuple[Array, ...], infos: Sequence[Mapping[str, Any]]
     ) -> tuple[Array, ...]:
-        """Return the last observations of ended episodes: the last decision's, unless the game sends others."""
+        """Return the final observations of ended episodes: the last decision's, unless the game sends others."""
         ended = behavior.heard.ended
         last = tuple(observation[ended] for observation in before)
         with_last = [place for place, info in enumerate(infos) if info.get(LAST) is not None]
@@ -206,7 +206,7 @@ class GodotInstance(Program[GodotWorker]):
         return last
 
     def _warn_of_no_end(self, behavior_id: str, behavior: _Behavior) -> None:
-        """Count decisions without an end, and warn once if there are many."""
+        """Count each agent's decisions since its last end, and warn once if there are too many."""
         behavior.undone += 1
         behavior.undone[behavior.heard.ended] = 0
         if self._warned or not (behavior.undone >= _LONG).any():
@@ -221,7 +221,7 @@ class GodotInstance(Program[GodotWorker]):
         )
 
     def _list(self, message: Mapping[str, Any], key: str) -> list[Any]:
-        """Return a list in the message, which must have an entry for each agent."""
+        """Return a list from the message; it must have one entry for each agent."""
         found = message.get(key)
         if not isinstance(found, list) or len(found) != self._agents:
             what = f"{len(found)} entries" if isinstance(found, list) else repr(found)[:60]
@@ -244,16 +244,16 @@ class GodotInstance(Program[GodotWorker]):
 
 
 class ParameterCalls:
-    """The environment parameters that one game knows.
+    """Tracks the environment parameters that one game has received.
 
     The addon can't pass values to a running game, but can call its agents' methods. So the settings may name a method
     for a parameter's values, such as `set_lesson_{value}`.
 
     Args:
         instance: number of the game in its group.
-        parameters: the run's parameters; None without any.
+        parameters: the run's parameters; None if there are none.
         calls: `environment.calls`: the method for each parameter.
-        name: the game's name, for messages.
+        name: the game's name, used in messages.
 
     Attributes:
         generation: the generation of the parameters that the game knows.
@@ -271,7 +271,7 @@ class ParameterCalls:
         self._warned: set[str] = set()
 
     def at_start(self) -> Mapping[str, float]:
-        """The values at the game's start."""
+        """Return the values at the game's start."""
         if self._parameters is None:
             return {}
         self.generation = self._parameters.generation
@@ -279,7 +279,7 @@ class ParameterCalls:
         return self._known
 
     def calls(self) -> list[str]:
-        """The methods that pass on the values that have changed since the last call."""
+        """Return the methods to call for the values that have changed since the last call."""
         if self._parameters is None or self._parameters.generation == self.generation:
             return []
         self.generation = self._parameters.generation

@@ -1,4 +1,4 @@
-"""Makes a group of Godot games from the YAML: the check of the build, ports, seeds, roles."""
+"""Makes a group of Godot games from the YAML, with their ports, seeds and roles; checks that the build exists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.stages.environments.programs.worker import worker_settings
 def make_godot_group(request: EnvironmentRequest) -> ProgramGroup:
     """Make the group that `environment` and `env_settings` describe; its first reset starts the games.
 
-    Worker n has the run's seed + n. The editor's Stop does not end a run: its next Play continues it.
+    Worker n gets the run's seed + n. Pressing Stop in the editor does not end a run; the next Play continues it.
     """
     config, settings = request.config, _settings(request.config)
     roles = partial(behaviors_of_agents, roles=settings.behaviors, unnamed=settings.behavior, listed=config.behaviors)
@@ -73,7 +73,7 @@ def check_build(config: RunConfig) -> None:
     """Check that the build exists, if one is given.
 
     Raises:
-        ProgramRefused: if it does not.
+        ProgramRefused: if it does not exist.
     """
     if config.env_settings.env_path is not None:
         find_executable(Path(config.env_settings.env_path), ENGINE)

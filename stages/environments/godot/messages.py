@@ -1,6 +1,6 @@
-"""Messages of Godot's addon, JSON preceded by its length: reads columns for the agents, and writes their actions.
+"""Reads and writes the Godot addon's messages (JSON preceded by its length): agents' data as columns, and actions.
 
-A message has one map per agent. The module reads all agents' lists of numbers in one go; only if that fails does it
+A message has one map per agent. The module reads all agents' lists of numbers in one pass; only if that fails does it
 check them one by one, to name the agent, key and index of the error.
 """
 
@@ -25,18 +25,18 @@ from headrace.stages.environments.programs.errors import MessageError, shown
 
 _NUMBER_KINDS = (int, float)
 TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
-"""Keys of infos in newer addons: a time limit truncated the episode; the last observation."""
+"""Info keys of newer addons: whether a time limit truncated the episode, and the episode's last observation."""
 OF_OBSERVATIONS = (
     "look for a division by zero or an error in its get_obs(), which the log of a debug export (--export-debug) shows"
 )
-"""Where to look for the cause of a wrong observation."""
+"""Advice for messages: where to look for the cause of a wrong observation."""
 NO_WINDOW = (
     "without a window, the engine renders nothing: set engine_settings.no_graphics to false (--viz), or run the "
     "command with xvfb-run on a machine without a display"
 )
-"""Why cameras may fail, and the remedy."""
+"""Text for messages: why cameras may fail, and the remedy."""
 HANDSHAKE = orjson.dumps({"type": "handshake", "major_version": "0", "minor_version": "7"})
-"""The first message; an addon of another version warns its user, and never answers."""
+"""The first message to the game. An addon of another version warns its user and never answers."""
 ENV_INFO = orjson.dumps({"type": "env_info"})
 RESET = orjson.dumps({"type": "reset"})
 CLOSE = orjson.dumps({"type": "close"})
@@ -45,11 +45,11 @@ _SHOWN = 60
 
 
 class WrongColumn(Exception):
-    """An agent's invalid part of a message; the text follows the game's name in a sentence."""
+    """An agent's data in a message is invalid; the error text continues a sentence that begins with the game's name."""
 
 
 class AgentColumns:
-    """Agents with one spec: reads their parts of messages, and writes their actions.
+    """Reads the messages' parts for agents with one spec, and writes these agents' actions.
 
     Args:
         spec: the spec of their behaviour.
@@ -102,7 +102,7 @@ class AgentColumns:
         """Return which agents' episodes have ended, [n].
 
         Raises:
-            WrongColumn: if a value is not a truth value.
+            WrongColumn: if a value is not a boolean.
         """
         own = self._own(values)
         if {*map(type, own)} != {bool}:
@@ -110,7 +110,7 @@ class AgentColumns:
         return np.fromiter(own, np.bool_, len(own))
 
     def infos(self, values: Sequence[Any] | None, places: NDArray[np.intp]) -> list[Mapping[str, Any]]:
-        """Return the infos of some of the agents; empty ones if the addon sends none.
+        """Return the infos of the agents at `places`; empty infos if the addon sends none.
 
         Raises:
             WrongColumn: if an info is not a map, or a known field has a wrong value.
@@ -237,7 +237,7 @@ class AgentColumns:
 
 
 def info_of(agent: int, info: Any) -> dict[str, Any]:
-    """Return an agent's info; an empty one if it has none.
+    """Return an agent's info; an empty dict if it has none.
 
     Raises:
         WrongColumn: if the info is not a map.
@@ -264,12 +264,12 @@ def action_message(texts: Sequence[bytes]) -> bytes:
 
 
 def not_a_number(value: Any) -> str:
-    """Describe a value in place of a number, for messages."""
+    """Describe a value that should be a number, for messages."""
     return "null (NaN or null in Godot)" if value is None else value if isinstance(value, str) else shown(value)
 
 
 def _float32(numbers: Iterable[Any], count: int) -> NDArray[np.float32]:
-    """Convert numbers to float32; those beyond its range become infinite, and a later check names them."""
+    """Convert numbers to float32; numbers beyond its range become infinite, and a later check reports them."""
     with np.errstate(over="ignore"):
         return np.fromiter(numbers, np.float32, count)
 
@@ -289,17 +289,17 @@ def _flat(value: Any) -> chain[Any] | list[Any]:
 
 
 class WrongPicture(ValueError):
-    """A text that is not the announced picture; the words follow "a picture" in a sentence."""
+    """A text is not the announced image; the error text continues a sentence that begins with "an image"."""
 
 
 def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDArray[np.uint8]:
-    """Read a picture of the given shape: [height, width, channels], or [channels, height, width].
+    """Read an image of the given shape: [height, width, channels], or [channels, height, width].
 
-    An engine may send transparency that the addon has not announced, as Godot 4's Compatibility renderer does, or omit
-    an announced one; then the alpha channel is dropped, or all pixels are opaque.
+    An engine may send an alpha channel that the addon has not announced, as Godot 4's Compatibility renderer does, or
+    omit an announced one. The former is dropped; for the latter, all pixels become opaque.
 
     Raises:
-        WrongPicture: if the text contains anything but digits, or the picture has another size.
+        WrongPicture: if the text contains anything but digits, or the image has another size.
     """
     try:
         data = np.frombuffer(binascii.unhexlify(text), np.uint8)
@@ -325,7 +325,7 @@ def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDAr
 
 
 class WireError(MessageError):
-    """Bytes that are not a message."""
+    """Bytes from the game are not a message."""
 
 
 def call_of(method: str) -> bytes:
@@ -334,7 +334,7 @@ def call_of(method: str) -> bytes:
 
 
 def read_message(content: bytes) -> dict[str, Any]:
-    """Read a message of the game.
+    """Read a message from the game.
 
     Raises:
         WireError: if the bytes are not a message.
@@ -349,7 +349,7 @@ def read_message(content: bytes) -> dict[str, Any]:
 
 
 def read_json(content: bytes) -> Any:
-    """Read JSON in Godot's form; numbers that are not finite become texts.
+    """Parse JSON in Godot's form; non-finite numbers become strings.
 
     Raises:
         WireError: if the bytes are not JSON.

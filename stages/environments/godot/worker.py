@@ -29,7 +29,7 @@ from headrace.stages.environments.programs.worker import GameWorker, Wording, Wo
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 11008
-"""The addon's port without a `--port`, which the editor uses."""
+"""The addon's port if no `--port` is given, as in the editor."""
 _SYNC_NODE = "a Sync node with Control Mode 'Training'"
 _WORDING = Wording(
     program="Godot worker",
@@ -56,18 +56,18 @@ class GodotBuild(Launch):
     """A build and its options."""
 
     headless: bool = True
-    """Whether the game runs without a window, and so without camera pictures."""
+    """True to run without a window, and so without camera images."""
     speedup: float | None = 1.0
-    """Multiple of the game's normal speed, by its physics rate and time scale; None: the scene's own value."""
+    """Multiple of the game's normal speed, set by its physics rate and time scale; None for the scene's own value."""
     fixed_fps: int | None = None
-    """Frames per second of game time, however long they take: as fast as the machine can; None: in real time."""
+    """Frames per second of game time, run as fast as the machine can; None for real time."""
     action_repeat: int | None = None
-    """Physics frames between decisions; None: the scene's own value."""
+    """Physics frames between decisions; None for the scene's own value."""
     parameters: Mapping[str, float] = field(default_factory=dict)
-    """Environment parameters at the start, as arguments."""
+    """Initial environment parameters, passed as arguments."""
 
     def command(self, port: int, seed: int) -> list[str]:
-        """The program, the engine's and the addon's arguments, then the user's; raises as `Launch`."""
+        """Return the program and the engine's, addon's and user's arguments; raises the same errors as `Launch`."""
         command = [str(find_executable(Path(self.path), ENGINE)), f"--port={port}", f"--env_seed={seed & _SEED}"]
         if self.headless:
             command += _WITHOUT_WINDOW
@@ -84,8 +84,8 @@ class GodotBuild(Launch):
 class GodotWorker(GameWorker):
     """One game: a build that the worker starts, or the editor, whose user presses Play.
 
-    The order of calls is `start`, `reset`, then `step`, with `call` between them; each waits for the game's answer, at
-    most `timeout_s`.
+    The order of calls is `start`, `reset`, then `step`, with `call` between them; each waits for the game's answer for
+    at most `timeout_s`.
 
     Args:
         settings: the worker's settings; only a build may have port 0.
@@ -96,14 +96,14 @@ class GodotWorker(GameWorker):
         super().__init__(settings, TcpServer(settings.port, settings.max_message_mib * 2**20), build, _WORDING)
         self._headless = build is not None and build.headless
         self._blind = False
-        """True if its agents observe pictures, but the game draws none."""
+        """True if the agents observe images, but the game renders none."""
 
     def read(self, content: bytes) -> dict[str, Any]:
-        """Read a message of the addon."""
+        """Read a message from the addon."""
         return read_message(content)
 
     def say_goodbye(self) -> None:
-        """Send the message at which the addon quits."""
+        """Send the message that makes the game quit."""
         self._server.send(CLOSE)
 
     async def start(self) -> Announcement:
@@ -138,11 +138,11 @@ class GodotWorker(GameWorker):
         return f"; its agents observe images, and {NO_WINDOW}" if self._blind else ""
 
     async def reset(self) -> dict[str, Any]:
-        """Reset all agents; returns the answer. Raises as `step`."""
+        """Reset all agents; return the answer. Raises the same errors as `step`."""
         return await self._ask(RESET, "reset", "has not answered a reset request")
 
     async def step(self, message: bytes) -> dict[str, Any]:
-        """Let the agents act, by a message from `columns.action_message`; returns the answer.
+        """Send the agents' actions, a message from `action_message`; return the answer.
 
         Raises:
             ProgramBroken: if the game died, did not answer, dropped the connection, or broke the protocol.
@@ -151,7 +151,7 @@ class GodotWorker(GameWorker):
         return await self._ask(message, "step", "hasn't finished its step")
 
     async def call(self, method: str) -> list[Any]:
-        """Call a method on all agents; return their results. Raises as `step`."""
+        """Call a method on all agents; return their results. Raises the same errors as `step`."""
         message = await self._ask(call_of(method), "call", f"has not answered a call of {method!r}")
         returned = message.get("returns")
         return returned if isinstance(returned, list) else []

@@ -1,1 +1,1 @@
-"""Gymnasium environments, vectorised, as a group."""
+"""Vectorised Gymnasium environments as an environment group."""

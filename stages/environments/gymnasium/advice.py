@@ -1,4 +1,4 @@
-"""Findings of Gymnasium's own checker, in addition to a run's own checks."""
+"""Yields findings of Gymnasium's own checker, in addition to a run's own checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHECKER = "Gymnasium's own checker (gymnasium.utils.env_checker)"
 
 
 def of_gymnasium(request: EnvironmentRequest) -> Iterator[str]:
-    """Yield findings about a single environment without wrappers; none if there are only vectorised ones."""
+    """Yield findings about a single environment without wrappers; none if all environments are vectorised."""
     try:
         env, close = make_single(request)
     except StageError:  # the vectorised implementation takes options that single ones lack
@@ -33,6 +33,6 @@ def of_gymnasium(request: EnvironmentRequest) -> Iterator[str]:
 
 
 def _check(env: Env[Any, Any]) -> None:
-    """Run the checker, unless there are masks, which its random actions would ignore."""
+    """Run the checker, unless there are action masks, which its random actions would ignore."""
     if not any(isinstance(each, Mapping) and MASK in each for each in env.reset(seed=0)):
         check_env(env, skip_render_check=True)

@@ -47,11 +47,11 @@ class VectorTick(NamedTuple):
     truncated: NDArray[np.bool_]
     infos: Mapping[str, Any]
     mask: Any
-    """The masks in the observations; None if there are none."""
+    """The action masks in the observations; None if there are none."""
 
 
 class VectorReset(NamedTuple):
-    """The checked result of a reset; as for `VectorTick`."""
+    """The checked result of a reset; fields as in `VectorTick`."""
 
     observations: tuple[Array, ...]
     infos: Mapping[str, Any]
@@ -63,13 +63,13 @@ class CheckedVector:
 
     Args:
         envs: the vector environment, in any autoreset mode; closed by `close`.
-        name: the environment's name, for messages.
+        name: the environment's name, used in messages.
         observations: `environment.observations`: the kinds of observations whose spaces are ambiguous, by name.
         exact, clips: see `SpaceColumns`.
 
     Attributes:
-        mode: its autoreset mode.
-        spaces: its spaces as columns.
+        mode: the environment's autoreset mode.
+        spaces: the environment's spaces as columns.
         actions: converts columns to the environment's actions.
 
     Raises:
@@ -102,15 +102,16 @@ class CheckedVector:
             self.close()
             raise
         self._parameters: EpisodeParameters | None = None
-        """Parameters for resetting the whole vector environment; None if single ones get them, or without any."""
+        """Source of parameters for resets of the whole vector environment; None if single environments get them, or if
+        there are none."""
         self._drawn: dict[str, Floats] = {}
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Pass the parameters of each episode to environments, as options of `reset`.
+        """Pass each episode's parameters to the environments, as options of `reset`.
 
-        Single environments get numbers with every reset. Another vector environment gets arrays [n] when the group
-        resets it: at each episode's end if its autoreset mode is DISABLED (instances without a reset have their
-        previous values), otherwise only when all are reset. `AsyncVectorEnv` gets none.
+        Single environments get numbers with every reset. Any other vector environment gets arrays [n] when the group
+        resets it: at each episode's end if its autoreset mode is DISABLED (instances that are not reset get their
+        previous values), otherwise only when all instances are reset. `AsyncVectorEnv` gets no parameters.
         """
         envs = self._envs.unwrapped
         if isinstance(envs, SyncVectorEnv):
@@ -134,7 +135,7 @@ class CheckedVector:
             )
 
     def reset(self, which: NDArray[np.bool_] | None, seed: int | None = None) -> VectorReset:
-        """Reset instances [n], None for all, with their parameters.
+        """Reset the instances in `which` [n] (None for all), with their parameters.
 
         Raises:
             BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
@@ -206,7 +207,7 @@ class CheckedVector:
         """Return an RGB image [height, width, 3] of one instance.
 
         Raises:
-            StageError, BrokenEnvironmentError: as `picture_of`.
+            StageError, BrokenEnvironmentError: in the same cases as `picture_of`.
         """
         if isinstance(self._envs, SyncVectorEnv):
             env = self._envs.envs[env_id]

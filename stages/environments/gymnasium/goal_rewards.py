@@ -1,4 +1,4 @@
-"""The reward of a goal environment as a function of goals, for learning in hindsight.
+"""The reward of a goal environment as a function of goals, for hindsight experience replay.
 
 Goal environments have observations `observation`, `achieved_goal` and `desired_goal`, and a method
 `compute_reward(achieved, desired, info)` (Gymnasium-Robotics' `GoalEnv`). Importing this module needs no gymnasium.
@@ -27,7 +27,7 @@ _CONVENTION = (
 )
 
 
-# The learner has its own instance: asking the actors would cost a round trip for each update (docs/decisions/041).
+# The learner has its own instance: querying the actors would cost a round trip for each update (docs/decisions/041).
 class GymnasiumGoalRewards:
     """A `GoalRewards` for Gymnasium environments.
 
@@ -44,7 +44,7 @@ class GymnasiumGoalRewards:
         self._compute: Callable[[Array, Array, Any], Any] | None = None
 
     def open(self, size: int) -> None:
-        """Make the instance, and compute rewards for a few goals from its spaces; see the protocol."""
+        """Make the instance, and compute rewards for a few goals from its spaces; see `GoalRewards`."""
         settings = self._request.settings
         self._name = factory.environment_name(settings).rstrip(",")
         env, seed = given_object(settings.factory), 0
@@ -70,7 +70,7 @@ class GymnasiumGoalRewards:
         self(*(np.stack([space.sample().ravel() for _ in range(size + 2)]) for space in spaces))
 
     def __call__(self, achieved: Array, desired: Array) -> NDArray[np.float32]:
-        """Compute the rewards [n] of n steps in one call; see the protocol."""
+        """Compute the rewards [n] of n steps in one call; see `GoalRewards`."""
         assert self._compute is not None, "it is open"
         count = len(achieved)
         goals = [

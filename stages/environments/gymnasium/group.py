@@ -4,7 +4,7 @@ The group drives one `gymnasium.vector.VectorEnv`. The three autoreset modes giv
 (https://farama.org/Vector-Autoreset-Mode):
 
 - SAME_STEP: the tick in which an episode ends brings the ending row and the next episode's first row.
-- DISABLED: the same; the group resets the instances itself, by the `reset_mask` option.
+- DISABLED: the same; the group resets the instances itself, through the `reset_mask` option.
 - NEXT_STEP: the tick brings only the ending row, and the next tick the first row. In between, the environment ignores
   the instance's action, so the group requests no decision, and makes no transition.
 
@@ -37,12 +37,12 @@ class GymnasiumGroup:
     """A vector environment as an EnvironmentGroup: one agent per instance, one behaviour.
 
     The agent id is the instance's index. The spec is known after the first reset: if the observation space has no
-    action masks, only the reset's infos show them (`infos["action_mask"]`, as in Taxi).
+    action masks, only the reset's infos show whether there are any (`infos["action_mask"]`, as in Taxi).
 
     Args:
         envs: the vector environment, in any autoreset mode; the group closes it.
         behavior: the behaviour id of all agents.
-        name: the environment's name, for messages.
+        name: the environment's name, used in messages.
         observations: `environment.observations`: the kinds of observations whose spaces are ambiguous, by name.
         info_keys: `environment.info_keys`.
         exact, clips: see `SpaceColumns`.
@@ -63,7 +63,7 @@ class GymnasiumGroup:
     ) -> None:
         self.num_envs: int = envs.num_envs
         self.limits_episodes = False
-        """True if its maker has given each environment the settings' time limit."""
+        """True if each environment was made with the settings' time limit."""
         self.behavior_specs: Mapping[str, BehaviorSpec] = {}
         self._envs = CheckedVector(envs, name, observations, exact, clips)
         self._behavior = behavior
@@ -76,15 +76,15 @@ class GymnasiumGroup:
         """[n] NEXT_STEP only: the instances that the next step resets; None for none."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Pass the parameters of each episode to environments, as options of `reset`; see `CheckedVector`."""
+        """Pass each episode's parameters to the environments, as options of `reset`; see `CheckedVector`."""
         self._envs.set_parameters(parameters)
 
     def reset(self, seed: int | None = None) -> StepResult:
         """Reset all instances.
 
         Args:
-            seed: instance i is seeded with seed + i, or in the vectorised implementation's way; None continues the
-                random numbers.
+            seed: instance i is seeded with seed + i, unless a vectorised implementation seeds its instances itself;
+                None continues the random numbers.
 
         Raises:
             BrokenEnvironmentError: if the environment raises, or returns values that do not fit its spaces.
@@ -93,7 +93,7 @@ class GymnasiumGroup:
         if not self.behavior_specs:
             spaces.masks.expect(first.infos)
             self.behavior_specs = {self._behavior: spaces.spec(self._behavior)}
-        # Numbers restart with a seed, so a resumed run ends in an uninterrupted one's state (docs/decisions/050).
+        # A seed restarts the numbers, so a resumed run ends in the state of an uninterrupted one (docs/decisions/050).
         self._episode_ids = self._episode_ids + 1 if seed is None else np.zeros(self.num_envs, np.int64)
         self._restarting = None
         return self._all_decide(first, np.zeros(self.num_envs, np.float32))
@@ -124,7 +124,7 @@ class GymnasiumGroup:
         """Return an RGB image [height, width, 3] of one instance.
 
         Raises:
-            StageError, BrokenEnvironmentError: as `picture_of`.
+            StageError, BrokenEnvironmentError: in the same cases as `picture_of`.
         """
         return self._envs.render(env_id)
 
@@ -191,7 +191,7 @@ class GymnasiumGroup:
         observations: tuple[Array, ...],
         masks: NDArray[np.bool_] | None,
     ) -> StepResult:
-        rows = np.concatenate((ended, deciding))  # an agent has its instance's number
+        rows = np.concatenate((ended, deciding))  # an agent's id is the index of its instance
         rewards, all_decide = tick.rewards[rows], len(deciding) == self.num_envs
         if all_decide:
             rewards[ended + len(ended)] = 0.0
@@ -211,7 +211,7 @@ class GymnasiumGroup:
             truncated=tick.truncated[ended],
             action_masks=masks[deciding] if masks is not None else None,
         )
-        # In SAME_STEP mode, all others belong to the next episode's first step.
+        # In SAME_STEP mode, the other infos belong to the next episode's first step.
         infos = tick.infos.get("final_info") if self._envs.mode is AutoresetMode.SAME_STEP else tick.infos
         return StepResult({self._behavior: steps}, statistics=self._episode_infos.of_vector(infos, ended))
 

@@ -1,4 +1,4 @@
-"""Single environments stepped in turn, as one vector environment that names the source of an invalid value.
+"""Steps single environments one after another, as a vector environment that names the source of an invalid value.
 
 `checks` has the messages. Results are only unpacked; if that or the batching fails, the environment's layers are
 called again, innermost first, to find the faulty wrapper.
@@ -36,13 +36,13 @@ _FALSE: Any = np.False_
 class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before Gymnasium 1.4
     """A `SyncVectorEnv` in SAME_STEP mode that checks its environments' return values.
 
-    Rewards and flags are arrays of raw values; the caller checks the dtype. Of the infos it keeps masks (a list),
-    `final_obs` and `final_info` (an info or None for each instance), so that other contents can't break the batching.
-    Final observations are copies, as many environments return the same array each time.
+    Rewards and flags are arrays of raw values; the caller checks the dtype. Of the infos, it keeps only masks (a list),
+    `final_obs` and `final_info` (an info or None for each instance); other contents could break the batching. Final
+    observations are copies, as many environments return the same array each time.
 
     Args:
         envs: the environments.
-        name: the environment's name, for messages.
+        name: the environment's name, used in messages.
     """
 
     def __init__(self, envs: Sequence[AnyEnv], name: str) -> None:
@@ -55,17 +55,18 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
                         f"{name}: instance {i} has the {which} {one}, instance 0 {first}; expected the same"
                     )
         self._shared: bool | None = None
-        """True if instances return the same array, so that each observation needs a copy; None: not known yet."""
+        """True if instances return the same array, so that each observation needs a copy; None while unknown."""
         self._all_false = np.zeros(len(envs), np.bool_)
         super().__init__([partial(itself, env) for env in envs], copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all; environment i is seeded with seed + i.
+        """Reset all environments; environment i is seeded with seed + i.
 
         Raises:
-            BrokenEnvironmentError: naming the instance, if it raises, or returns an invalid value.
+            BrokenEnvironmentError: if an environment raises or returns an invalid value; the message names the
+                instance.
         """
         seeds = seed if isinstance(seed, list) else [None if seed is None else seed + i for i in range(self.num_envs)]
         observations, infos = [], dict[str, Any]()
@@ -78,11 +79,11 @@ class InTurnVectorEnv(SyncVectorEnv):  # no type arguments: it takes none before
         return self._batched(observations, "reset"), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step all, and reset those whose episode ends; raises as `reset`."""
+        """Step all environments, and reset those whose episodes end; raises the same errors as `reset`."""
         # Literals, because a call to `list[Any]` takes longer than many environments' steps.
         observations: list[Any] = []
         rewards: list[Any] = []
-        flags: list[tuple[int, Any, Any]] = []  # those other than False
+        flags: list[tuple[int, Any, Any]] = []  # only those other than False
         endings: list[tuple[int, Any, Any]] = []
         infos: dict[str, Any] = {}
         own: list[Any] = []  # raw observations; keeping them alive keeps their addresses distinct
@@ -168,5 +169,5 @@ def _apart(observation: Any) -> Any:
 
 
 def _copied(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an info with copied arrays, as a reset may overwrite the environment's own."""
+    """Return the info with its arrays copied, because a reset may overwrite the originals."""
     return {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()}

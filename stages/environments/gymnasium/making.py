@@ -19,10 +19,10 @@ from headrace.stages.loading import import_module
 
 
 def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
-    """Make the group that the settings describe; raises as `factory.make_group`.
+    """Make the group that the settings describe; raises the same errors as `factory.make_group`.
 
-    With environment parameters, single environments are preferred to a vectorised one, which starts episodes by itself,
-    without parameters.
+    With environment parameters, single environments are preferred to a vectorised implementation, which starts episodes
+    itself, without parameters.
     """
     from gymnasium import Env
     from gymnasium.vector import VectorEnv
@@ -69,7 +69,9 @@ def make_gymnasium_group(request: factory.EnvironmentRequest) -> EnvironmentGrou
 
 
 def make_single(request: factory.EnvironmentRequest) -> tuple[Any, Callable[[], object]]:
-    """Make one of the environments that the settings describe, without a window; raises as `factory.make_group`.
+    """Make one of the environments that the settings describe, without a window.
+
+    Raises the same errors as `factory.make_group`.
 
     Returns:
         the environment in its wrappers, or None if there are only vectorised ones; and a function that closes it.
@@ -84,14 +86,14 @@ def make_single(request: factory.EnvironmentRequest) -> tuple[Any, Callable[[], 
 
 
 def named_in_section(config: RunConfig) -> Iterator[Callable[[], Any]]:
-    """Yield calls that import the factory, the wrappers, and the module before the colon of an id."""
+    """Yield functions that import the factory, the wrappers, and the module before the colon in an id."""
     yield from factory.named_in_section(config)
     if config.environment is not None and config.environment.id is not None:
         yield partial(_import_registrar, config.environment.id, config.source_folder)
 
 
 def _import_registrar(env_id: str, folder: Path | None) -> None:
-    """Import the module before the colon of an id, which registers the environment."""
+    """Import the module before the colon in an id; the module registers the environment."""
     module, _, _ = env_id.rpartition(":")
     if module:  # Gymnasium imports it too, but does not search the YAML's folder
         with blaming("environment", "id"):

@@ -1,7 +1,7 @@
-"""Masks in the infos of vector environments: a list with each instance's mask, or None.
+"""Keeps masks in a vector environment's infos as a list, with each instance's mask or None.
 
-Gymnasium makes an array of them, with the shape and dtype of the first instance's mask. It broadcasts or casts the
-others, which may change their meaning, or fail without naming the instance.
+Gymnasium would make one array of the masks, with the shape and dtype of the first instance's mask. It would broadcast
+or cast the other masks, which may change their meaning, or fail without naming the instance.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MISSING = object()
 
 
 def add_mask(infos: dict[str, Any], mask: Any, i: int, num_envs: int) -> None:
-    """Add a copy of an instance's mask, as instances may share the array behind it."""
+    """Add a copy of an instance's mask to the infos, because instances may share the array behind it."""
     infos.setdefault(MASK, [None] * num_envs)[i] = copy.deepcopy(mask)
 
 
@@ -29,7 +29,7 @@ def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
 
     Args:
         layers: an environment and its wrappers, the outermost first.
-        info: keys of its reset's info.
+        info: the keys of the info that its `reset` returned.
     """
     found, around = [*info], None
     for layer in layers:
@@ -43,7 +43,7 @@ def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
 
 
 def keep_masks(envs: VectorEnv[Any, Any, Any]) -> None:
-    """Make Gymnasium's vector environment, which would batch masks, keep them as a list."""
+    """Make a Gymnasium vector environment keep masks as a list instead of batching them."""
     batched = envs._add_info
 
     def added(vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Advice on converting environments of the old package `gym`, or with its four-value `step` API."""
+"""Advice on converting environments that use the old package `gym` or its four-value `step` API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
 
     Args:
         env_id: the id in `gym`.
-        seeded: True if its `reset` takes a seed, as since 0.26; None: depends on the version.
+        seeded: True if its `reset` takes a seed, as it does since 0.26; None if that depends on the version.
     """
     version = str(getattr(sys.modules.get("gym"), "__version__", "0.21"))
     new = version.startswith("0.26") if seeded is None else seeded
@@ -28,7 +28,7 @@ def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
 
 
 def advice_for_class(env: Any) -> str:
-    """Advice for an object of the package `gym`, a class, or an object with the same methods; empty for others."""
+    """Return advice for an object of the package `gym`, or one with the same methods; empty for other objects."""
     if isinstance(env, type):
         return ". It is a class; return an instance of the class"
     if not any(base.__module__.partition(".")[0] == "gym" for base in type(env).__mro__):
@@ -44,7 +44,7 @@ def advice_for_class(env: Any) -> str:
 
 
 def advice_for_id(env_id: str) -> str:
-    """Advice for an id that only the old package `gym` has registered; empty if it has not, or isn't imported."""
+    """Return advice for an id that only the old package `gym` has registered; empty for others, or without `gym`."""
     registry = getattr(sys.modules.get("gym.envs.registration"), "registry", None)
     specs = getattr(registry, "env_specs", registry)  # a mapping since 0.26
     if specs is None or env_id.rpartition(":")[2] not in specs:

@@ -1,4 +1,4 @@
-"""A single Gymnasium environment and its wrappers: preparation for the group, and the search for a faulty wrapper."""
+"""Prepares a single Gymnasium environment for the group, and finds the wrapper that is at fault in an error."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from headrace.stages.errors import BrokenEnvironmentError, StageError
 AnyEnv = gymnasium.Env[Any, Any]
 
 RAISED: Any = object()
-"""Stands for the missing result of a call."""
+"""Stands for the result of a call that raised an error."""
 _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
 """Errors from unpacking or using a result of the wrong type."""
 
 
 def prepared(env: AnyEnv, name: str) -> AnyEnv:
-    """Return an environment with spaces, metadata, and resets that take a seed and options.
+    """Return an environment with valid spaces, metadata, and resets that take a seed and options.
 
     Raises:
         StageError: if it has no spaces, or is a vector environment.
@@ -51,7 +51,7 @@ def prepared(env: AnyEnv, name: str) -> AnyEnv:
 
 
 def layers(env: Any) -> Iterator[Any]:
-    """The environment and its wrappers, the outermost first."""
+    """Yield the environment and its wrappers, outermost first."""
     while isinstance(env, gymnasium.Wrapper):
         yield env
         env = env.env
@@ -64,7 +64,7 @@ def itself(env: AnyEnv) -> AnyEnv:
 
 
 class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A single environment that checks its return values itself, for a separate process.
+    """A wrapper that checks an environment's return values itself, for environments in separate processes.
 
     Args:
         env: the environment.
@@ -76,11 +76,11 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._name = name
 
     def reset(self, **arguments: Any) -> Any:
-        """Reset; raises a `BrokenEnvironmentError` if the environment raises, or returns an invalid value."""
+        """Reset the environment; raises a `BrokenEnvironmentError` if that fails or returns an invalid value."""
         return self._checked("reset", partial(self.env.reset, **arguments), arguments)
 
     def step(self, action: Any) -> Any:
-        """Step; raises as `reset`."""
+        """Step the environment; raises the same errors as `reset`."""
         return self._checked("step", partial(self.env.step, action), {})
 
     def _checked(self, call: str, method: Callable[[], Any], arguments: Mapping[str, Any]) -> Any:
@@ -95,13 +95,13 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def blame(env: AnyEnv, who: str, call: str, result: Any, error: Exception, arguments: Mapping[str, Any]) -> NoReturn:
-    """Raise the error that describes a failed call and the faulty wrapper; our own errors stay unchanged.
+    """Raise the error that describes a failed call and the faulty wrapper; Headrace's own errors stay unchanged.
 
     Args:
-        env: the environment in its wrappers.
-        who: begins the message.
+        env: the environment with its wrappers.
+        who: the beginning of the message.
         call: `reset` or `step`.
-        result: the call's result; `RAISED` if it raised.
+        result: the call's result; `RAISED` if the call raised an error.
         error: the error from the call, or from the use of its result.
         arguments: the arguments of a reset.
     """
@@ -118,12 +118,12 @@ def blame(env: AnyEnv, who: str, call: str, result: Any, error: Exception, argum
 
 
 def wrapper_name(layer: Any) -> str:
-    """The suffix of an environment's name that names its faulty wrapper; empty for the environment itself."""
+    """Return the suffix that adds a faulty wrapper to an environment's name; empty for the environment itself."""
     return f", wrapper {type(layer).__name__}" if isinstance(layer, gymnasium.Wrapper) else ""
 
 
 def culprit(env: AnyEnv, call: str, arguments: Mapping[str, Any]) -> tuple[Any, str] | None:
-    """Call each layer, innermost first; return the first one with an invalid result, and why, otherwise None."""
+    """Call each layer, innermost first; return the first one with an invalid result, and the reason; otherwise None."""
     for layer in reversed([*layers(env)]):
         try:
             result = layer.reset(**arguments) if call == "reset" else layer.step(layer.action_space.sample())
@@ -136,7 +136,7 @@ def culprit(env: AnyEnv, call: str, arguments: Mapping[str, Any]) -> tuple[Any, 
 
 
 def result_problem(layer: Any, call: str, result: Any) -> str | None:
-    """Return what is wrong with the result of a call to an environment or wrapper; None for a valid one."""
+    """Return what is wrong with the result of a call to an environment or wrapper; None if it is valid."""
     if call == "reset" and (not isinstance(result, tuple) or len(result) != 2):
         old = "" if isinstance(result, tuple) or result is None else f"; {conversion()}"
         return (

@@ -1,8 +1,8 @@
 """Makes the vector environment of a Gymnasium group, from an id or from a factory's result.
 
-It is the environment's own vectorised implementation, if any, otherwise `SyncVectorEnv`; instances need no separate
-processes, since actors are processes already. Wrappers wrap single environments, and only single ones have windows; so
-with these it is `SyncVectorEnv`, unless options request another implementation.
+The result is the environment's own vectorised implementation if it has one, otherwise a `SyncVectorEnv`: instances need
+no separate processes, because actors already are processes. Wrappers apply to single environments, and only single
+environments have windows, so both require a `SyncVectorEnv`, unless the options request another implementation.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from headrace.stages.errors import BrokenEnvironmentError, StageError, describe_
 
 AnyVectorEnv = VectorEnv[Any, Any, Any]
 Wrap = Callable[[AnyEnv], AnyEnv]
-"""Wraps a single environment in all wrappers."""
+"""Function that wraps a single environment in all wrappers."""
 
 log = logging.getLogger(__name__)
 
 _PACKAGES = {"ALE": ("ale_py", "ale-py")}
-"""Modules and distributions that register the ids of a namespace (`ALE/Pong-v5`), imported automatically."""
+"""By namespace of ids, such as `ALE` in `ALE/Pong-v5`: the module that registers them when imported, and its
+distribution."""
 
 
 def make_vector(
@@ -41,16 +42,16 @@ def make_vector(
     wrap: Wrap | None = None,
     singly: bool = False,
 ) -> AnyVectorEnv:
-    """Make a registered environment.
+    """Make a vector environment from a registered id.
 
     Args:
         env_id: Gymnasium's id; `module:id` first imports the module that registers it.
         num_envs: number of instances.
         options: keyword arguments for the environment. `vectorization_mode` chooses among its implementations
             (`sync`, `vector_entry_point`, `async`); without it, the vectorised one is preferred.
-        name: the environment's name, for messages.
-        wrap: wraps each single environment; then single ones are preferred.
-        singly: True to prefer single ones in any case.
+        name: the environment's name, used in messages.
+        wrap: wraps each single environment; if given, single environments are preferred.
+        singly: True to prefer single environments in any case.
 
     Raises:
         StageError: if the environment does not exist, its package is not installed, or wrappers don't work with the
@@ -88,7 +89,7 @@ def vectorise(
         env: a vector environment, or the first of the single environments.
         make: makes another single environment.
         num_envs: number of instances.
-        name: the environment's name, for messages.
+        name: the environment's name, used in messages.
         wrap: wraps each single environment.
 
     Raises:
@@ -212,7 +213,7 @@ class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: the environment.
-        options: returns the parameters, once for each episode.
+        options: returns an episode's parameters; called once for each episode.
     """
 
     def __init__(self, env: AnyEnv, options: Callable[[], Mapping[str, float]]) -> None:
@@ -220,5 +221,5 @@ class ParameterisedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._options = options
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode with these options and the parameters, which take precedence."""
+        """Begin an episode with these options and the parameters; the parameters take precedence."""
         return self.env.reset(seed=seed, options={**(options or {}), **self._options()})

@@ -1,4 +1,4 @@
-"""Specs and steps of ML-Agents' interface, converted to columns. Attributes are read by name, whatever the class.
+"""Converts specs and steps of ML-Agents' interface to columns. Attributes are read by name, whatever their class.
 
 Implementations differ: they use lists in place of arrays, masks per branch or in one array, and may not have newer
 versions' attributes. Everything unambiguous is accepted.
@@ -28,7 +28,7 @@ def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
     Args:
         behavior_id: its full name, `Name?team=0`.
         spec: an ML-Agents `BehaviorSpec`.
-        label: begins messages; names the environment.
+        label: the environment's name, which begins messages.
 
     Raises:
         StageError: if it is not an ML-Agents spec, or has observations that no network can read.
@@ -58,7 +58,7 @@ def read_steps(spec: BehaviorSpec, decisions: Any, endings: Any, label: str) -> 
         spec: the spec, from `behavior_spec`.
         decisions: `DecisionSteps`.
         endings: `TerminalSteps`.
-        label: begins messages; names the environment.
+        label: the environment's name, which begins messages.
 
     Raises:
         BrokenEnvironmentError: if a value is missing, duplicated, not finite or of the wrong shape.
@@ -93,7 +93,7 @@ def _number(value: Any) -> int:
 
 
 class _StepColumns(NamedTuple):
-    """Columns [n] of one kind of steps."""
+    """Reads columns [n] from one kind of steps: `DecisionSteps` or `TerminalSteps`."""
 
     ids: NDArray[np.int32]
     rewards: NDArray[np.float32]
@@ -123,13 +123,13 @@ class _StepsReader:
         )
 
     def interrupted(self, endings: Any, count: int) -> NDArray[np.bool_]:
-        """Return [count] true if the episode was interrupted; the attribute was `max_step` before version 0.22."""
+        """Return flags [count], true for an interrupted episode; the attribute was `max_step` before version 0.22."""
         name = "max_step" if not hasattr(endings, "interrupted") and hasattr(endings, "max_step") else "interrupted"
         column: NDArray[np.bool_] = self._column(endings, name, np.bool_, count, "TerminalSteps")
         return column
 
     def masks(self, decisions: Any, count: int) -> NDArray[np.bool_] | None:
-        """[count, choices] true = allowed, from masks with true = forbidden: an array, or one for each branch."""
+        """Return masks [count, choices], true = allowed, from masks with true = forbidden, in one array or several."""
         if not self._spec.actions.masked:
             return None
         width = self._spec.actions.mask_size

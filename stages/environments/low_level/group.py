@@ -1,4 +1,4 @@
-"""Objects with ML-Agents' interface as one environment group, which steps them in turn in every tick.
+"""Objects with ML-Agents' interface as one environment group, which steps them one after another in every tick.
 
 `make_low_level_group` makes it from the `environment` section.
 """
@@ -48,12 +48,12 @@ _NEEDED = ("reset", "step", "get_steps", "set_actions", "close")
 class LowLevelGroup:
     """A group of objects with ML-Agents' `BaseEnv` interface.
 
-    They have `behavior_specs`, `reset()`, `step()`, `get_steps(name)`, `set_actions(name, actions)` and `close()`.
-    Behaviours may be unknown before the first reset, and more may appear later.
+    The objects have `behavior_specs`, `reset()`, `step()`, `get_steps(name)`, `set_actions(name, actions)` and
+    `close()`. Behaviours may be unknown before the first reset, and more may appear later.
 
     Args:
         envs: the objects.
-        name: the environments' name, for messages.
+        name: the environments' name, used in messages.
         bridges: the bridge to each object's side channels; None without side channels.
     """
 
@@ -101,7 +101,7 @@ class LowLevelGroup:
         return self._read()
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Advance all environments by one step; raises as `reset`."""
+        """Advance all environments by one step; raises the same errors as `reset`."""
         self._send_parameters()
         for index, env in self._playing():
             try:
@@ -122,14 +122,14 @@ class LowLevelGroup:
         for index, env in enumerate(self._envs):
             try:
                 env.close()
-            except Exception as error:  # one that fails to close must not prevent the others' close
+            except Exception as error:  # a failing close must not leave the others open
                 log.debug("%s: its close() failed: %s", self._label(index), error)
 
     def _playing(self) -> list[tuple[int, Any]]:
         return [(index, env) for index, env in enumerate(self._envs) if index not in self._left]
 
     def _leave_out(self, index: int, end: EnvironmentEnded) -> None:
-        """Continue with the others after an object has ended.
+        """Continue with the other objects after one has ended.
 
         Raises:
             EnvironmentEnded: if there are no others.
@@ -196,11 +196,12 @@ def _specs_of(env: Any) -> dict[str, Any]:
 
 
 def make_low_level_group(request: factory.EnvironmentRequest) -> LowLevelGroup:
-    """Make the group that the settings describe; raises as `factory.make_group`.
+    """Make the group that the settings describe; raises the same errors as `factory.make_group`.
 
-    The factory is called once for each instance, with the options. If it has these parameters, it also gets `worker_id`
-    (the instance's number over all actors, so that ports differ), `seed` (the run's + worker_id) and `side_channels` (a
-    list for Unity's constructor: without it, environment parameters and engine settings have no effect).
+    The factory is called once for each instance, with the options. If it takes these arguments, it also gets
+    `worker_id` (the instance's number across all actors, so that ports differ), `seed` (the run's seed + worker_id) and
+    `side_channels` (a list for Unity's constructor: without it, environment parameters and engine settings have no
+    effect).
     """
     settings, engine, first = request.settings, request.config.engine_settings, request.first_instance
     assert settings.factory is not None, "the schema asks for it"

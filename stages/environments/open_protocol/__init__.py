@@ -1,1 +1,1 @@
-"""The open protocol: its messages over TCP or WebSockets, any engine's games as one group, the conformance test."""
+"""The open protocol: its messages over TCP or WebSockets, a group of games in any engine, and the conformance test."""

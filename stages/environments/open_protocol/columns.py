@@ -1,4 +1,4 @@
-"""Reads a game's state, its agents as columns and its statistics, and writes the actions of a message."""
+"""Reads a game's state (agents as columns, and statistics), and writes the actions of a message."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _WANTED = {
     "int32": "whole numbers from 0 to 2³¹ - 1",
     "bool": "0 or 1",
 }
-"""The valid numbers of a column, by its dtype in Headrace."""
+"""Description of a column's valid numbers, by the column's dtype in Headrace."""
 _OF_BYTES = {"bool": "uint8"}
-"""Number types of columns sent as bytes, if they differ from the dtype in Headrace."""
+"""By dtype in Headrace: the number type of columns sent as bytes, if it differs."""
 _NO_IDS = np.zeros(0, np.int32)
 _KEYS = ("type", "number", "agents", "statistics")
 
@@ -87,7 +87,7 @@ class _Columns:
         self.ids = self._ids()
 
     def observation(self, index: int) -> Array:
-        """One observation [n, *shape]."""
+        """Return one observation [n, *shape]."""
         spec, count = self._spec.observations[index], len(self.ids)
         sent = self._part.get("observations", [])
         if count and "observations" not in self._part:
@@ -101,19 +101,19 @@ class _Columns:
         return values.reshape(count, *spec.shape)
 
     def numbers(self, key: str) -> NDArray[np.float32]:
-        """A column of numbers [n]; zeros if absent."""
+        """Return a column of numbers [n]; zeros if the column is absent."""
         if key not in self._part:
             return np.zeros(len(self.ids), np.float32)
         return self._array(self._part[key], len(self.ids), "float32", key)
 
     def flags(self, key: str) -> NDArray[np.bool_]:
-        """A boolean column [n]; false if absent."""
+        """Return a boolean column [n]; false if the column is absent."""
         if key not in self._part:
             return np.zeros(len(self.ids), np.bool_)
         return self._array(self._part[key], len(self.ids), "bool", key)
 
     def groups(self) -> NDArray[np.int32]:
-        """Group ids [n]; 0 if absent."""
+        """Return the group ids [n]; 0 if the column is absent."""
         if "groups" not in self._part:
             return np.zeros(len(self.ids), np.int32)
         groups = self._array(self._part["groups"], len(self.ids), "int32", "groups")
@@ -125,7 +125,7 @@ class _Columns:
         return groups
 
     def masks(self) -> NDArray[np.bool_]:
-        """[n, choices of all branches] true where allowed; all true if absent."""
+        """Return the masks [n, choices of all branches], true where allowed; all true if the column is absent."""
         actions, count = self._spec.actions, len(self.ids)
         if "masks" not in self._part:
             return np.ones((count, actions.mask_size), np.bool_)
@@ -160,7 +160,7 @@ class _Columns:
         return ids.astype(np.int32)
 
     def _array(self, sent: Any, size: int, dtype: str, what: str) -> Array:
-        """A column's numbers, flat: from lists of numbers, or from their bytes (little-endian; in JSON as base64)."""
+        """Return a column's numbers, flat, from lists of numbers or from bytes (little-endian; base64 in JSON)."""
         count = len(self.ids)
         per_agent = size // max(1, count)
         if isinstance(sent, bytes | str):
@@ -183,7 +183,7 @@ class _Columns:
             raise MessageError(f"has sent {found} as {self._where}.{what}: expected {size} in total{each}")
         flat = values.reshape(-1)
         if flat.dtype == np.uint8 and dtype == "uint8":
-            return flat  # all bytes of a picture are valid
+            return flat  # all bytes of an image are valid
         good = _are(flat, dtype)
         if not good.all():
             at = int(good.argmin())
@@ -192,7 +192,7 @@ class _Columns:
         return flat.astype(dtype, copy=False)
 
     def _no_numbers(self, sent: list[Any], per_agent: int, dtype: str, what: str) -> MessageError:
-        """The error for a list with something other than numbers, or with lists of different lengths."""
+        """Return the error for a list that contains anything but numbers, or lists of different lengths."""
         for agent, row in zip(self.ids.tolist(), sent, strict=False):
             flat = [*_flat(row)]
             for index, value in enumerate(flat):
@@ -221,7 +221,7 @@ class _Columns:
 
 
 def _numbers(sent: Any) -> NDArray[Any]:
-    """A list of numbers, or of lists of numbers, as an array; an array of objects if that fails."""
+    """Return a list of numbers, or of lists of numbers, as an array; an array of objects if that fails."""
     try:
         return np.asarray(sent if isinstance(sent, list) else [None])
     except (ValueError, OverflowError):  # lists of different lengths; beyond 64 bits
@@ -229,7 +229,7 @@ def _numbers(sent: Any) -> NDArray[Any]:
 
 
 def _are(values: NDArray[Any], dtype: str) -> NDArray[np.bool_]:
-    """Return which numbers satisfy `_WANTED`."""
+    """Return flags, true for the numbers that are valid according to `_WANTED`."""
     if dtype == "float32":
         return np.isfinite(values.astype(np.float32, copy=False))
     if dtype == "bool":
@@ -260,7 +260,7 @@ class SentState:
 
 
 def read_state(message: Mapping[str, Any], specs: Mapping[str, BehaviorSpec]) -> SentState:
-    """Read a `state`.
+    """Read a `state` message.
 
     Args:
         message: the game's message.

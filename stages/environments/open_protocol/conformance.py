@@ -1,4 +1,4 @@
-"""A trainer that learns nothing: it tests a game of the open protocol, or plays it with random actions."""
+"""A trainer that learns nothing: it tests a game that speaks the open protocol, or plays it with random actions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from headrace.stages.environments.programs.rows import ProgramRows
 from headrace.stages.errors import StageError
 
 _END_S = 10.0
-"""Seconds for a game to exit after `close`, as in a run."""
+"""Seconds to wait for a game to exit after `close`, as in a run."""
 _SEED = 7
 _USUAL = str(NetworkSettings.model_fields["vis_encode_type"].default)
-"""The default network for pictures."""
+"""Name of the default image encoder."""
 _LONG_SILENT = 200
 """Number of states without a row for a running agent, after which the agent counts as lost."""
 
 
 class _Shown:
-    """What one behaviour's agents have been observed to do."""
+    """Statistics of one behaviour's agents so far."""
 
     def __init__(self, spec: BehaviorSpec) -> None:
         self.spec = spec
@@ -43,11 +43,11 @@ class _Shown:
         self._states = 0
         self._running: dict[int, tuple[float, int]] = {}
         self._heard: dict[int, int] = {}
-        """Number of the last state with a row for each running agent."""
+        """Per running agent: the number of the last state that had a row for the agent."""
         self._first: NDArray[Any] | None = None
 
     def pass_state(self) -> None:
-        """Count a state, with or without rows of the behaviour."""
+        """Count a state, whether or not it has rows for the behaviour."""
         self._states += 1
 
     def silent(self) -> list[int]:
@@ -84,12 +84,12 @@ class _Shown:
             self._first = whole if self._first is None else self._first
 
     def forget(self) -> None:
-        """Reset the counts, as all agents restart."""
+        """Forget the running episodes, because all agents restart."""
         self._running.clear()
         self._heard.clear()
 
     def words(self) -> str:
-        """Summarise the observations in a line."""
+        """Summarise the statistics in one line."""
         line = f"{self.spec.behavior_id}: {self.decisions:,} decisions, {len(self.returns):,} episodes"
         if self.returns:
             mean, length = np.mean(self.returns), np.mean(self.lengths)
@@ -110,7 +110,7 @@ class RandomTrainer:
     """Plays a game with random actions.
 
     Args:
-        worker: its connection, not started yet.
+        worker: the connection to the game, not started yet.
     """
 
     def __init__(self, worker: OpenWorker) -> None:
@@ -121,22 +121,22 @@ class RandomTrainer:
         self.statistics: set[str] = set()
         """Names of the statistics received."""
         self.idle = 0
-        """States without a request for a decision."""
+        """Number of states in which no agent needed a decision."""
 
     async def start(self) -> Hello:
-        """Connect."""
+        """Connect to the game; return its hello."""
         hello = await self.worker.start()
         self.seen = {behavior_id: _Shown(spec) for behavior_id, spec in hello.specs.items()}
         return hello
 
     async def reset(self, parameters: Mapping[str, float], seed: int | None = None) -> dict[str, Any]:
-        """Reset all agents; returns the state."""
+        """Reset all agents; return the state."""
         for each in self.seen.values():
             each.forget()
         return await self._take(await self.worker.reset(parameters, seed))
 
     async def step(self, parameters: Mapping[str, float] | None = None) -> dict[str, Any]:
-        """Send the requested actions; returns the next state."""
+        """Send the requested actions; return the next state."""
         parts = {}
         for behavior_id, rows in self._asked.items():
             if len(rows) > rows.ended:
@@ -166,10 +166,10 @@ class RandomTrainer:
 
 
 async def check_game(worker: OpenWorker, steps: int) -> AsyncIterator[Line]:
-    """Test a game: hello, resets, random steps, parameters, its end; yields a line for each.
+    """Test a game: hello, resets, random steps, parameters, its end; yield a report line for each.
 
     Args:
-        worker: its connection, not started yet.
+        worker: the connection to the game, not started yet.
         steps: number of steps.
     """
     trainer = RandomTrainer(worker)
@@ -229,7 +229,7 @@ def _asking(count: int) -> str:
 
 
 def _too_small(spec: BehaviorSpec) -> Iterator[str]:
-    """Notes about pictures that are too small for the default network."""
+    """Yield notes about images that are too small for the default encoder."""
     needed = IMAGE_ENCODERS[_USUAL].smallest_side
     for seen in spec.observations:
         sides = seen.shape[:2] if seen.channels_last else seen.shape[1:]
@@ -263,7 +263,7 @@ def _notes(seen: _Shown) -> list[str]:
 
 
 def _without_ids(state: Mapping[str, Any]) -> Any:
-    """The observations in a state."""
+    """Return the observations in a state."""
     return {
         behavior_id: part.get("deciding", {}).get("observations")
         for behavior_id, part in state.get("agents", {}).items()

@@ -1,4 +1,4 @@
-"""Makes a group of games that speak the open protocol, from the YAML; and one such game, with its states as rows."""
+"""Makes a group of games that speak the open protocol, from the YAML; converts each game's states to rows."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from headrace.stages.environments.protocol import Measured
 log = logging.getLogger(__name__)
 
 _MANY_EMPTY = 2_000
-"""Consecutive states without a row that cause a warning."""
+"""Number of consecutive states without a row after which a warning is logged."""
 _MOST_EMPTY = 100_000
-"""Consecutive states without a row after which a game counts as broken."""
+"""Number of consecutive states without a row after which a game counts as broken."""
 
 
 def make_open_group(request: EnvironmentRequest) -> ProgramGroup:
     """Make the group that `environment` and `env_settings` describe; its first reset starts the games.
 
-    Game n has the run's seed + n. The end of a game that its user starts does not end the run: its next start continues
-    it.
+    Game n gets the run's seed + n. If the user starts a game, the game's end does not end the run: the game's next
+    start continues the run.
     """
 
     def make(index: int, parameters: EpisodeParameters | None) -> OpenInstance:
@@ -48,10 +48,10 @@ def make_open_group(request: EnvironmentRequest) -> ProgramGroup:
 
 
 def check_game(config: RunConfig) -> None:
-    """Check, before a run starts, that its program exists, and the requirements of WebSockets.
+    """Check, before a run starts, that the game's program exists, if one is given.
 
     Raises:
-        ProgramRefused: if either is missing.
+        ProgramRefused: if the program does not exist.
     """
     if config.env_settings.env_path is not None:
         GameProgram(config.env_settings.env_path).command(0, 0)
@@ -73,10 +73,10 @@ class OpenInstance(Program[OpenWorker]):
     """One game, which can be restarted after a failure.
 
     Args:
-        worker_id: counts the games of the run; names this one in messages.
-        connect: makes a connection, given whether there was an earlier one.
+        worker_id: the game's number in the run, used in messages.
+        connect: makes a connection, given whether there was an earlier connection.
         index: number of the game in its group.
-        parameters: the environment parameters; None without any.
+        parameters: the environment parameters; None if there are none.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class OpenInstance(Program[OpenWorker]):
         self._parameters = parameters
         self._generation = 0
         self._deciding: dict[str, NDArray[np.int32]] = {}
-        """Agents that need decisions, by behaviour id."""
+        """Ids of the agents that need decisions, by behaviour id."""
 
     async def _start(self) -> None:
         self._connection = self._connect(self.connected)
@@ -98,7 +98,7 @@ class OpenInstance(Program[OpenWorker]):
         return await self._answer(await self.connection.reset(self._drawn() or {}))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
-        """Let agents act, and wait for a state with at least one row; raises as `Program.begin`."""
+        """Let agents act, and wait for a state with at least one row; raises the same errors as `Program.begin`."""
         parts = {
             behavior_id: actions_part(self._deciding[behavior_id], batch) for behavior_id, batch in actions.items()
         }
@@ -134,7 +134,7 @@ class OpenInstance(Program[OpenWorker]):
         }
 
     def _changed(self) -> Mapping[str, float] | None:
-        """Return the environment parameters if they have changed since they were last sent."""
+        """Return the environment parameters if they have changed since they were last sent, otherwise None."""
         if self._parameters is None or self._parameters.generation == self._generation:
             return None
         return self._drawn()

@@ -1,6 +1,6 @@
-"""Reads and writes messages of the open protocol, in JSON or msgpack as the game's first message, the hello, chooses.
+"""Reads and writes messages of the open protocol, in JSON or msgpack; a game's first message determines which.
 
-The hello has the game's name, and its behaviours' observations and actions.
+The first message, the hello, contains the game's name, and its behaviours' observations and actions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPES = ("float32", "uint8")
 _MOST_NUMBERS = 2**26
 _TEAM = re.compile(r"[^?]+\?team=[0-9]+")
 VERSION = 1
-"""Version of the protocol."""
+"""Version of the open protocol."""
 Format = Literal["json", "msgpack"]
 _SHOWN = 60
 _MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
@@ -38,7 +38,7 @@ class Hello:
 
 
 def read_hello(message: Mapping[str, Any]) -> Hello:
-    """Read a `hello`.
+    """Read a `hello` message.
 
     Raises:
         MessageError: if a key is missing, unknown or malformed, or the version differs.
@@ -81,7 +81,7 @@ def _spec(behavior_id: str, announced: Any) -> BehaviorSpec:
 
 
 def _check_teams(specs: Mapping[str, BehaviorSpec]) -> None:
-    """Refuse teams of one behaviour with different observations or actions: they share a policy."""
+    """Refuse teams of one behaviour with different observations or actions, because they share a policy."""
     first: dict[str, BehaviorSpec] = {}
     for behavior_id, spec in specs.items():
         other = first.setdefault(spec.name, spec)

@@ -20,18 +20,18 @@ from headrace.stages.environments.programs.server import ConnectionClosed, GameS
 log = logging.getLogger(__name__)
 
 _CALLERS = 16
-"""The most concurrent connections, one of which is the game's."""
+"""Maximum number of concurrent connections, including the game's."""
 _CLOSE_S = 1.0
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _TOO_BIG = 1009
-"""The code that closes a connection after a message above the limit."""
+"""WebSocket close code for a message above the size limit."""
 
 
 class WebSocketServer(GameServer):
-    """A `GameServer` of WebSockets: JSON in text frames, msgpack in binary ones.
+    """A `GameServer` for WebSockets: JSON in text frames, msgpack in binary frames.
 
-    Pages of other sites can't connect: a browser sends the page's origin, and the server accepts only this machine's
-    own pages, and files.
+    Pages from other sites can't connect: a browser sends the page's origin, and the server accepts only this machine's
+    own pages and files.
     """
 
     def __init__(self, port: int, max_bytes: int) -> None:
@@ -47,7 +47,7 @@ class WebSocketServer(GameServer):
 
     @property
     def unasked(self) -> bool:
-        """As in `GameServer`."""
+        """See `GameServer`."""
         return bool(self._arrived)
 
     @property
@@ -56,7 +56,7 @@ class WebSocketServer(GameServer):
         return None
 
     async def start(self, name: str, cure: str) -> None:
-        """As in `GameServer`."""
+        """See `GameServer`."""
         app = web.Application()
         app.router.add_get("/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
@@ -69,11 +69,11 @@ class WebSocketServer(GameServer):
             raise
 
     def send(self, content: bytes) -> None:
-        """As in `GameServer`."""
+        """See `GameServer`."""
         self._leaving.put_nowait(content)
 
     async def receive(self) -> bytes:
-        """As in `GameServer`."""
+        """See `GameServer`."""
         while not self._arrived:
             if self._error is not None:
                 raise self._error
@@ -82,13 +82,13 @@ class WebSocketServer(GameServer):
         return self._arrived.popleft()
 
     def interrupt(self, error: Exception) -> None:
-        """As in `GameServer`."""
+        """See `GameServer`."""
         if self._error is None:
             self._error = error
         self._changed.set()
 
     def close(self) -> None:
-        """As in `GameServer`."""
+        """See `GameServer`."""
         self._leaving.put_nowait(None)
         if self._server is not None:
             self._server.close()  # immediately: the next start listens on the same port
@@ -155,5 +155,5 @@ class WebSocketServer(GameServer):
                 else:
                     await socket.send_bytes(content)
             except ConnectionError:
-                return  # reading reports the loss
+                return  # `receive` reports the loss
         await socket.close()

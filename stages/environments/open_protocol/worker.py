@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 TRAINER = "headrace"
 _TO_READ_S = 1.0
-"""Seconds for a game to read what was wrong with its message, before it is killed."""
+"""Seconds to wait for a game to read what was wrong with its message, before the game is killed."""
 _SEED = 0x7FFFFFFF
 _WORDING = Wording(
     program="Game",
@@ -49,13 +49,13 @@ _WORDING = Wording(
 
 @dataclass(frozen=True, slots=True)
 class GameProgram(Launch):
-    """A game, or a command of the system such as `node`, with its arguments."""
+    """The command that starts a game: the game itself, or a system command such as `node`, with its arguments."""
 
     scheme: str = "tcp"
     """The transport that the game uses: `tcp` or `ws`."""
 
     def command(self, port: int, seed: int) -> list[str]:
-        """The program, the user's arguments, the address to connect to, the seed; raises as `Launch`."""
+        """Return the program, the user's arguments, the address and the seed; raises the same errors as `Launch`."""
         try:
             found = str(find_executable(Path(self.path), "game"))
         except ProgramRefused:
@@ -80,7 +80,7 @@ def make_server(transport: str, port: int, max_message_mib: int) -> GameServer:
 class OpenWorker(GameWorker):
     """One game: a program that the worker starts, or one that the user starts.
 
-    The order of calls is `start`, `reset`, then `step`; each waits for the game's state, at most `timeout_s`.
+    The order of calls is `start`, `reset`, then `step`; each waits for the game's state for at most `timeout_s`.
 
     Args:
         settings: the worker's settings; only a program may have port 0.
@@ -98,7 +98,7 @@ class OpenWorker(GameWorker):
         """Number of the last `reset` or `act` message."""
 
     def read(self, content: bytes) -> dict[str, Any]:
-        """Read a message; our answers use the same format."""
+        """Read a message, and use its format for the next messages to the game."""
         self._form = format_of(content)
         return decode(content)
 
@@ -118,7 +118,7 @@ class OpenWorker(GameWorker):
             )
 
     def say_goodbye(self) -> None:
-        """Send the end of the session."""
+        """Send the message that ends the session."""
         self._server.send(encode({"type": "close"}, self._form))
 
     async def start(self) -> Hello:
@@ -147,7 +147,7 @@ class OpenWorker(GameWorker):
         return hello
 
     async def reset(self, parameters: Mapping[str, float], seed: int | None = None) -> dict[str, Any]:
-        """Reset all agents; returns the game's state. Raises as `step`.
+        """Reset all agents; return the game's state. Raises the same errors as `step`.
 
         Args:
             parameters: all environment parameters.
@@ -163,7 +163,7 @@ class OpenWorker(GameWorker):
 
         Args:
             actions: by behaviour id, from `columns.actions_part`.
-            parameters: all environment parameters, if they have changed.
+            parameters: all environment parameters; None if they have not changed.
 
         Raises:
             ProgramBroken: if the game died, did not answer, dropped the connection, or broke the protocol.
@@ -179,11 +179,11 @@ class OpenWorker(GameWorker):
         return {"type": kind, "number": self._asked, **content}
 
     async def refuse(self, what: str) -> ProgramBroken:
-        """Report to the game what is wrong with its message, and end it; returns the error, which names the game."""
+        """Report an invalid message to the game, and end the game; return the error, which names the game."""
         return await self._failed(what)
 
     async def _failed(self, what: str) -> ProgramBroken:
-        if not self._owes:  # a late game is busy, and has sent nothing wrong
+        if not self._owes:  # a late game is busy, and has sent nothing invalid
             self._server.send(encode({"type": "error", "message": what}, self._form))
             if self._process is not None:
                 await self._process.exited(_TO_READ_S)

@@ -1,7 +1,7 @@
 """An OpenSpiel game, made from its name and parameters, and its players' observations.
 
-OpenSpiel's own conversion turns simultaneous games into turn-based ones, and hides the moves of a turn until it is
-over. `instance` plays a game, `making` makes the group of a run; `headrace.nash_conv` evaluates policies.
+OpenSpiel's own conversion turns simultaneous games into turn-based ones, and hides a turn's moves until the turn is
+over. `instance` plays a game, `making` makes a run's group, and `headrace.nash_conv` evaluates policies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gymnasium import spaces
 
 _SEED = "rng_seed"
-"""Parameter of games that sample their own chance events."""
+"""Name of the seed parameter in games that sample their own chance events."""
 _GAME = ("environment", "game")
 _OPTIONS = ("environment", "options")
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", dict: "a map"}
@@ -43,7 +43,7 @@ class OpenSpielGame:
         pays_at_the_end: True if there are no rewards before the end.
 
     Raises:
-        StageError: if its kind is not supported.
+        StageError: if this kind of game is not supported.
     """
 
     def __init__(self, game: Any, name: str) -> None:
@@ -81,11 +81,11 @@ class OpenSpielGame:
         self._observation_space = spaces.Box(-np.inf, np.inf, tuple(shape), np.float32)
 
     def observation_space(self, agent: Any) -> spaces.Box:
-        """The space of every player's observations."""
+        """Return the space of every player's observations."""
         return self._observation_space
 
     def action_space(self, agent: Any) -> spaces.Discrete:
-        """The space of every player's actions; a mask forbids some of them in each state."""
+        """Return the space of every player's actions; a mask forbids some of them in each state."""
         return self._action_space
 
     def new_state(self, seed: int) -> Any:
@@ -108,14 +108,15 @@ def find_game(reference: str, options: Mapping[str, Any], folder: Path | None = 
     """Make a game.
 
     Args:
-        reference: its name in OpenSpiel (`leduc_poker`), with parameters if necessary (`leduc_poker(players=3)`), and
-            after its module if OpenSpiel does not have it (`my_module:my_game`).
-        options: its parameters.
+        reference: the game's name in OpenSpiel (`leduc_poker`), with parameters if necessary
+            (`leduc_poker(players=3)`), and with its module in front if the game is not part of OpenSpiel
+            (`my_module:my_game`).
+        options: the game's parameters.
         folder: the YAML's folder, whose modules are importable.
 
     Raises:
         LoadError: if the game does not exist, or OpenSpiel is not installed.
-        StageError: if the game does not take the parameters, or its kind is not supported.
+        StageError: if the game does not take the parameters, or this kind of game is not supported.
     """
     name = f"OpenSpiel's game {reference!r}"
     try:
@@ -144,7 +145,7 @@ def find_game(reference: str, options: Mapping[str, Any], folder: Path | None = 
         made = pyspiel.load_game(short, {**written, **parameters})
     except Exception as error:
         said = " ".join(str(error).split())
-        why = said.partition(" ")[2] if said.startswith("/") else said  # a line of its source
+        why = said.partition(" ")[2] if said.startswith("/") else said  # without the source location in front
         takes = f"; its parameters: {_listed(known[short])}" if known[short] else ""
         raise StageError(f"{name} can't be created: {why}{takes}", key=_OPTIONS) from error
     return OpenSpielGame(made, name)

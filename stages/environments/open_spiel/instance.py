@@ -20,7 +20,7 @@ class GameInstance(Instance):
 
     Args:
         game: the game; instances may share it.
-        name: the instance's name, for messages.
+        name: the instance's name, used in messages.
     """
 
     by_turns = True
@@ -32,7 +32,7 @@ class GameInstance(Instance):
         self._state: Any = None
         self._random = Random()
         self._paid: list[float] = []
-        """Each player's return up to its last time step."""
+        """Each player's return up to the player's last time step."""
 
     def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode."""
@@ -61,14 +61,14 @@ class GameInstance(Instance):
             raise_broken(error, self._name, "step")
 
     def waiting(self) -> Mapping[Agent, float]:
-        """The rewards of the players since their last time steps."""
+        """Return each player's reward since the player's last time step."""
         if self.over:
             return {}
         received = self._received()
         return {agent: received[player] - self._paid[player] for player, agent in enumerate(self.env.possible_agents)}
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
-        """End the episode of the player whose turn it is, and of the others."""
+        """End the episode for the player whose turn it is, and for the others."""
         ended = super().truncate(deciding)
         known, received = {each.agent for each in ended}, self._received()
         others = [each for each in enumerate(self.env.possible_agents) if each[1] not in known]
@@ -99,7 +99,7 @@ class GameInstance(Instance):
 
 
 def _drawn(outcomes: Sequence[tuple[int, float]], share: float) -> int:
-    """Return the distribution's outcome at a quantile, from 0 to 1."""
+    """Return a distribution's outcome at the quantile `share`, from 0 to 1."""
     for outcome, probability in outcomes:
         share -= probability
         if share < 0:

@@ -1,4 +1,4 @@
-"""Makes the group of a run from `environment.game`."""
+"""Makes a run's group from `environment.game`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headrace.stages.environments.pettingzoo.instances import LimitedInstance
 from headrace.stages.environments.protocol import EnvironmentGroup
 
 _VECTOR = {"observation": ObservationSettings(kind="vector")}
-"""Boards are too small for an image encoder."""
+"""Settings that make every observation a vector, because boards are too small for an image encoder."""
 
 
 def make_open_spiel_group(request: EnvironmentRequest) -> EnvironmentGroup:
-    """Make the group that the settings describe; raises as `factory.make_group`."""
+    """Make the group that the settings describe; raises the same errors as `factory.make_group`."""
     settings = request.settings
     game = _find(request.config)
     limit = settings.max_episode_steps
@@ -41,7 +41,7 @@ def make_open_spiel_group(request: EnvironmentRequest) -> EnvironmentGroup:
 
 
 def named_in_openspiel(config: RunConfig) -> Iterator[Callable[[], Any]]:
-    """Yield a call that makes the game; raises as `find_game`."""
+    """Yield a function that makes the game; it raises the same errors as `find_game`."""
     yield partial(_find, config)
 
 

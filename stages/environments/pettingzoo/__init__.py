@@ -1,1 +1,1 @@
-"""PettingZoo environments, with many agents: parallel and turn-based ones (docs/pettingzoo.md)."""
+"""PettingZoo's multi-agent environments, parallel and turn-based (docs/pettingzoo.md)."""

@@ -1,4 +1,4 @@
-"""Findings of PettingZoo's own tests, in addition to a run's own checks."""
+"""Yields findings of PettingZoo's own tests, in addition to a run's own checks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _CYCLES = 50
 
 
 def of_pettingzoo(request: EnvironmentRequest) -> Iterator[str]:
-    """Yield findings about one environment without wrappers; none about a group that a factory made."""
+    """Yield findings about one environment without wrappers; none for a group that a factory made."""
     env, _, name = first_environment(request)
     if isinstance(env, EnvironmentGroup):
         return
     try:
         import pettingzoo.test as tests  # type: ignore[import-untyped]
-    except ImportError:  # it needs pytest
+    except ImportError:  # pettingzoo.test needs pytest
         return
     parallel = api_of(env) == "parallel"
     test = tests.parallel_api_test if parallel else tests.api_test

@@ -42,7 +42,7 @@ class BehaviorSpaces:
         action_space: the action space of each of its agents.
         settings: `environment.observations`; settings of other behaviours' observations are ignored.
         grouped: True if its agents belong to groups.
-        owner: the environment's name, for messages.
+        owner: the environment's name, used in messages.
         exact, clips: see `SpaceColumns`.
 
     Attributes:
@@ -86,7 +86,7 @@ class BehaviorSpaces:
 
         Args:
             seen: the observations.
-            who: names the agent of a row.
+            who: returns the name of a row's agent.
 
         Raises:
             BrokenEnvironmentError: if an observation does not fit its space.
@@ -104,8 +104,8 @@ class BehaviorSpaces:
         """Return the masks [d, choices] for d agents; None if the spec has none.
 
         Args:
-            seen: the time steps that they decide on.
-            who: names the agent of a row.
+            seen: the agents' time steps.
+            who: returns the name of a row's agent.
 
         Raises:
             BrokenEnvironmentError: if a mask is invalid.
@@ -129,7 +129,7 @@ class BehaviorSpaces:
 
 
 def without_mask(space: Space) -> Space:
-    """An observation space without its action mask; the same object if it has none."""
+    """Return an observation space without its action mask; the same object if it has none."""
     if not isinstance(space, spaces.Dict) or MASK not in space.spaces:
         return space
     return spaces.Dict({key: inner for key, inner in space.spaces.items() if key != MASK})
@@ -139,7 +139,7 @@ def check_names(settings: Mapping[str, ObservationSettings], observation_spaces:
     """Check that each observation named in `environment.observations` exists in some behaviour.
 
     Raises:
-        StageError: if one does not.
+        StageError: if an observation does not exist.
     """
     every = list(dict.fromkeys(name for space in observation_spaces for name in _names(without_mask(space))))
     for name in settings:
@@ -149,7 +149,7 @@ def check_names(settings: Mapping[str, ObservationSettings], observation_spaces:
 
 
 def _names(space: Space) -> list[str]:
-    """The names of a space's observations, from `observation_parts`."""
+    """Return the names of a space's observations, from `observation_parts`."""
     return [name_of(keys) for keys, _ in leaves(own_space(space))]
 
 
@@ -163,7 +163,7 @@ def _one_by_one(space: Space, batch: Any) -> list[Any]:
     return list(batch)
 
 
-# The rows of one tick, collected agent by agent, and turned into columns: one AgentSteps per behaviour id.
+# The rows of one tick, collected agent by agent and converted to columns: one AgentSteps per behaviour id.
 
 
 @dataclass(slots=True)
@@ -176,9 +176,9 @@ class AgentEpisode:
     episode_id: int
     group_id: int = 0
     decided: bool = False
-    """True once it has made a decision, which its next row completes."""
+    """True once the agent has made a decision, whose result is in its next row."""
     mates_rewards: float = 0.0
-    """The sum of its mates' rewards at its last row, in a turn-based environment."""
+    """In a turn-based environment: the sum of the other group members' rewards up to the agent's last row."""
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ class RunningGame:
 
     score: TeamScores
     rotation: int
-    """Number of places by which the teams are rotated relative to the sides."""
+    """Number of places by which teams are rotated relative to sides."""
     live: dict[Agent, AgentEpisode] = field(default_factory=dict)
     group_rewards: GroupRewards = field(default_factory=GroupRewards)
 
@@ -196,7 +196,7 @@ class RunningGame:
 class _Rows:
     time_steps: list[TimeStep] = field(default_factory=list)
     agents: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(agent id, instance, episode id, group id)"""
+    """(agent id, instance, episode id, group id) of each row."""
     rewards: list[float] = field(default_factory=list)
     group_rewards: list[float] = field(default_factory=list)
 
@@ -211,7 +211,7 @@ class BehaviorRows:
     """(instance, agent) of the agents that decide."""
 
     def add(self, env_id: int, episode: AgentEpisode, time_step: TimeStep, ended: bool, group_reward: float) -> None:
-        """Add an agent's time step, whether its episode has ended, and the rewards of its mates since its last row."""
+        """Add an agent's time step; `group_reward` is the other group members' reward since the agent's last row."""
         rows = self.ending if ended else self.deciding
         rows.time_steps.append(time_step)
         rows.agents.append((episode.agent_id, env_id, episode.episode_id, episode.group_id))
@@ -221,7 +221,7 @@ class BehaviorRows:
             self.actors.append((env_id, time_step.agent))
 
     def columns(self, spaces: BehaviorSpaces, grouped: bool) -> AgentSteps:
-        """All rows, as columns.
+        """Return all rows as columns.
 
         Args:
             spaces: the behaviour's spaces.

@@ -24,7 +24,7 @@ class TurnInstance(Instance):
     by_turns = True
 
     def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
-        """Begin an episode, in which the first agent decides."""
+        """Begin an episode; return the time step of the agent that decides first."""
         self._last = {}
         with blaming(self._name, "reset"):
             self.env.reset(**arguments(seed, options))
@@ -32,16 +32,16 @@ class TurnInstance(Instance):
             return self._up_to_next_turn()
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
-        """Advance by one action; returns the endings, then the agent that decides next."""
+        """Advance by one action; return the endings, then the agent that decides next."""
         (action,) = actions.values()
         with blaming(self._name, "step"):
             self.env.step(action)
             return self._up_to_next_turn()
 
     def waiting(self) -> Mapping[Agent, float]:
-        """The reward that `last()` would return for each agent, if the environment stores it as PettingZoo's own do.
+        """Return the reward that `last()` would return for each agent, if the environment stores it as PettingZoo's do.
 
-        The attribute is private, but PettingZoo's wrappers pass it on too.
+        The attribute `_cumulative_rewards` is private, but PettingZoo's wrappers pass it on.
         """
         with blaming(self._name, "step"):
             received = getattr(self.env, "_cumulative_rewards", None)
@@ -102,7 +102,7 @@ class TurnInstance(Instance):
         return TimeStep(agent, observation, number(reward), info or {}, bool(terminated), bool(truncated))
 
     def _kept(self, name: str) -> dict[Agent, Any]:
-        """Return an attribute of the environment that maps agents to values; empty if it does not exist."""
+        """Return an attribute of the environment that maps agents to values; an empty dict if it does not exist."""
         return dict(getattr(self.env, name, {}))
 
     def _left_behind(self) -> list[TimeStep]:

@@ -4,9 +4,9 @@ Instances are stepped in turn; `BehaviorRows` turns their time steps into column
 one action of each instance, and only the agents that act next have decision rows, with all their rewards since their
 last action.
 
-An episode of an instance is a game between its teams, if it has several (`teams`). Agents have fixed sides, but the
-teams that play them may rotate: with T teams, side s of instance i is played in its episode e by team
-(s + i + e) mod T. An agent id stands for an agent's name *and* team in an instance, so its behaviour id never changes.
+If an instance has several teams, each episode is a game between them (`teams`). Agents have fixed sides, but the teams
+that play the sides may rotate: with T teams, side s of instance i is played in its episode e by team (s + i + e) mod T.
+An agent id stands for an agent's name *and* team in an instance, so its behaviour id never changes.
 
 `making` finds and makes environments, `instances` steps one of them, `teams` assigns behaviours and teams.
 """
@@ -67,12 +67,13 @@ class PettingZooGroup:
 
     Args:
         instances: instances of one environment; the group closes them.
-        behavior: behaviour name of agents whose role does not state one.
+        behavior: behaviour name of agents whose role names none.
         name: the environment's name in messages.
         roles: `environment.behaviors`: behaviour names and teams of agents, by patterns.
         observations: settings of observations whose spaces are ambiguous, by name.
         outcome: the rule by which a game is won, see `environment.outcome`.
-        rotate_sides: True if teams change sides in each episode; None: only if all sides have the same behaviours.
+        rotate_sides: True to make teams change sides in each episode; None to do so only if all sides have the same
+            behaviours.
         info_keys: `environment.info_keys`.
         exact, clips: see `SpaceColumns`.
 
@@ -127,15 +128,15 @@ class PettingZooGroup:
             raise
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
-        """Pass parameters to the environments at each episode's start, as options of `reset`."""
+        """Pass parameters to the environments at the start of each episode, as options of `reset`."""
         self._parameters = parameters
 
     def reset(self, seed: int | None = None) -> StepResult:
         """Reset all instances.
 
         Args:
-            seed: instance i's first episode is seeded with seed + i, its later ones with numbers drawn from the seed;
-                None: the next numbers drawn.
+            seed: instance i's first episode is seeded with seed + i, its later episodes with numbers drawn from the
+                seed; None continues these draws.
 
         Raises:
             BrokenEnvironmentError: if an environment raises, or returns values outside its spaces.
@@ -187,7 +188,7 @@ class PettingZooGroup:
         """Return an RGB image [height, width, 3] of one instance.
 
         Raises:
-            StageError, BrokenEnvironmentError: as `picture_of`.
+            StageError, BrokenEnvironmentError: in the same cases as `picture_of`.
         """
         env = self._instances[env_id].env
         return picture_of(env, env.render, self._name)
@@ -268,20 +269,20 @@ class PettingZooGroup:
             for agent, info in instance.first_infos.items():
                 if agent in self._assignment.roles:
                     behavior = self._assignment.roles[agent].behavior
-                    # In turn-based environments the others' masks may come only with their turns.
+                    # In turn-based environments, the other agents' masks may arrive only when their turns come.
                     for spaces in self._spaces.values() if instance.by_turns else [self._spaces[behavior]]:
                         spaces.expect_masks(info)
         specs = [spec for agent in self._assignment.roles for spec in self._specs_of(agent)]
         self.behavior_specs = {spec.behavior_id: spec for spec in sorted(specs, key=lambda spec: spec.behavior_id)}
 
     def _specs_of(self, agent: Agent) -> list[BehaviorSpec]:
-        """The specs of an agent, one for each team that it may play in."""
+        """Return the specs of an agent, one for each team that it may play in."""
         role = self._assignment.roles[agent]
         teams = range(self._teams) if self._rotates else (role.team,)
         return [self._spaces[role.behavior].spec(self._behavior_id(agent, team)) for team in teams]
 
     def _behavior_id(self, agent: Agent, team: int) -> str:
-        """`Name`, or `Name?team=N` if there are several teams."""
+        """Return `Name`, or `Name?team=N` if there are several teams."""
         behavior = self._assignment.roles[agent].behavior
         return f"{behavior}?team={team}" if self._teams > 1 else behavior
 
@@ -329,7 +330,7 @@ class PettingZooGroup:
             if ended:
                 del game.live[agent]
                 if not episode.decided:
-                    continue  # it never acted, so it has no step to learn from
+                    continue  # the agent never acted, so it has no step to learn from
             rows = tick.rows.get(episode.behavior_id)
             if rows is None:
                 rows = tick.rows[episode.behavior_id] = BehaviorRows()
@@ -382,7 +383,7 @@ class PettingZooGroup:
         return StepResult(steps, self._game_results(tick), behavior_statistics=self._statistics(tick))
 
     def _statistics(self, tick: _Tick) -> dict[str, Mapping[str, Measured]]:
-        """The statistics from the infos of ended episodes, by behaviour name."""
+        """Return the statistics from the infos of ended episodes, by behaviour name."""
         infos: dict[str, list[Mapping[str, Any]]] = {}
         for behavior_id, rows in tick.rows.items():
             if rows.ending.time_steps:
@@ -391,7 +392,7 @@ class PettingZooGroup:
         return {behavior: self._episode_infos.of_episodes(ended) for behavior, ended in infos.items()}
 
     def _game_results(self, tick: _Tick) -> GameResults | None:
-        """The games that ended; None only without teams, as an agent's end need not be its game's end."""
+        """Return the games that ended; None without teams, as an agent's end need not be its game's end."""
         if self._teams == 1:
             return None
         check_scores(tick.scores, tick.over, self._name)

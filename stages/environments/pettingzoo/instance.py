@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class TimeStep(NamedTuple):
-    """The values that an environment returns for one agent, at its end or before it decides."""
+    """The values that an environment returns for one agent, at the end of its episode or before it decides."""
 
     agent: Agent
     observation: Any
@@ -38,18 +38,19 @@ class TimeStep(NamedTuple):
 
 
 class Instance:
-    """An environment that is stepped by the group.
+    """An environment that the group steps, through either of PettingZoo's APIs.
 
     Args:
         env: the environment.
         name: its name, for messages.
-        said: warnings already logged; instances of one environment share them.
+        said: kinds of warnings already logged; shared by all instances of an environment.
     """
 
     by_turns = False
     """True if agents act one after the other."""
     apart: bool | None = None
-    """Without `environment.behaviors`: True if each agent is a separate team, False if all are one."""
+    """Teams if `environment.behaviors` is empty: True if each agent is a separate team, False if all are one team, None
+    for the rule in `RoleAssignment`."""
 
     def __init__(self, env: Any, name: str, said: set[str] | None = None) -> None:
         self.env = env
@@ -60,18 +61,18 @@ class Instance:
         self._name = name
         self._said: set[str] = set() if said is None else said
         self._last: dict[Agent, TimeStep] = {}
-        """The time step of the last decision, by agent; only for agents whose episodes continue."""
+        """Per agent whose episode continues: the time step of its last decision."""
 
     def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> list[TimeStep]:
         """Begin an episode; the environment gets options only if there are any."""
         raise NotImplementedError
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
-        """Advance with the actions of all agents that decide."""
+        """Advance with the actions of all agents that decide; return the new time steps."""
         raise NotImplementedError
 
     def waiting(self) -> Mapping[Agent, float]:
-        """Preliminary rewards of waiting agents since their last time step, if the environment has them."""
+        """Return waiting agents' preliminary rewards since their last time steps, if the environment has them."""
         return {}
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
@@ -82,19 +83,19 @@ class Instance:
         return [copied(time_step._replace(truncated=True)) for time_step in deciding]
 
     def _warn(self, kind: str, text: str, *values: Any) -> None:
-        """Log the first warning of a kind."""
+        """Log a warning, unless one of the same kind has been logged."""
         if kind not in self._said:
             self._said.add(kind)
             log.warning("%s: %s", self._name, text % values)
 
 
 def arguments(seed: int, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The arguments of a reset; options only if there are any."""
+    """Return the arguments for a reset; options only if there are any."""
     return {"seed": seed, "options": dict(options)} if options else {"seed": seed}
 
 
 def copied(time_step: TimeStep) -> TimeStep:
-    """A time step with copies of its observation and info, as the environment advances before its row is made."""
+    """Return a time step with its observation and info copied, as the environment advances before the row is made."""
     return time_step._replace(observation=copy.deepcopy(time_step.observation), info=dict(time_step.info or {}))
 
 

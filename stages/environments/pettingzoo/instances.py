@@ -1,8 +1,8 @@
 """Detects an object's PettingZoo API, wraps it as an `Instance`, and limits an instance's episodes.
 
 In a parallel environment all agents decide simultaneously; in a turn-based one (AEC, agent-environment cycle) one agent
-decides, with all its rewards since its last turn. Only PettingZoo's methods matter, not its classes, so any object with
-these methods works.
+at a time decides, with all its rewards since its last turn. Only PettingZoo's methods matter, not its classes, so any
+object with these methods works.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def instance_of(env: Any, name: str, said: set[str] | None = None) -> Instance:
     Args:
         env: a ParallelEnv, an AECEnv, or an object with the same methods.
         name: the environment's name in messages.
-        said: warnings already logged; instances of one environment share them.
+        said: kinds of warnings already logged; shared by all instances of an environment.
     """
     return TurnInstance(env, name, said) if api_of(env) == "aec" else ParallelInstance(env, name, said)
 
@@ -39,7 +39,7 @@ class LimitedInstance(Instance):
 
     Args:
         instance: the environment.
-        steps: the most decisions of an agent per episode.
+        steps: maximum number of decisions per agent and episode.
     """
 
     def __init__(self, instance: Instance, steps: int) -> None:

@@ -37,7 +37,7 @@ _OTHERS = ("magent2", "multi_agent_ale_py", "chess", "rlcard", "pyspiel", "pymun
 
 
 def make_pettingzoo_group(request: factory.EnvironmentRequest) -> EnvironmentGroup:
-    """Make the group that the settings describe; raises as `factory.make_group`."""
+    """Make the group that the settings describe; raises the same errors as `factory.make_group`."""
     settings = request.settings
     env, make, name = first_environment(request)
     if settings.id is None and isinstance(env, EnvironmentGroup):
@@ -92,7 +92,7 @@ def maker_of(env_id: str, api: Api, folder: Path | None, name: str) -> Make:
 
     Raises:
         LoadError: if it does not exist, or PettingZoo or another package that it needs is not installed.
-        StageError: if it lacks the API.
+        StageError: if the environment does not have the API.
     """
     if "/" in env_id:
         return _registered(env_id, api, name)
@@ -130,7 +130,7 @@ def make_instances(
         api: the required API.
         name: the environment's name in messages.
         wrap: applies the settings' wrappers.
-        worn: names the wrappers, in messages about an instance's return values.
+        worn: the wrappers' names, used in messages about an instance's return values.
 
     Raises:
         StageError: if the API differs, or `make` returns the same object twice.
@@ -157,7 +157,7 @@ def make_instances(
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """The environment and its wrappers and conversions, the outermost first."""
+    """Yield the environment and its wrappers and conversions, outermost first."""
     while env is not None:
         yield env
         inside = getattr(env, "__dict__", {})
@@ -193,7 +193,7 @@ def _registered(env_id: str, api: Api, name: str) -> Make:
         names += getattr(pettingzoo, f"{kind}_registry", ())
         try:
             pettingzoo.spec(kind, env_id)  # an id may omit its version, so a look-up in the registry is not enough
-        except Exception:  # every error of it means that the id does not exist
+        except Exception:  # any error means that the id does not exist
             continue
         return partial(_from_registry, pettingzoo, kind, env_id, name)
     kinds = "" if api == "auto" else f" with environment.api: {api}"

@@ -24,21 +24,21 @@ from headrace.stages.environments.pettingzoo.instance import (
 from headrace.stages.errors import BrokenEnvironmentError, type_of
 
 _PROBLEMS: Mapping[str, Callable[[Any], str | None]] = {
-    "observations": lambda value: None,  # rows compare it with the space
-    "rewards": number_problem,  # rows report a value that is not finite
+    "observations": lambda value: None,  # checked against the space when rows are made
+    "rewards": number_problem,  # non-finite values are reported when rows are made
     "terminations": lambda flag: flag_problem(flag, "termination"),
     "truncations": lambda flag: flag_problem(flag, "truncation"),
     "infos": lambda info: info_problem(info, "step()"),
 }
-"""The check for an agent's value, by part of a call's result."""
+"""Per part of a call's result: the function that checks one agent's value."""
 _PARTS = {"reset": ("observations", "infos"), "step": (*_PROBLEMS,)}
 _NUMBERS = {2: "two", 5: "five"}
 _SURPRISES = (AttributeError, LookupError, TypeError, ValueError)
 """Errors from using a value of the wrong type."""
 _LONGEST_PAUSE = 10_000
-"""Number of steps without a decision after which something must be wrong."""
+"""Number of consecutive steps without a decision after which the environment counts as broken."""
 _MOST_LIVES = 20
-"""Consecutive episodes of one step each that an agent may have without leaving `agents`."""
+"""Number of consecutive one-step episodes after which an agent that never leaves `agents` counts as an error."""
 
 
 class ParallelInstance(Instance):
@@ -52,9 +52,9 @@ class ParallelInstance(Instance):
     def __init__(self, env: Any, name: str, said: set[str] | None = None) -> None:
         super().__init__(env, name, said)
         self._owed: dict[Agent, float] = {}
-        """Rewards since the last time step, by agent whose episode continues."""
+        """Per agent whose episode continues: the sum of its rewards since its last time step."""
         self._lives: dict[Agent, tuple[int, int]] = {}
-        """By agent that ended and stayed in `agents`, the step of its end, and the number of earlier consecutive
+        """Per agent that ended and stayed in `agents`: the step of its last end, and the number of its consecutive
         ends."""
         self._steps = 0
         self._tried = False
@@ -75,12 +75,12 @@ class ParallelInstance(Instance):
             raise_broken(error, self._name, "reset")
 
     def step(self, actions: Mapping[Agent, Any]) -> list[TimeStep]:
-        """Advance; returns the endings, then the agents that decide next."""
+        """Advance; return the endings, then the agents that decide next."""
         time_steps, left = self._advance(actions)
         return self._until_somebody_decides(time_steps, left)
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
-        """End the episode of agents that would decide next, and of those that pause."""
+        """End the episodes of the agents that would decide next, and of those that pause."""
         ended = super().truncate(deciding)
         pausing = [each._replace(reward=self._owed[each.agent], truncated=True) for each in self._last.values()]
         return ended + [copied(each) for each in pausing]
@@ -119,7 +119,7 @@ class ParallelInstance(Instance):
         """Check the whole result of a call.
 
         Raises:
-            BrokenEnvironmentError: naming the part and the agent.
+            BrokenEnvironmentError: if the result is invalid; the message names the part and the agent.
         """
         parts = _PARTS[call]
         if not _is_filled(result, call):
@@ -165,10 +165,10 @@ class ParallelInstance(Instance):
             elif agent in there:
                 self._note_new_life(agent)
             observation, last = seen.get(agent), self._last.pop(agent, None)
-            if observation is None and last is not None:  # without `last` it has never decided, so it makes no row
+            if observation is None and last is not None:  # without `last`, it has never decided, so it gets no row
                 if not terminated and agent in actions:
                     raise BrokenEnvironmentError(f"{self._name}: step() gave no observation for agent '{agent}'")
-                observation = last.observation  # training ignores it, or it is the last one before a pause
+                observation = last.observation  # training ignores this, or it is the last one before a pause
             reward, info = self._owed.pop(agent), infos.get(agent) or {}
             ending.append(copied(TimeStep(agent, observation, reward, info, bool(terminated), bool(truncated))))
         return ending

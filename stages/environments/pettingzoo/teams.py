@@ -1,8 +1,8 @@
 """Teams of agents: the behaviour name and team of each agent, the rewards of groups, and the results of games.
 
 Patterns of `environment.behaviors` match agents by name, which is `str` of an agent's id: PettingZoo has no other
-information. Without patterns, all agents must have equal spaces and are one behaviour; two of them are opponents unless
-they are a group, more are a team.
+information. Without patterns, all agents must have equal spaces and share one behaviour: two agents are opponents
+unless they form a group, and more than two are a team.
 
 Axis letters: g games, T teams.
 """
@@ -31,7 +31,7 @@ _PATH = ("environment", "behaviors")
 _NAMES_SHOWN = 12
 OutcomeRule = Literal["return", "last_reward"]
 _TIE = 1e-6
-"""Scores that differ by less, relative to their size, count as equal: sums of floats depend on the order."""
+"""Relative difference below which scores count as equal, because sums of floats depend on the order of addition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Role:
     """An agent's behaviour, side and group."""
 
     behavior: str
-    """Behaviour name."""
+    """The behaviour's name."""
     team: int
-    """Its side; the team on that side may change from episode to episode."""
+    """The agent's side; the team on that side may change from episode to episode."""
     grouped: bool = False
-    """True if it shares rewards with the other grouped agents of its team."""
+    """True if the agent shares rewards with the other grouped agents of its team."""
 
 
 class RoleAssignment:
@@ -51,11 +51,11 @@ class RoleAssignment:
 
     Args:
         roles: `environment.behaviors`; if empty, all agents have the behaviour `behavior`.
-        behavior: behaviour name of roles that name none; may be empty if all name one.
+        behavior: behaviour name for roles that name none; may be empty if all roles name one.
         spaces_of: returns an agent's spaces.
-        owner: the environment's name, for messages.
-        apart: True if each agent without a team and outside a group is a separate team; False if they are one team;
-            None if only two that share a behaviour are opponents.
+        owner: the environment's name, used in messages.
+        apart: True if each agent without a team and outside a group is a separate team; False if these agents are one
+            team; None for separate teams only if there are exactly two agents, which share a behaviour.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RoleAssignment:
         return len(sides) > 1 and all(side == sides[0] for side in sides.values())
 
     def spaces_of(self, behavior: str) -> Spaces:
-        """The spaces of the agents of a behaviour."""
+        """Return the spaces of a behaviour's agents."""
         return self._spaces[behavior][1]
 
     def assign(self, agents: Sequence[Agent], *, everybody: bool) -> None:
@@ -97,10 +97,10 @@ class RoleAssignment:
 
         Args:
             agents: their ids, in the environment's order.
-            everybody: True if no others can join; then each pattern must match an agent.
+            everybody: True if no other agents can join; then each pattern must match an agent.
 
         Raises:
-            StageError: if an agent has no role, a pattern fits no agent, team numbers have gaps, or agents of one
+            StageError: if an agent has no role, a pattern matches no agent, team numbers have gaps, or agents of one
                 behaviour differ in their spaces.
         """
         for agent in agents:
@@ -129,7 +129,7 @@ class RoleAssignment:
         """Assign a role to an agent that was absent at the start.
 
         Raises:
-            StageError: as `assign`, and if it would form a new team.
+            StageError: in the same cases as `assign`, and if the agent would form a new team.
         """
         pattern = self._pattern(agent)
         behavior, team = self._behavior_of(pattern), self._settings[pattern].team
@@ -206,13 +206,13 @@ class RoleAssignment:
 
 
 def _fits(agent: Agent, pattern: str) -> bool:
-    """True if an agent's name is a pattern itself, or fits it."""
+    """Return True if an agent's name equals or matches a pattern."""
     name = str(agent)
     return name == pattern or fnmatchcase(name, pattern)
 
 
 def _pattern_for(agent: Agent) -> str:
-    """`adversary_*` for `adversary_3`; the name itself if it has no letters, such as 3."""
+    """Return a pattern such as `adversary_*` for `adversary_3`; the name itself if it has no letters, such as `3`."""
     name = str(agent)
     return re.sub(r"(?<=\D)\d+$", "*", name)
 
@@ -227,10 +227,10 @@ def _difference(one: Spaces, other: Spaces) -> str:
 
 
 class TeamScores:
-    """The rewards of each team in the running game of one instance.
+    """Adds up each team's rewards in the running game of one instance.
 
     Args:
-        teams: T.
+        teams: the number of teams, T.
     """
 
     __slots__ = ("_last", "_total")
@@ -240,20 +240,21 @@ class TeamScores:
         self._last = [0.0] * teams
 
     def add(self, team: int, reward: float, *, at_the_end: bool) -> None:
-        """Add an agent's reward; `at_the_end` if it came with its episode's end."""
+        """Add an agent's reward; `at_the_end` is True if the reward came with the end of the agent's episode."""
         self._total[team] += reward
         if at_the_end:
             self._last[team] += reward
 
     def by(self, rule: OutcomeRule) -> list[float]:
-        """Return [T] the teams' scores under a rule, which decide the game."""
+        """Return the teams' scores [T] under a rule; the scores decide the game."""
         return self._total if rule == "return" else self._last
 
 
 def check_scores(scores: Sequence[Sequence[float]], env_ids: Sequence[int], name: str) -> None:
     """Check that the scores [g, T] of games are finite.
 
-    Rows check their own rewards, but those of an agent that never acted count only in its game.
+    The rewards in rows are checked separately, but an agent that never acted has no row, only a share in its game's
+    score.
 
     Args:
         scores: the scores of the games that ended.
@@ -283,15 +284,15 @@ def game_outcomes(scores: Sequence[Sequence[float]], teams: int) -> NDArray[np.f
 
 
 class GroupRewards:
-    """The rewards of the groups of one instance in its running episode, for turn-based environments.
+    """Adds up each group's rewards in one instance's running episode, for turn-based environments.
 
-    If all agents act simultaneously, the mates' rewards are in their rows of the same tick. In a turn-based game no
-    two agents have a row in the same tick, so each row carries what the others received between two of its agent's
-    turns.
+    If all agents act simultaneously, the other members' rewards are in their rows of the same tick. In a turn-based
+    game, no two agents have a row in the same tick, so each row carries the rewards that the other members received
+    between two of its agent's turns.
 
-    An agent's reward is final when its turn comes. Many environments report a preliminary reward of a waiting agent; it
-    counts for its mates immediately, even for one that dies before that agent's turn. The final reward replaces the
-    preliminary ones, so no reward counts twice.
+    An agent's reward is final when its turn comes. Many environments also report preliminary rewards of waiting agents.
+    These count for the other members immediately, even for a member that dies before the waiting agent's turn. The
+    final reward replaces the preliminary rewards, so no reward counts twice.
     """
 
     __slots__ = ("_counted", "_final", "_groups")
@@ -306,9 +307,9 @@ class GroupRewards:
 
         Args:
             group_id: the agent's group.
-            agent: its id.
+            agent: the agent's id.
             reward: the sum since its last turn.
-            final: True in its turn and at its end, False for a preliminary reward.
+            final: True in the agent's turn and at its end, False for a preliminary reward.
         """
         total = self._final.get(agent, 0.0) + reward
         if final:
@@ -317,5 +318,5 @@ class GroupRewards:
         self._counted[agent] = total
 
     def of_mates(self, group_id: int, agent: Agent) -> float:
-        """The rewards of an agent's mates so far, including those that are gone or have yet to act."""
+        """Return the other group members' rewards so far, including members that are gone or have yet to act."""
         return self._groups.get(group_id, 0.0) - self._counted.get(agent, 0.0)

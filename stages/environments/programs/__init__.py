@@ -1,1 +1,1 @@
-"""The parts that engines share: programs, servers and workers, and groups with partial ticks, restarts, episodes."""
+"""Parts that engines share: programs, servers and workers, and groups with partial ticks, restarts and episodes."""

@@ -1,4 +1,4 @@
-"""The time limit of a program's answer: an answer that arrived in time counts, even if this process was late."""
+"""A time limit for a program's answer: an answer that arrived in time counts, even if this process reads it late."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 from types import TracebackType
 
 _HELD_S = 1.0
-"""A later wake-up than this means that the event loop was blocked: by an import, a policy, or a busy machine. Answers
-that arrived meanwhile get as much time to be received."""
+"""If a wake-up is later than this, the event loop was blocked, for example by an import, a policy or a busy machine.
+The limit is then extended by this time, to receive answers that arrived meanwhile."""
 _TURNS = 10
-"""The most extensions: the loop may block again before the data has passed from the socket to its reader."""
+"""Maximum number of extensions: the loop may block again before the data has passed from the socket to its reader."""
 
 
 class AnswerTime:
     """A time limit for the awaits in its context, extended a little if the event loop was blocked at the limit.
 
-    So an answer that arrived while the loop was blocked counts: no code could receive it earlier.
+    So an answer that arrived while the loop was blocked still counts.
 
     Args:
         seconds: the limit.

@@ -1,4 +1,4 @@
-"""Errors of a connection with a program, by remedy: a restart may help, can't help, or isn't needed."""
+"""Errors of a connection to a program, by remedy: a restart may help, can't help, or isn't needed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class ProgramEnded(StageError):
 
 
 class MessageError(Exception):
-    """A message that breaks the protocol; the text follows the game's name in a sentence."""
+    """A message that breaks the protocol; the error text continues a sentence that begins with the game's name."""
 
 
 def shown(value: Any) -> str:
-    """Format a value for messages: only its beginning, if it is long."""
+    """Format a value for messages; a long value is cut."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -30,24 +30,24 @@ log = logging.getLogger(__name__)
 RUN_LOGS = "run_logs"
 """Subfolder of a run's folder for programs' own logs."""
 _LAST_STEP_S = 1.0
-"""Seconds that a step may still take once the run is ending."""
+"""Seconds to wait for a step to finish once the run is ending."""
 _END_S = 10.0
-"""Seconds for a program to exit before it is killed."""
+"""Seconds to wait for a program to exit before it is killed."""
 _HUNG_S = 3.0
-"""The same for a program in the middle of a step, which may hang: a slower host would be killed before killing it."""
+"""The same for a program in the middle of a step, which may hang; short, so that this process is not killed first."""
 
 
 class ProgramGroup:
     """A group of programs, which all start at the first reset.
 
     Args:
-        make: makes an instance, given its number in the group and the environment parameters (None without any).
+        make: makes an instance, given its number in the group and the environment parameters (None if there are none).
         num_envs: number of instances.
-        restarts: makes an instance's restart limits.
+        restarts: makes the restart limits for an instance.
         editor: True for an engine's editor, which its user starts and stops.
-        on_close: the reaction to an instance that closes normally, as `env_settings.on_close`.
+        on_close: the reaction to an instance that closes normally, see `env_settings.on_close`.
         in_step: True if each tick waits for all instances, so that runs are reproducible.
-        clock: the time in seconds, for the restart limits.
+        clock: returns the time in seconds, for the restart limits.
     """
 
     has_deadlines = True
@@ -73,18 +73,18 @@ class ProgramGroup:
         self._editor = editor
         self._on_close = on_close
         self._closed: dict[int, asyncio.Task[None]] = {}
-        """The instances that have closed normally and for good, with the task that waits for each program's exit."""
+        """Per instance that has closed normally and for good: the task that waits for its program's exit."""
         self._lost: list[int] = []
         self._gone: list[int] = []
-        """The instances that were restarted, and that closed for good, since the last tick."""
+        """The instances that were restarted (`_lost`) and that closed for good (`_gone`) since the last tick."""
         self._in_step = in_step
         self._clock = clock
         self._under_way: dict[asyncio.Task[ProgramAnswer], int] = {}
-        """Exchanges without an answer yet. A later `step` or `reset` awaits each of them, or `close` ends it."""
+        """Instance of each pending exchange. A later `step` or `reset` awaits the exchange, or `close` cancels it."""
         self._given_up: asyncio.Future[None] | None = None
         """Done once the group stops waiting for steps in progress."""
         self._asked: dict[int, dict[str, slice]] = {}
-        """The instances that wait for actions, with their slices of the last tick's decisions."""
+        """Per instance that waits for actions: its slices of the last tick's decisions, by behaviour id."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
         """Send the parameters to all instances, at their start and after each change."""
@@ -159,7 +159,7 @@ class ProgramGroup:
         self._under_way[asyncio.create_task(exchange)] = index
 
     async def _gather(self, everyone: bool) -> dict[int, ProgramAnswer]:
-        """Wait for one answer, or for everyone's; returns all answers by instance.
+        """Wait for at least one answer, or for all if `everyone` is True; return the answers by instance.
 
         Raises:
             EnvironmentEnded: if the last instance has closed, or the run ends and an instance hangs.
@@ -185,7 +185,7 @@ class ProgramGroup:
 
     # A tick takes the first answers, so a slow program does not hold up the others (docs/decisions/052).
     async def _some_done(self, everyone: bool) -> set[asyncio.Task[ProgramAnswer]]:
-        """Wait until one exchange is done, or all are.
+        """Wait until at least one exchange is done, or until all are.
 
         Raises:
             EnvironmentEnded: if the run ends and an instance hangs.
@@ -231,7 +231,7 @@ class ProgramGroup:
         instance, budget = self._instances[index], self._budgets[index]
         refusal = None
         if self._on_close == "restart":
-            refusal = None if self._editor else budget.refusal(self._clock())  # a person starts the Editor
+            refusal = None if self._editor else budget.refusal(self._clock())  # the user starts the Editor
             if refusal is None:
                 budget.spend(self._clock())
                 again = "waiting for its next start" if self._editor else f"restarting it (restart {budget.count})"
@@ -262,7 +262,7 @@ class ProgramGroup:
         for index, answer in answers.items():
             if answer.asks_for_decisions:
                 self._asked[index] = places[index]
-            else:  # no agent asks for a decision
+            else:  # no agent needs a decision
                 self._send(index, self._instances[index].step({}))
         return StepResult(
             {behavior_id: agent_steps(found, self.behavior_specs[behavior_id]) for behavior_id, found in parts.items()},
@@ -276,7 +276,7 @@ class ProgramGroup:
         )
 
     def _announce(self, indices: Iterable[int]) -> None:
-        """Add new behaviours.
+        """Add the behaviours that these instances announced.
 
         Raises:
             StageError: if two instances have different behaviours under one id.

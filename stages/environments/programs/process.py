@@ -1,4 +1,4 @@
-"""A game's process, in its own session; the search for its executable; the end of its log."""
+"""A game's process in its own session; the search for its executable; the end of its log."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from headrace.surroundings import absolute, surroundings
 
 _STDERR = 2
 _PASSES = 3
-"""Event-loop iterations before an exit is reported: a last message and the connection's end come first."""
+"""Number of event-loop iterations before an exit is reported, so that a last message and the connection's end come
+first."""
 _EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
 """Extensions on all platforms: a path may have any of them, or none."""
 _STARTS_ON_WINDOWS = (".exe", ".bat", ".cmd")
 _NOT_THE_GAME = re.compile(r"UnityCrashHandler|.*\.console$", re.IGNORECASE)
-"""Programs next to a game: Unity's, and Godot's, which starts the game with a console."""
+"""Programs next to a game that are not the game: Unity's crash handler, and Godot's starter with a console."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,13 @@ class Launch(ABC):
     arguments: Sequence[str] = ()
     """The user's arguments."""
     log_file: Path | None = None
-    """The file for its output; None for no log."""
+    """The file that receives the program's output; None for no log."""
     show_output: bool = False
-    """Whether its output goes to our standard error instead of a log."""
+    """True to write the program's output to this process's standard error instead of a log."""
 
     @abstractmethod
     def command(self, port: int, seed: int) -> list[str]:
-        """Make the command line.
+        """Return the command line.
 
         Raises:
             ProgramRefused: if the program does not exist.
@@ -52,9 +53,9 @@ class Launch(ABC):
 
 
 class ProgramProcess:
-    """A game's process and its children, as a script may start the game; Ctrl-C does not reach them.
+    """A game's process and its children, because a script may start the game; Ctrl-C does not reach them.
 
-    A thread waits for its exit: not every event loop can.
+    A thread waits for the process to exit, because not every event loop can.
 
     Args:
         tree: the process.
@@ -81,9 +82,9 @@ class ProgramProcess:
 
         Args:
             command: the program and its arguments.
-            show_output: True to pass its standard output and error to our standard error.
+            show_output: True to pass its standard output and error to this process's standard error.
             on_exit: called with the return code.
-            log_file: receives the output otherwise; None to drop it.
+            log_file: receives the output if it is not shown; None to discard the output.
 
         Raises:
             ProgramRefused: if the system can't start the program.
@@ -130,7 +131,7 @@ class ProgramProcess:
         return self._exited.is_set()
 
     def kill(self) -> None:
-        """Kill the process and its children; no effect after its exit."""
+        """Kill the process and its children; does nothing after the exit."""
         if self._tree.returncode is None:
             self._tree.kill_all()
 
@@ -211,7 +212,7 @@ def _candidates(path: Path, platform: str) -> Iterator[Path]:
 
 
 def _built_for_another(path: Path, platform: str) -> str:
-    """A hint if there is a build for another platform."""
+    """Return a hint if there is a build for another platform; otherwise an empty string."""
     bare = _bare(path)
     for extension, system in ((".app", "darwin"), (".exe", "win32"), (".x86_64", "linux")):
         found = bare.with_name(f"{bare.name}{extension}")
@@ -221,7 +222,7 @@ def _built_for_another(path: Path, platform: str) -> str:
 
 
 def _programs_in(folder: Path, platform: str) -> list[Path]:
-    """The programs in a folder that may be the game: all, or the one with the folder's name."""
+    """Return the programs in a folder that may be the game: only the one with the folder's name, if any."""
     kinds = (".exe",) if platform == "win32" else (".x86_64", ".x86")
     found = [each for each in sorted(folder.glob("*")) if each.suffix.lower() in kinds]
     games = [each for each in found if not _NOT_THE_GAME.match(each.stem)]
@@ -229,7 +230,7 @@ def _programs_in(folder: Path, platform: str) -> list[Path]:
 
 
 def _is_a_folder(path: Path, platform: str) -> str:
-    """A hint if the path is a folder that contains the program."""
+    """Return a hint if the path is a folder that contains the program; otherwise an empty string."""
     folder = _bare(path) if platform == "win32" else path
     if platform == "darwin" or not folder.is_dir():
         return ""
@@ -239,12 +240,12 @@ def _is_a_folder(path: Path, platform: str) -> str:
 
 
 def _has_backslashes(path: Path, platform: str) -> str:
-    """A hint if the path has Windows' separators on another system."""
+    """Return a hint if the path has Windows' separators on another system; otherwise an empty string."""
     return " Only Windows uses \\ between folders; write /." if platform != "win32" and "\\" in str(path) else ""
 
 
 def tail(path: Path | None, lines: int = 15) -> str:
-    """The end of a log, indented under a line with its path; empty if there is none."""
+    """Return the end of a log, indented under a line with its path; empty if there is no log."""
     if path is None:
         return ""
     try:

@@ -16,7 +16,7 @@ from headrace.stages.environments.protocol import Measured
 log = logging.getLogger(__name__)
 
 _PATIENCE_S = 3.0
-"""Seconds for a broken program to exit before it is killed."""
+"""Seconds to wait for a broken program to exit before it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class ProgramAnswer:
 
 
 class Closable(Protocol):
-    """A connection with a program."""
+    """A connection to a program."""
 
     async def close(self, patience_s: float | None = None) -> None:
-        """End the connection in any state; kills the program after `patience_s`, by default the time of an exchange."""
+        """Close the connection in any state; kill the program after `patience_s`, by default an exchange's limit."""
 
 
 Connection = TypeVar("Connection", bound=Closable)
@@ -53,8 +53,8 @@ class Program(ABC, Generic[Connection]):
         name: its name in log messages and errors.
 
     Attributes:
-        connected: true once it has connected.
-        specs: its behaviours so far, by behaviour id.
+        connected: True once the program has connected.
+        specs: the specs of its behaviours so far, by behaviour id.
     """
 
     def __init__(self, name: str) -> None:
@@ -66,7 +66,7 @@ class Program(ABC, Generic[Connection]):
 
     @property
     def connection(self) -> Connection:
-        """The connection, once `begin` was called."""
+        """The connection; available once `begin` has been called."""
         assert self._connection is not None, "begin comes first"
         return self._connection
 
@@ -74,9 +74,9 @@ class Program(ABC, Generic[Connection]):
         """Start or restart the program, and reset all agents.
 
         Raises:
-            ProgramBroken: if it breaks; another attempt may help.
-            ProgramRefused: if it can't be used in its present setup.
-            ProgramEnded: if it ends normally.
+            ProgramBroken: if the program breaks; another attempt may help.
+            ProgramRefused: if the program can't be used in its present setup.
+            ProgramEnded: if the program ends normally.
         """
         await self.close(_PATIENCE_S)
         await self._start()
@@ -84,31 +84,31 @@ class Program(ABC, Generic[Connection]):
         return await self.reset()
 
     async def reset(self) -> ProgramAnswer:
-        """Reset all agents; raises as `begin`."""
+        """Reset all agents; raises the same errors as `begin`."""
         self._episodes.clear()
         return await self._reset()
 
     @abstractmethod
     async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
-        """Let the agents that needed decisions act, and wait for an answer; raises as `begin`."""
+        """Let the agents that needed decisions act, and wait for an answer; raises the same errors as `begin`."""
 
     async def close(self, patience_s: float | None = None) -> None:
-        """End the connection, if there is one, as `Closable.close`; errors are only logged."""
+        """Close the connection, if there is one, like `Closable.close`; errors are only logged."""
         connection, self._connection = self._connection, None
         if connection is None:
             return
         try:
             await connection.close(patience_s)
-        except Exception as error:  # a failing close must not prevent the others' close
+        except Exception as error:  # a failing close must not leave the others open
             log.debug("%s: closing it failed: %s", self.name, error)
 
     @abstractmethod
     async def _start(self) -> None:
-        """Make a connection, and start it."""
+        """Make a connection and start it."""
 
     @abstractmethod
     async def _reset(self) -> ProgramAnswer:
-        """Reset all agents; raises as `begin`."""
+        """Reset all agents; raises the same errors as `begin`."""
 
 
 def merged_statistics(statistics: Iterable[Mapping[str, Measured]]) -> dict[str, Measured]:

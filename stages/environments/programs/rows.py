@@ -1,4 +1,4 @@
-"""Rows of one program's message, merging several messages into one tick, routing actions, and numbering episodes.
+"""Converts programs' messages to rows: merges messages into one tick, routes actions, and numbers episodes.
 
 Programs report agents and endings, but do not count episodes: `EpisodeTracker` does.
 """
@@ -26,7 +26,8 @@ ID_RANGE = 2**32
 class ProgramRows:
     """The rows of one behaviour in one message: n rows, of which the first `ended` are endings, in the program's order.
 
-    The other d = n - ended need a decision. An agent that ended and restarted within a step has a row of each kind.
+    The other d = n - ended rows need a decision. An agent that ended and restarted within a step has a row of each
+    kind.
     """
 
     ids: NDArray[np.int32]
@@ -58,7 +59,7 @@ class InstanceRows:
 
 
 IndexedRows = tuple[int, InstanceRows]
-"""(instance, its rows)"""
+"""An instance's number, and the instance's rows."""
 
 
 def agent_steps(parts: Sequence[IndexedRows], spec: BehaviorSpec) -> AgentSteps:
@@ -100,7 +101,7 @@ def agent_steps(parts: Sequence[IndexedRows], spec: BehaviorSpec) -> AgentSteps:
 
 
 def decision_rows(parts: Mapping[str, Sequence[IndexedRows]]) -> dict[int, dict[str, slice]]:
-    """Return the slice of each instance's decisions within the tick's, by instance and behaviour id."""
+    """Return the slices of each instance's decisions within the tick's decisions, by instance and behaviour id."""
     found: dict[int, dict[str, slice]] = {}
     for behavior_id, of_behavior in parts.items():
         at = 0
@@ -113,7 +114,7 @@ def decision_rows(parts: Mapping[str, Sequence[IndexedRows]]) -> dict[int, dict[
 
 
 def _joined(columns: list[Array], ends: list[int]) -> Array:
-    """Join a column of several instances: first the endings, `ends` of each, then the rest."""
+    """Join a column of several instances: first each instance's endings (their numbers are `ends`), then the rest."""
     if len(columns) == 1:
         return columns[0]
     if not any(ends):
@@ -123,7 +124,7 @@ def _joined(columns: list[Array], ends: list[int]) -> Array:
 
 
 def _instances(parts: Sequence[IndexedRows]) -> NDArray[np.int32]:
-    """Return [n] each row's instance."""
+    """Return the instance of each row [n]."""
     numbers = np.array([env_id for env_id, _ in parts], np.int32)
     ends = np.array([rows.columns.ended for _, rows in parts])
     totals = np.array([len(rows.columns) for _, rows in parts])
@@ -152,7 +153,7 @@ class TrackedEpisodes:
     """The episodes of a message's rows: n rows, the first `ended` of them endings."""
 
     episode_ids: Numbers
-    """[n] each row's episode."""
+    """[n] id of each row's episode."""
     first: NDArray[np.bool_]
     """[n] true in the first row of an episode."""
     generations: NDArray[np.int32]
@@ -163,7 +164,7 @@ class EpisodeTracker:
     """The running episodes of one behaviour's agents in one program.
 
     Episodes are numbered in the order of their starts, over all agents. So an agent's numbers rise even if it gets a
-    new id with each episode (as in older packages), and agents that have ended need no state.
+    new id with each episode (as in older Unity packages), and agents that have ended need no state.
     """
 
     def __init__(self) -> None:
@@ -175,7 +176,7 @@ class EpisodeTracker:
         self._again = TrackedEpisodes(np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0, np.int32))
 
     def track(self, agent_ids: Numbers, ended: int, generation: int) -> TrackedEpisodes:
-        """Number the rows of a message: endings end their agents' episodes, deciding agents without one begin one.
+        """Number the rows of a message: endings end episodes, and deciding agents without an episode begin one.
 
         Args:
             agent_ids: [n] the rows' agents, distinct among the endings and among the rest.
@@ -234,7 +235,7 @@ class ProgramEpisodes:
         self._trackers: defaultdict[str, EpisodeTracker] = defaultdict(EpisodeTracker)
 
     def of(self, behavior_id: str, columns: ProgramRows, generation: int) -> InstanceRows:
-        """Return a behaviour's rows in a message with their episodes; `generation` is the current parameters'."""
+        """Add episodes to a behaviour's rows in a message; `generation` is that of the current parameters."""
         episodes = self._trackers[behavior_id].track(columns.ids.astype(np.int64), columns.ended, generation)
         return InstanceRows(columns, episodes)
 

@@ -1,4 +1,4 @@
-"""The TCP server for one game, and the exchange of messages with it: a request, and the one answer to it.
+"""The TCP server for one game, and the exchange of messages with the game: each request gets one answer.
 
 A message is its length in bytes (u32, little-endian), then the bytes, in both directions.
 """
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 ADDRESS = "127.0.0.1"
 """The address that games on this machine always connect to."""
 _CALLERS = 16
-"""The most concurrent connections until one of them sends data."""
+"""Maximum number of concurrent connections until one of them sends data."""
 HEADER = struct.Struct("<I")
 """The length that precedes each message."""
 
 
 def framed(content: bytes) -> bytes:
-    """Return a message in its form on the wire."""
+    """Return a message as it is sent: its length, then its content."""
     return HEADER.pack(len(content)) + content
 
 
@@ -39,7 +39,7 @@ class ConnectionClosed(Exception):
 
 
 class TooLarge(Exception):
-    """The game announces a message above the limit, by the bytes of `header` if it has one."""
+    """The game announces a message above the limit; `header` holds the bytes of the announced length, if any."""
 
     def __init__(self, size: int, header: bytes = b"") -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class GameServer(ABC):
         max_bytes: the largest message.
 
     Attributes:
-        port: the actual one after `start`.
+        port: the port; after `start`, the actual one.
     """
 
     def __init__(self, port: int, max_bytes: int) -> None:
@@ -65,10 +65,10 @@ class GameServer(ABC):
         self._connected = asyncio.Event()
 
     async def start(self, name: str, cure: str) -> None:
-        """Listen.
+        """Start listening.
 
         Args:
-            name: the game's name, for messages.
+            name: the game's name, used in messages.
             cure: the remedy if the port is taken.
 
         Raises:
@@ -92,7 +92,7 @@ class GameServer(ABC):
     @property
     @abstractmethod
     def arrived(self) -> tuple[int, int] | None:
-        """Bytes of an incomplete message, and its announced size; None without one."""
+        """Number of bytes received of an incomplete message, and its announced size; None if there is none."""
 
     @property
     @abstractmethod
@@ -101,7 +101,7 @@ class GameServer(ABC):
 
     @abstractmethod
     def send(self, content: bytes) -> None:
-        """Send a message; has no effect if the game is gone, which `receive` reports."""
+        """Send a message; has no effect if the game is gone, because `receive` reports that."""
 
     @abstractmethod
     async def receive(self) -> bytes:
@@ -133,37 +133,37 @@ class GameServer(ABC):
 
 
 class TcpServer(GameServer):
-    """A `GameServer` of plain TCP: the first connection that sends data is the game's."""
+    """A `GameServer` for plain TCP: the first connection that sends data is the game's."""
 
     def __init__(self, port: int, max_bytes: int) -> None:
         super().__init__(port, max_bytes)
         self._connection: _Connection | None = None
         self._callers: list[_Connection] = []
-        """The connections before one of them proves to be the game's."""
+        """The open connections, until one of them proves to be the game's."""
         self._sent: list[bytes] = []
-        """The messages sent before the game is known, for later connections."""
+        """The messages sent before the game's connection is known; each later connection gets them too."""
         self._known = asyncio.Event()
         self._error: Exception | None = None
 
     @property
     def arrived(self) -> tuple[int, int] | None:
-        """As in `GameServer`."""
+        """See `GameServer`."""
         return None if self._connection is None else self._connection.arrived
 
     @property
     def unasked(self) -> bool:
-        """As in `GameServer`."""
+        """See `GameServer`."""
         return self._connection is not None and self._connection.unread
 
     def send(self, content: bytes) -> None:
-        """As in `GameServer`."""
+        """See `GameServer`."""
         if self._connection is None:
             self._sent.append(content)
         for each in self._callers if self._connection is None else [self._connection]:
             each.send(content)
 
     async def receive(self) -> bytes:
-        """As in `GameServer`."""
+        """See `GameServer`."""
         if self._connection is None and self._callers and self._error is None:
             await self._known.wait()
         if self._connection is None:
@@ -171,7 +171,7 @@ class TcpServer(GameServer):
         return await self._connection.message()
 
     def interrupt(self, error: Exception) -> None:
-        """As in `GameServer`."""
+        """See `GameServer`."""
         if self._connection is not None:
             self._connection.fail(error)
         elif self._callers:
@@ -179,7 +179,7 @@ class TcpServer(GameServer):
             self._known.set()
 
     def close(self) -> None:
-        """As in `GameServer`."""
+        """See `GameServer`."""
         for each in (*self._callers, *([self._connection] if self._connection is not None else [])):
             each.close()
         if self._server is not None:
@@ -189,18 +189,18 @@ class TcpServer(GameServer):
         return lambda: _Connection(self)
 
     def _called_by(self, connection: _Connection) -> bool:
-        """Accept a connection until the game is known; False if another one is the game's."""
+        """Accept a connection until the game's is known; return False if another connection is the game's."""
         if self._connection is not None:
             self._warn_of_second()
             return False
-        if len(self._callers) >= _CALLERS:  # a game sends data soon
+        if len(self._callers) >= _CALLERS:  # the game would have sent data by this time
             self._callers.pop(0).close()
         self._callers.append(connection)
         self._connected.set()
         return True
 
     def _told_by(self, connection: _Connection) -> None:
-        """Handle a connection's first bytes: the first such connection is the game's."""
+        """Handle a connection's first bytes: the first connection to send any is the game's."""
         if self._connection is not None:
             return
         self._connection, others = connection, [each for each in self._callers if each is not connection]
@@ -221,7 +221,7 @@ class TcpServer(GameServer):
 
 
 class _Connection(asyncio.Protocol):
-    """A connection from a program; it assembles messages from the arriving bytes."""
+    """A connection from a program; assembles messages from the bytes that arrive."""
 
     def __init__(self, server: TcpServer) -> None:
         self._server = server
@@ -239,13 +239,13 @@ class _Connection(asyncio.Protocol):
 
     @property
     def arrived(self) -> tuple[int, int] | None:
-        """Bytes of an incomplete message, and its announced size."""
+        """Number of bytes received of an incomplete message, and its announced size; None if there is none."""
         if self._wanted == HEADER.size:
             return None
         return len(self._buffer) - HEADER.size, self._wanted - HEADER.size
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the connection if it is the first one; asyncio calls this, which sets TCP_NODELAY."""
+        """Keep the connection if the server accepts it. Called by asyncio, which has set TCP_NODELAY."""
         assert isinstance(transport, asyncio.Transport)
         if self._server._called_by(self):
             self._transport = transport
@@ -255,7 +255,7 @@ class _Connection(asyncio.Protocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Add arriving bytes; asyncio calls this."""
+        """Add the bytes that have arrived. Called by asyncio."""
         self._server._told_by(self)
         self._buffer += data
         if len(self._buffer) > self._max_bytes + HEADER.size:  # a flood of unrequested messages
@@ -265,7 +265,7 @@ class _Connection(asyncio.Protocol):
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notify the waiting reader; asyncio calls this."""
+        """Notify the waiting reader. Called by asyncio."""
         self._server._lost(self)
         self.fail(ConnectionClosed(bool(self._buffer)))
 
@@ -275,7 +275,7 @@ class _Connection(asyncio.Protocol):
             self._transport.write(framed(content))
 
     async def message(self) -> bytes:
-        """Wait for a message; raises as `TcpServer.receive`."""
+        """Wait for a message; raises the same errors as `TcpServer.receive`."""
         while not self._whole():
             if self._error is not None:
                 raise self._error
@@ -290,7 +290,7 @@ class _Connection(asyncio.Protocol):
         return content
 
     def fail(self, error: Exception) -> None:
-        """Make `message` raise an error from now on, once no complete message remains; the first error stays."""
+        """Make `message` raise an error once no complete message remains; later errors have no effect."""
         if self._error is None:
             self._error = error
         self._wake()
@@ -301,7 +301,7 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     def _whole(self) -> bool:
-        """Return True if a complete message is available; reads its length as soon as possible.
+        """Return True if a complete message is available; read its length as soon as possible.
 
         Raises:
             TooLarge: if the announced length is above the limit.

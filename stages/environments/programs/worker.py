@@ -1,4 +1,4 @@
-"""One game that connects to us: its start, the exchange of messages, its end, and the program's possible failures.
+"""One game that connects to Headrace: its start, the exchange of messages, its end, and possible failures.
 
 Protocols add their messages: the workers of `godot/` and `open_protocol/` derive from `GameWorker`.
 """
@@ -21,43 +21,43 @@ from headrace.stages.environments.programs.server import ConnectionClosed, GameS
 log = logging.getLogger(__name__)
 
 _LAST_WORDS_S = 2.0
-"""Seconds from the end of a connection to the exit of its process."""
+"""Seconds to wait for the process to exit after its connection has ended."""
 _BEYOND_ALL = 2**30
-"""A length that no message has: a number this large has another meaning."""
+"""A length above those of all messages: a number this large must have another meaning."""
 _KILL_S = 10.0
-"""Seconds for the system to end a killed process."""
+"""Seconds to wait for the system to end a killed process."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerWording:
-    """An engine's wording for a worker, in messages."""
+    """An engine's terms for a worker, used in messages."""
 
     program: str
-    """A program that the worker starts: `Godot worker`."""
+    """Name of a program that the worker starts, such as `Godot worker`."""
     unstarted: str
-    """One that the user starts: `Godot's editor`."""
+    """Name of a program that the user starts, such as `Godot's editor`."""
     taken_port: str
-    """The remedy if the port of the `unstarted` one is in use, as a sentence."""
+    """Sentence with the remedy if the port of the `unstarted` program is in use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wording(WorkerWording):
-    """The wording for an engine with `GameWorker`s, in messages."""
+    """An engine's terms for a `GameWorker`, used in messages."""
 
     invitation: str
-    """The user's part in the start, as a sentence."""
+    """Sentence about what the user must do to start the game."""
     next_start: str
-    """The event that continues the run after the game's end: `the next Play`."""
+    """The event that continues the run after the game's end, such as `the next Play`."""
     needs: str
-    """The game's condition for a connection: `has its main scene …?`."""
+    """Question about what the game needs in order to connect, such as `has its main scene …?`."""
     argument: str
-    """The argument with the program's port or address."""
+    """The argument that passes the port or address to the program."""
     late: str
-    """Why a game that the user starts may not connect, and the remedy, as a sentence."""
+    """Sentence about why a game that the user starts may not connect, with the remedy."""
     stranger: str
-    """A question about a message beyond all limits: `Is it really the addon … that calls this port?`."""
+    """Question about a message of impossible length, such as `Is it really the addon … that calls this port?`."""
     paused: str
-    """Why a game may not answer, between `it hangs,` and a full stop."""
+    """Why a game may not answer; stands between `it hangs,` and a full stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class WorkerSettings:
     seed: int
     """The seed of the game's random numbers."""
     timeout_s: float
-    """The time limit of the start, and of each exchange."""
+    """Time limit in seconds for the start, and for each exchange."""
     max_message_mib: int = EnvSettings().max_message_mib
     """Largest message, in MiB."""
     patient: bool = False
@@ -86,16 +86,16 @@ def worker_settings(config: RunConfig, worker_id: int, seed: int, patient: bool)
 
 
 class ProgramWorker:
-    """The parts that all engines' workers share: the program to start, and their name.
+    """Base class of all engines' workers: the program to start, and the worker's name.
 
     Args:
         settings: the worker's settings.
         launch: the program to start; None if its user starts it.
-        wording: the engine's words.
+        wording: the engine's terms for messages.
 
     Attributes:
-        port: the program's port; after `start` the real one in place of 0.
-        timeout_s: the limit of the next exchange; may be changed between exchanges.
+        port: the program's port; if it was 0, `start` sets the actual port.
+        timeout_s: the time limit in seconds for the next exchange; may be changed between exchanges.
     """
 
     def __init__(self, settings: WorkerSettings, launch: Launch | None, wording: WorkerWording) -> None:
@@ -108,7 +108,7 @@ class ProgramWorker:
 
     @property
     def name(self) -> str:
-        """Its name in log messages and errors."""
+        """The worker's name in log messages and errors."""
         if self._launch is None:
             return f"{self._names.unstarted} (port {self.port})"
         worker = f"{self._names.program} {self._settings.worker_id}"
@@ -131,14 +131,14 @@ class ProgramWorker:
 class GameWorker(ProgramWorker):
     """One game: a program that the worker starts, or one that its user starts.
 
-    The first call is `start` of a derived class; after a `ProgramBroken`, a `ProgramEnded` or a cancelled call only
-    `close` is allowed.
+    The first call must be the derived class's `start`; after a `ProgramBroken`, a `ProgramEnded` or a cancelled call
+    only `close` is allowed.
 
     Args:
         settings: the worker's settings.
         server: the server for the game.
         launch: the program to start; None if its user starts it.
-        wording: the engine's words.
+        wording: the engine's terms for messages.
     """
 
     def __init__(self, settings: WorkerSettings, server: GameServer, launch: Launch | None, wording: Wording) -> None:
@@ -149,7 +149,7 @@ class GameWorker(ProgramWorker):
         self._announced = False
         self._over = False
         self._owes = False
-        """True while a request is unanswered: any other message to the game may then be an error."""
+        """True while a request is unanswered: the game may then treat any other message as an error."""
 
     def read(self, content: bytes) -> dict[str, Any]:
         """Read a message from the game.
@@ -170,7 +170,7 @@ class GameWorker(ProgramWorker):
             raise MessageError(f"has answered with a message of type {message['type']!r}, expected {kind!r}")
 
     async def close(self, patience_s: float | None = None) -> None:
-        """End the game: a program quits, and is killed if it takes too long.
+        """End the game: a program quits, or is killed if it takes too long.
 
         A run may end in the middle of a step; then the game gets no message before its pending answer has arrived.
 
@@ -188,7 +188,7 @@ class GameWorker(ProgramWorker):
         await self._release()
 
     async def _answered(self, patience_s: float) -> bool:
-        """Wait for the pending answer; True if it has arrived."""
+        """Wait for the pending answer; return True if it has arrived."""
         with suppress(TimeoutError, ConnectionClosed, TooLarge):
             async with asyncio.timeout(patience_s):
                 await self._server.receive()
@@ -261,7 +261,7 @@ class GameWorker(ProgramWorker):
         return await self._answer(kind, late)
 
     async def _answer(self, kind: str, late: str) -> dict[str, Any]:
-        """Wait for a message of this kind; as `_ask`."""
+        """Wait for a message of this kind; `late` describes a missing answer."""
         try:
             async with AnswerTime(self.timeout_s):
                 answer = await self._server.receive()
@@ -345,7 +345,7 @@ class GameWorker(ProgramWorker):
         return self._broken(f"ended with {describe_exit(code)} before it announced its agents{hint}")
 
     def _suspicion(self) -> str:
-        """The likely cause of a game's crash, after a semicolon; empty if there is none."""
+        """Return the likely cause of a game's crash, after a semicolon; empty if there is none."""
         return ""
 
     def _log_tail(self) -> str:

@@ -1,1 +1,1 @@
-"""Spaces of Gymnasium and PettingZoo as columns: observations and actions."""
+"""Gymnasium's and PettingZoo's spaces as columns: observations and actions."""

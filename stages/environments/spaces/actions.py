@@ -1,9 +1,9 @@
 """Action spaces as columns, and the conversion of decisions to actions of the environment.
 
-Boxes become continuous actions, discrete spaces branches; Dict and Tuple of them, even nested, become both side by side
-(hybrid actions), in the space's own order. Each part of this action is a head with a name: its key in a Dict, its
-index in a Tuple, joined by dots if nested (`arm.grip`), and followed by a number if a part has several (`arm.0`).
-Observations are in `observations`, masks in `masks`.
+Boxes become continuous actions, and discrete spaces become branches. A Dict or Tuple of them, even a nested one,
+becomes both kinds side by side (hybrid actions), in the space's own order. Each part of the action is a head with a
+name: the part's key in a Dict or index in a Tuple, joined by dots if nested (`arm.grip`), and followed by a number if
+the part has several heads (`arm.0`). Observations are in `observations`, masks in `masks`.
 
 Axis letters: n instances.
 """
@@ -34,7 +34,7 @@ class ActionMapping:
     """The columns of an action space, and their conversion."""
 
     spec: ActionSpec
-    """Never `masked`: `AgentMasks` determines that."""
+    """The action spec, never `masked`: `AgentMasks` determines whether actions are masked."""
     to_environment: Callable[[ActionBatch], Any]
     """Converts columns [n, …] to n actions, batched as `gymnasium.vector` batches the space."""
 
@@ -44,8 +44,8 @@ def action_mapping(space: OwnSpace, num_envs: int, owner: str) -> ActionMapping:
 
     Args:
         space: the space of a single instance.
-        num_envs: n.
-        owner: the environment's name, for messages.
+        num_envs: the number of instances, n.
+        owner: the environment's name, used in messages.
 
     Raises:
         StageError: if the space has another type.
@@ -123,7 +123,7 @@ def _branch_actions(space: ChoiceSpace) -> ActionMapping:
 
 
 def _box_actions(space: BoxSpace, num_envs: int) -> ActionMapping:
-    """Scale [-1, 1] affinely to [low, high] in each bounded dimension; others get the raw value.
+    """Scale [-1, 1] affinely to [low, high] in each bounded dimension; other dimensions get the raw value.
 
     A dimension with one bound counts as unbounded, but is clipped at that bound. All dimensions of a clipped space are
     clipped at both bounds.

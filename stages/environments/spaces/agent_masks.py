@@ -1,7 +1,7 @@
-"""The masks of agents in observations and infos, which groups of Gymnasium and PettingZoo environments share.
+"""Agents' action masks in observations and infos, for groups of Gymnasium and PettingZoo environments.
 
-`masks` reads them. This module decides whether agents have any. An agent without a mask may choose anything; masks in
-both places apply together; a mask that comes after the policy was made without masks is an error.
+`masks` reads masks; this module decides whether agents have any. An agent without a mask may choose anything. Masks in
+both places apply together. A mask that first appears after the policy was made without masks is an error.
 
 Axis letters: n agents.
 """
@@ -37,12 +37,12 @@ def like_masks(keys: Iterable[Any]) -> list[str]:
 
 
 class AgentMasks:
-    """The masks of one behaviour's agents: whether they have any, and their content in both places.
+    """One behaviour's action masks: whether its agents have any, and their content in observations and infos.
 
     Args:
-        reader: the reader of their action space.
-        observed: true if their observation space has the key `action_mask`.
-        owner: the environment's name, for messages.
+        reader: reads masks for the agents' action space.
+        observed: True if the agents' observation space has the key `action_mask`.
+        owner: the environment's name, used in messages.
 
     Attributes:
         masked: True if agents have masks; fixed once the spec is made.
@@ -63,7 +63,7 @@ class AgentMasks:
             )
 
     def expect(self, info: Iterable[Any]) -> None:
-        """Look for a mask among an info's keys, before the spec is made; warn about one under another name."""
+        """Look for a mask among an info's keys, before the spec is made; warn about a mask under another name."""
         if not self._reader.width:
             return
         self.masked = self.masked or MASK in info
@@ -88,10 +88,10 @@ class AgentMasks:
 
         Args:
             n: the number of agents.
-            observed: the masks in their observations; None if these have none.
-            informed: the masks in their infos, which may be None or hold None.
-            who: begins a message about a row, or with None about all rows.
-            there: for the infos' masks, as in `MaskReader.read`.
+            observed: the masks in the agents' observations; None if the observations have none.
+            informed: the masks in the agents' infos; may be None or contain None.
+            who: returns the beginning of a message about a row or, for None, about all rows.
+            there: which agents have a mask in their infos, as in `MaskReader.read`.
             deciding: as in `MaskReader.read`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Gymnasium's spaces of one behaviour as columns, which groups of Gymnasium and PettingZoo environments share."""
+"""One behaviour's Gymnasium spaces as columns, for groups of Gymnasium and PettingZoo environments."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class SpaceColumns:
     """Agents' observations and actions as columns.
 
     Args:
-        observation_space: Gymnasium's, of one agent; `action_mask` in a Dict is a mask, not an observation.
-        action_space: Gymnasium's, of one agent.
-        owner: the environment's name, for messages.
+        observation_space: one agent's Gymnasium space; `action_mask` in a Dict is a mask, not an observation.
+        action_space: one agent's Gymnasium space.
+        owner: the environment's name, used in messages.
         settings: `environment.observations`: the kinds of observations whose spaces are ambiguous, by name.
         exact: see `observation_parts`.
-        clips: whether `environment.action_bounds` is `clip`.
+        clips: True if `environment.action_bounds` is `clip`.
 
     Attributes:
-        observation_space: as plain data, without the mask.
+        observation_space: the observation space as plain data, without the mask.
         parts: the conversion of observations to columns.
         mask_observed: True if the observations contain a mask.
         masks: the masks of the actions.
@@ -71,7 +71,7 @@ class SpaceColumns:
         return self._mappings(count)
 
     def spec(self, behavior_id: str, grouped: bool = False) -> BehaviorSpec:
-        """Return the spec for a behaviour id, `grouped` as in `BehaviorSpec`."""
+        """Return the spec for a behaviour id; `grouped` is as in `BehaviorSpec`."""
         return BehaviorSpec(
             behavior_id,
             tuple(part.spec for part in self.parts),
@@ -81,7 +81,7 @@ class SpaceColumns:
         )
 
     def extract(self, batch: Any, who: Who) -> tuple[Array, ...]:
-        """Convert k observations, batched as `gymnasium.vector` does, to a new array [k, *shape] of each part.
+        """Convert k observations, batched as `gymnasium.vector` does, to a new array [k, *shape] for each part.
 
         Raises:
             BrokenEnvironmentError: if a whole number is outside its space; `who` names the row's agent.

@@ -1,6 +1,7 @@
 """Doubts about the interpretation of observations: channels and scales of images, and vectors that may be images.
 
-Each is a sentence for the user, with the setting that overrides it. `observations` decides; this module only reports.
+Each doubt is a sentence for the user that names the setting to override. `observations` decides; this module only
+reports.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from headrace.stages.environments.spaces.observations import are_pixels
 from headrace.stages.environments.spaces.own_space import BoxSpace, OwnSpace, leaves
 
 _SHORTEST_SIDE = 16
-"""Smallest side of a possible picture."""
+"""Minimum side in pixels of a possible image."""
 _MOST_FLAT = 1024
-"""Length at which a vector of bytes is unlikely to be all features."""
+"""Length from which a vector of bytes may be an image."""
 _MOST_NUMBERS = 10_000
-"""The same for numbers of any kind."""
+"""Length from which a vector of any numbers may be an image."""
 _LIKE_BYTES = 100
-"""Bounds at which numbers count as pixels rather than features."""
+"""Bounds from which numbers that are not bytes count as pixels rather than features."""
 _SMALL_FOR_BYTES = 15
-"""The highest value at which bytes count as a board rather than pixels."""
+"""Highest upper bound at which bytes count as a board rather than pixels."""
 
 
 def doubts(
@@ -35,7 +36,7 @@ def doubts(
 
     Args:
         space: the space of a single instance.
-        specs: the resulting specs, one for each leaf.
+        specs: the specs made from the space, one for each leaf.
         settings: `environment.observations`; an explicit setting removes the doubt.
     """
     for (_, leaf), spec in zip(leaves(space), specs, strict=True):
@@ -79,7 +80,7 @@ def _about_channels(shape: tuple[int, ...]) -> str | None:
 
 
 def _about_scale(box: BoxSpace) -> str | None:
-    """Only bytes are scaled to 0 to 1, by 1/255."""
+    """Return a doubt about an image's scale; only bytes are scaled to 0 to 1, by 1/255."""
     if not (np.isfinite(box.low).all() and np.isfinite(box.high).all()) or box.dtype == np.bool_:
         return None
     highest = max(float(np.abs(box.low.astype(np.float64)).max()), float(np.abs(box.high.astype(np.float64)).max()))

@@ -1,14 +1,14 @@
-"""Action masks: the one reader of environments', scripts' and clients' masks.
+"""Reads action masks from environments, scripts and clients.
 
-A column of masks is [n, choices], true where a choice is allowed, the choices of all branches side by side. The input
-holds booleans, or 0 and 1 of any type, in one of these forms:
+A column of masks is [n, choices], true where a choice is allowed, with the choices of all branches side by side. The
+input holds booleans, or 0 and 1 of any type, in one of these forms:
 
 - an array of all choices side by side, [choices] or [1, choices];
 - an array with a row for each branch, [branches, most choices], padded after shorter ones;
 - a tuple or list of an array for each branch, or of a mask for each part of a Tuple;
 - for a Dict, a map by its keys, as `Dict.sample` takes it;
 - for a MultiBinary, an array for each flag [2] (may be 0, may be 1), or as `MultiBinary.sample` takes it: for each flag
-  a number, 0 where it has to be 0, 1 where it has to be 1, 2 where it may be either.
+  0 if the flag must be 0, 1 if it must be 1, 2 if it may be either.
 
 None, or a missing mask, allows everything. For several agents, arrays have another leading axis; a tuple has an
 array for each branch or part, and a list has a mask for each agent.
@@ -32,7 +32,7 @@ from headrace.queues.specs import ActionSpec, BehaviorSpec
 from headrace.stages.environments.spaces.own_space import ChoiceSpace, ComposedSpace, OwnSpace, from_plain, leaves
 
 MASK = "action_mask"
-"""The key of masks in infos, and in observations that are maps."""
+"""The key of masks in infos, and in observations that are dicts."""
 Masks = NDArray[np.bool_]
 Lead = tuple[int, ...]
 """The axes before those of one mask: () for one agent, (n,) for several."""
@@ -40,14 +40,14 @@ _MEANING = "1 for each allowed choice and 0 for each forbidden choice"
 _LEAST = "at least one 1, which means allowed"
 _FLAGS = "for each flag, 0 if it must be 0, 1 if it must be 1, and 2 if it can be either"
 _ADDITIVE = -1e6
-"""Smaller numbers are meant to be added to logits."""
+"""Smaller numbers show that the mask is meant to be added to logits."""
 
 
 class MaskError(ValueError):
     """An invalid mask.
 
     Attributes:
-        row: the agent's row, None if the mask belongs to all.
+        row: the agent's row; None if the mask belongs to all agents.
         at: the place within the mask, such as `['arm']`; empty for the whole mask.
         problem: text that follows the mask's name in a sentence.
     """
@@ -62,9 +62,9 @@ class MaskReader:
 
     Args:
         space: the action space.
-        names: the names of the branches, for messages; empty: numbers.
-        least: the expectation in messages about a mask that leaves no choice.
-        free: choices of a branch after those of the space, which masks may omit: the policy's own action repeat.
+        names: the names of the branches, used in messages; empty to use numbers.
+        least: the expectation that messages state if a mask leaves no choice.
+        free: number of choices of a further branch, which masks may omit: the policy's action repeat.
 
     Attributes:
         branches: the number of choices of each branch of the space.
@@ -94,11 +94,11 @@ class MaskReader:
         Args:
             masks: the masks of n agents, in one of the forms of this module.
             n: the number of agents.
-            there: [n] false for agents without a mask, like `gymnasium.vector`'s `_action_mask`; None: all have one.
-            deciding: [n] true for agents that need an allowed choice; None: all.
+            there: [n] false for agents without a mask, like `gymnasium.vector`'s `_action_mask`; None if all have one.
+            deciding: [n] true for agents that need an allowed choice; None for all.
 
         Raises:
-            MaskError: if a mask is invalid; its row is the agent's.
+            MaskError: if a mask is invalid; its `row` is the agent's row.
         """
         space = self._space
         if self._free and _as_array(masks).shape[-1:] == (self.width + self._free,):
@@ -115,7 +115,7 @@ class MaskReader:
         """Check that masks [n, choices] allow a choice of each branch; arguments as in `read`.
 
         Raises:
-            MaskError: if a mask does not.
+            MaskError: if a mask allows no choice of a branch.
         """
         if not allowed.shape[1]:
             return
@@ -142,7 +142,7 @@ def _reader_of(branches: tuple[int, ...], names: tuple[str, ...], least: str = _
 
 @lru_cache(maxsize=64)
 def _reader_of_policy(spec: BehaviorSpec, _spaces: int) -> MaskReader:
-    """Cache by the spec and the identity of its spaces, as specs with different spaces are equal."""
+    """Return the reader for a policy, cached by the spec and the identity of its spaces, which equality ignores."""
     plain, actions = (spec.spaces or {}).get("action"), spec.actions
     free = actions.discrete_branches[-1] if spec.action_repeat == "learned" else 0
     decided = actions.discrete_branches[: -1 if free else None], actions.branch_names[: -1 if free else None]
@@ -160,7 +160,8 @@ class _Layout(NamedTuple):
     shape: Lead
     """The space's own shape."""
     filled: NDArray[np.int64]
-    """[width] the positions of the choices if all branches have rows as long as the largest branch's."""
+    """[width] positions of the choices in a flattened array with a row for each branch, padded to the largest
+    branch."""
     flags: bool
     """True for a MultiBinary."""
 
@@ -179,7 +180,7 @@ def _layout(space: OwnSpace) -> _Layout:
 
 @lru_cache(maxsize=1024)
 def _ways_to_split(space: OwnSpace) -> tuple[tuple[OwnSpace, ...], ...]:
-    """Return the parts of a space for which a tuple may have an entry each: its own, or its branches."""
+    """Return the ways to split a space into parts with one tuple entry each: its own parts, or its branches."""
     if isinstance(space, ComposedSpace):
         return tuple(space.parts.values()), tuple(_choices(size) for size in _layout(space).branches)
     if isinstance(space, ChoiceSpace) and space.shape:
@@ -199,7 +200,7 @@ def _choices(sizes: Any) -> ChoiceSpace:
 
 
 def _read(space: OwnSpace, given: Any, lead: Lead, at: str) -> Masks:
-    """Read the masks of a space, [*lead, choices]; a new array."""
+    """Read the masks of a space into a new array [*lead, choices]."""
     if isinstance(given, np.ndarray):
         if given.dtype != object:
             return _of_array(space, given, lead, at)
@@ -267,7 +268,7 @@ def _of_sequence(space: OwnSpace, given: Sequence[Any], lead: Lead, at: str) -> 
 
 
 def _together(space: OwnSpace, masks: Sequence[Any]) -> Any:
-    """Combine masks of one form into one such mask of all agents, which is read faster; None if forms differ."""
+    """Combine agents' masks of the same form into one mask, which is faster to read; None if the forms differ."""
     first = masks[0] if masks else None
     if isinstance(first, np.ndarray):
         alike = all(isinstance(each, np.ndarray) and each.shape == first.shape for each in masks)
@@ -302,7 +303,7 @@ def _as_array(given: Any) -> NDArray[Any]:
 
 
 def _of_array(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> Masks:
-    """Read numbers [*lead, …]."""
+    """Read an array of numbers [*lead, …]."""
     layout = _layout(space)
     if not layout.width:
         raise MaskError(

@@ -42,11 +42,11 @@ class Extractor(Protocol):
     """Converts k observations, batched as `gymnasium.vector` does, to a *new* array [k, *shape] that fits the spec."""
 
     def __call__(self, batch: Any, who: Who = ...) -> Array:
-        """Convert.
+        """Convert a batch of observations.
 
         Args:
             batch: the observations.
-            who: names the agent of a row, for messages.
+            who: returns the name of a row's agent, for messages.
 
         Raises:
             BrokenEnvironmentError: if a whole number is outside its space.
@@ -54,10 +54,10 @@ class Extractor(Protocol):
 
 
 ONLY_OBSERVATION = "observation"
-"""Name of the observation of a space that is neither Dict nor Tuple."""
+"""Name of the only observation of a space that is neither Dict nor Tuple."""
 MAX_ENTITIES = 32
 _SMALLEST_PICTURE = 16
-"""Pixels: a matrix of bytes with a shorter side is more likely a board than a grey picture."""
+"""Minimum side in pixels: a matrix of bytes with a shorter side is more likely a board than a greyscale image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class _Leaf:
 
 
 def name_of(keys: tuple[Any, ...]) -> str:
-    """The name of the observation under these keys of its space: `arm.angles`."""
+    """Return the name of the observation under these keys of its space, such as `arm.angles`."""
     return ".".join(map(str, keys)) or ONLY_OBSERVATION
 
 
@@ -105,7 +105,7 @@ def observation_parts(
 
     Args:
         space: the space of a single instance.
-        owner: the environment's name, for messages.
+        owner: the environment's name, used in messages.
         settings: `environment.observations`: kinds of observations, by name.
         exact: keep float64 for vectors that float32 may round, for normalisation before rounding.
 
@@ -126,7 +126,7 @@ def observation_parts(
 
 
 def take_rows(space: OwnSpace, batch: Any, rows: NDArray[np.intp]) -> Any:
-    """Return some observations of a batch, batched."""
+    """Return the given rows of a batch of observations, as a batch."""
     if isinstance(space, ComposedSpace):
         taken = {key: take_rows(part, batch[key], rows) for key, part in space.parts.items()}
         return taken if space.kind == "Dict" else tuple(taken.values())
@@ -134,7 +134,7 @@ def take_rows(space: OwnSpace, batch: Any, rows: NDArray[np.intp]) -> Any:
 
 
 def _below(keys: tuple[Any, ...], extract: Extractor) -> Extractor:
-    """Extract from the value under these keys of the batch."""
+    """Return an extractor that reads the value under these keys of the batch."""
     return (lambda batch, who=row_of_batch: extract(_under(keys, batch), who)) if keys else extract
 
 
@@ -201,7 +201,7 @@ def _unusable(leaf: _Leaf) -> StageError:
 
 
 def _is_picture(space: BoxSpace) -> bool:
-    """Return True if a box holds an image by default: three axes, or bytes that look like pixels."""
+    """Return True if a box holds an image by default: it has three axes, or bytes that look like pixels."""
     if len(space.shape) == 3:
         return True
     if len(space.shape) == 2:
@@ -215,7 +215,7 @@ def are_pixels(space: BoxSpace) -> bool:
 
 
 def _image_part(leaf: _Leaf) -> ObservationPart:
-    """Keep an image in its own dtype; [H, W] gets one channel, stacked frames become channels."""
+    """Return the part of an image, in its own dtype; [H, W] gets one channel, and stacked frames become channels."""
     assert isinstance(leaf.space, BoxSpace)
     shape, last = leaf.shape, True
     if len(shape) == 2:
@@ -240,7 +240,7 @@ def _image(
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
-    """Return True if an image's channels come last; they are the axis unlike two equal ones, otherwise the smallest."""
+    """Return True if an image's channels come last; the axis unlike two equal ones, or else the smallest."""
     first, middle, end = shape[-3:]
     if (first == middle) != (middle == end):
         return first == middle
@@ -256,7 +256,7 @@ def _vector_part(leaf: _Leaf, exact: bool) -> ObservationPart:
 
 
 def _flattened(space: Leaf, name: str) -> tuple[int, np.dtype[Any], Extractor]:
-    """Return size, dtype and extractor of a vector, from a box or from a space that becomes one-hot."""
+    """Return the size, dtype and extractor of a vector, made from a box or from a space that becomes one-hot."""
     assert isinstance(space, BoxSpace | ChoiceSpace)
     if isinstance(space, ChoiceSpace):
         return _choices(space, name)
@@ -271,13 +271,13 @@ def _numbers(
     arranged: Callable[[Array], Array] | None = None,
     dtype: np.dtype[Any] | None = None,
 ) -> tuple[np.dtype[Any], Extractor]:
-    """Return dtype and extractor of a box: floats become float32, others stay, unless given; `arranged` moves axes."""
+    """Return a box's dtype (`dtype`, or float32 for floats, or its own) and extractor; `arranged` moves axes."""
     dtype = dtype or (np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype)
     check = BoundsCheck(space, name, dtype)
 
     def extract(batch: Any, who: Who = row_of_batch) -> Array:
         values: Array = np.asarray(batch)
-        # The copy from astype also protects us from an environment that overwrites its arrays.
+        # The copy from astype also protects against an environment that overwrites its arrays.
         column = values.astype(dtype)
         if column.shape[1:] == space.shape:
             check(values, column, who)
@@ -289,7 +289,7 @@ def _numbers(
 
 
 def _choices(space: ChoiceSpace, name: str) -> tuple[int, np.dtype[Any], Extractor]:
-    """Return size, dtype and extractor for choices: flags become numbers, others one-hot, side by side."""
+    """Return the size, dtype and extractor of choices: flags become numbers, others one-hot vectors, side by side."""
     check, sizes = ChoiceCheck(space, name), space.sizes.ravel()
     flags = space.kind == "MultiBinary"
     width, first = len(sizes) if flags else int(sizes.sum()), np.cumsum(sizes) - sizes
@@ -306,13 +306,13 @@ def _choices(space: ChoiceSpace, name: str) -> tuple[int, np.dtype[Any], Extract
 
 
 def _rows_part(leaf: _Leaf) -> ObservationPart:
-    """Turn a matrix into a set, whose entities are the rows."""
+    """Return the part of a matrix, as a set whose entities are the rows."""
     assert isinstance(leaf.space, BoxSpace)
     return leaf.part(leaf.shape, *_numbers(leaf.space, leaf.name, leaf.shape))
 
 
 def _sequence_part(leaf: _Leaf) -> ObservationPart:
-    """Turn a sequence into a set [e, f], padded to its maximal size: entities of zeros count as none."""
+    """Return the part of a sequence, as a set [e, f] padded to its maximum size: an entity of zeros counts as none."""
     assert isinstance(leaf.space, SequenceSpace)
     most, stack = leaf.settings.max_entities or MAX_ENTITIES, leaf.space.stack
     flattened = []

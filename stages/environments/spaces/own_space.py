@@ -18,26 +18,26 @@ from headrace.queues.messages import Array
 if TYPE_CHECKING:
     from gymnasium import Space
 AS_GOOD_AS_INFINITE = 1e30
-"""Bounds like float32's largest number mean "none"; scaling to them would overflow."""
+"""Magnitude from which a bound, such as float32's largest number, means "none"; scaling to it would overflow."""
 _SHOWN = 8
-"""The most different bounds of a box in messages."""
+"""Maximum number of different bounds of a box that a message shows."""
 
 
 # Spaces are plain data: a file with Gymnasium's objects would have to be unpickled (docs/decisions/033).
 @dataclass(frozen=True, slots=True, eq=False)
 class BoxSpace:
-    """Numbers between bounds, in an array."""
+    """A space of arrays of numbers between bounds."""
 
     low: Array
     """[*shape] each lower bound, in the space's own dtype; -inf for none."""
     high: Array
     clipped: bool = False
-    """True for actions in this range, which are clipped at the bounds; others are scaled to it."""
+    """True if actions are clipped at these bounds; False if they are scaled to them."""
 
     kind = "Box"
 
     def __str__(self) -> str:
-        """The form in messages, which is Gymnasium's: `Box(0, 255, (84, 84), uint8)`."""
+        """Return the form in messages, which is Gymnasium's: `Box(0, 255, (84, 84), uint8)`."""
         return f"Box({_shown(self.low)}, {_shown(self.high)}, {self.shape}, {self.dtype})"
 
     @property
@@ -53,17 +53,17 @@ class BoxSpace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChoiceSpace:
-    """Whole numbers, each one of a few: Gymnasium's Discrete, MultiDiscrete and MultiBinary."""
+    """A space of whole numbers, each one of a few choices: Gymnasium's Discrete, MultiDiscrete and MultiBinary."""
 
     kind: str
     sizes: NDArray[np.int64]
-    """[*shape] the number of choices; [] for a Discrete, and 2 everywhere for a MultiBinary."""
+    """[*shape] the number of choices; shape [] for a Discrete, and 2 everywhere for a MultiBinary."""
     start: NDArray[np.int64]
     """[*shape] the first choice."""
     dtype: np.dtype[Any]
 
     def __str__(self) -> str:
-        """The form in messages: `Discrete(3)`, `MultiDiscrete([2, 3])`, `MultiBinary((4,))`."""
+        """Return the form in messages: `Discrete(3)`, `MultiDiscrete([2, 3])`, `MultiBinary((4,))`."""
         size = self.shape if self.kind == "MultiBinary" else self.sizes.tolist()
         return f"{self.kind}({size}{f', start={self.start.tolist()}' if self.start.any() else ''})"
 
@@ -75,17 +75,17 @@ class ChoiceSpace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SequenceSpace:
-    """Any number of values of one space."""
+    """A space of sequences: any number of values of one space."""
 
     element: OwnSpace
     stack: bool
-    """True if they come as one value with another axis, instead of a tuple."""
+    """True if the values come stacked in one array, False if they come as a tuple."""
 
     kind = "Sequence"
     shape = ()
 
     def __str__(self) -> str:
-        """The form in messages."""
+        """Return the form in messages."""
         return f"Sequence({self.element}{', stack=True' if self.stack else ''})"
 
 
@@ -95,10 +95,10 @@ class ComposedSpace:
 
     kind: str
     parts: Mapping[Any, OwnSpace]
-    """By key, or by index."""
+    """The parts by key, or by index."""
 
     def __str__(self) -> str:
-        """The form in messages: `Dict('a': Discrete(2))`."""
+        """Return the form in messages: `Dict('a': Discrete(2))`."""
         named = self.kind == "Dict"
         return (
             f"{self.kind}({', '.join(f'{key!r}: {part}' if named else str(part) for key, part in self.parts.items())})"
@@ -114,7 +114,7 @@ class OtherSpace:
     shape = ()
 
     def __str__(self) -> str:
-        """Its kind."""
+        """Return the space's kind."""
         return self.kind
 
 
@@ -123,7 +123,7 @@ OwnSpace = ComposedSpace | Leaf
 
 
 def leaves(space: OwnSpace, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Leaf]]:
-    """Return the parts of a space that are neither Dict nor Tuple, each with its keys from the outside."""
+    """Yield the parts of a space that are neither Dict nor Tuple, each with its keys, outermost first."""
     if isinstance(space, ComposedSpace):
         for key, part in space.parts.items():
             yield from leaves(part, (*keys, key))

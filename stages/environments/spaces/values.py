@@ -1,4 +1,4 @@
-"""Observations outside their space: an index is an error, a number beyond a Box's bounds a warning.
+"""Checks that observations are in their space: a wrong index is an error, a number beyond a Box's bounds a warning.
 
 The check covers the whole batch in one pass, and looks for the culprit only after a failure.
 
@@ -19,11 +19,11 @@ from headrace.stages.errors import BrokenEnvironmentError, Who
 log = logging.getLogger(__name__)
 
 _SMALL = 4096
-"""The most numbers in cached bounds with the batch's shape: comparing with one row takes twice as long."""
+"""Maximum size of bounds cached in the batch's shape; comparing with a single row takes twice as long."""
 
 
 def row_of_batch(row: int | None) -> str:
-    """Name a row if nothing else is known about it."""
+    """Return the name of a row about which nothing else is known."""
     return "the batch" if row is None else f"row {row}"
 
 
@@ -67,7 +67,7 @@ class BoundsCheck:
     Args:
         space: the Box.
         name: the observation's name.
-        dtype: its column's dtype.
+        dtype: the dtype of the observation's column.
     """
 
     def __init__(self, space: BoxSpace, name: str, dtype: np.dtype[Any]) -> None:

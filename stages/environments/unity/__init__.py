@@ -1,1 +1,1 @@
-"""Unity: its protocol, several programs or the Editor as one group, demo files, the low-level interface for scripts."""
+"""Unity: its protocol, several programs or the Editor as one group, demo files, and the low-level script interface."""

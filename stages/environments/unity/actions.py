@@ -13,13 +13,13 @@ from headrace.stages.environments.unity.errors import UnityRefused
 from headrace.stages.environments.unity.messages import ListAgentActionProto
 
 _CONTINUOUS = 1
-"""Kind of `SpaceTypeProto` in packages whose behaviours have only one of the two kinds of actions."""
+"""Value of `SpaceTypeProto` for continuous actions, in packages whose behaviours have only one kind of action."""
 _SHORT_CHOICES = 128
-"""The most choices of a branch that fit one byte."""
+"""Maximum number of choices in a branch if each choice takes one byte."""
 
 
 def action_spec(brain: Any, owner: str) -> ActionSpec:
-    """The action spec of a behaviour's `BrainParametersProto`, whose fields differ in packages before 2.0.
+    """Return the action spec of a behaviour's `BrainParametersProto`, whose fields differ in packages before 2.0.
 
     Raises:
         UnityRefused: if the numbers contradict each other.
@@ -54,7 +54,7 @@ def action_protos(spec: BehaviorSpec, continuous: NDArray[np.float32], discrete:
         discrete: [d, branches].
 
     Raises:
-        ValueError: if the arrays have other shapes, or a choice is not one of its branch.
+        ValueError: if the arrays have other shapes, or a choice does not exist in its branch.
     """
     actions = spec.actions
     d = len(continuous)
@@ -95,8 +95,8 @@ def _one_by_one(continuous: NDArray[np.float32], discrete: NDArray[np.int32]) ->
 class _Pattern:
     """The serialised actions of one agent, as a pattern into which the actions of all agents are written together.
 
-    While choices take one byte, the agents' bytes differ only in the actions. Filling in messages agent by agent takes
-    three times as long. Changing one field at a time reveals the fields' places.
+    As long as each choice takes one byte, the agents' bytes differ only in the actions. Filling in messages agent by
+    agent takes three times as long. Changing one field at a time shows where the fields are.
     """
 
     def __init__(self, actions: ActionSpec) -> None:
@@ -112,7 +112,7 @@ class _Pattern:
     @staticmethod
     @lru_cache(maxsize=256)
     def of(actions: ActionSpec) -> _Pattern:
-        """The pattern of a behaviour's actions."""
+        """Return the pattern of a behaviour's actions."""
         return _Pattern(actions)
 
     def filled(self, continuous: NDArray[np.float32], discrete: NDArray[np.int32]) -> Any:

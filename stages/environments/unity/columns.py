@@ -26,7 +26,8 @@ from headrace.stages.environments.unity.png import PngError, decode_each, decode
 log = logging.getLogger(__name__)
 
 _LARGE = 64 * 64 * 3
-"""Size of a picture above which decoding takes longer than the work under the interpreter's lock: threads then help."""
+"""Number of values in an image above which threads help, because decoding takes longer than the work under the
+interpreter's lock."""
 _UNSPECIFIED, _NONE, _TRANSLATION, _VARIABLE = 0, 1, 2, 4
 _WORDS = {
     _UNSPECIFIED: "unspecified",
@@ -44,13 +45,13 @@ _KINDS = {
     _CHANNELS_FIRST: "image",
     _CHANNELS_LAST: "image",
 }
-"""Supported dimension properties → kind of the observation."""
+"""Kind of an observation, by its dimension properties."""
 
 
 class BehaviorReader:
     """Reads the agents of one behaviour.
 
-    Its first agent determines its observations; later agents must have the same.
+    The behaviour's first agent determines its observations; later agents must have the same observations.
 
     Attributes:
         spec: the behaviour's spec.
@@ -187,7 +188,7 @@ class WrongObservation(Exception):
 
 
 def observation_spec(proto: Any, index: int, owner: str) -> ObservationSpec:
-    """The spec of a behaviour's observation number `index`, from its first `ObservationProto`.
+    """Return the spec of a behaviour's observation number `index`, from its first `ObservationProto`.
 
     Raises:
         UnityRefused: if the observation is not supported.
@@ -226,10 +227,10 @@ def _word(flags: int) -> str:
 
 
 def _stated_last(proto: Any, shape: tuple[int, ...]) -> bool:
-    """True if an image's channels seem to be last, judged without decoding it."""
+    """Return True if an image's channels seem to be last, judged without decoding the image."""
     if proto.dimension_properties:
         return tuple(proto.dimension_properties) == _CHANNELS_LAST
-    # Packages too old to state them put the channels last, which shows if there are fewer channels than rows.
+    # Packages that do not state the order put the channels last; fewer channels than rows show this.
     return shape[2] < shape[0]
 
 
@@ -244,8 +245,9 @@ def _seen_last(shape: tuple[int, ...], picture: tuple[int, int], *, stated: bool
 class FloatReader:
     """Reads an observation of floats.
 
-    Agents' protos usually differ only in the numbers. So each is serialised, which protobuf does fast, and all are read
-    together; comparing two finds the place of the numbers. Reading repeated fields takes three times as long.
+    Agents' protos usually differ only in the numbers. So each proto is serialised, which protobuf does fast, and all
+    are read together; comparing two protos shows where the numbers are. Reading repeated fields takes three times as
+    long.
     """
 
     def __init__(self, spec: ObservationSpec, first: Any) -> None:
@@ -277,7 +279,7 @@ class FloatReader:
         return numbers.reshape(len(protos), *self.spec.shape)
 
     def _all_at_once(self, serialised: list[bytes]) -> NDArray[np.float32] | None:
-        """[n, size], or None if a proto differs from the pattern."""
+        """Return all values [n, size], or None if a proto differs from the pattern."""
         if any(len(one) != self._bytes for one in serialised):
             return None
         rows = np.frombuffer(b"".join(serialised), np.uint8).reshape(len(serialised), self._bytes)
@@ -339,7 +341,7 @@ ObservationReader = FloatReader | ImageReader
 
 
 def observation_reader(spec: ObservationSpec, first: Any) -> ObservationReader:
-    """The reader of an observation, from the proto behind the spec."""
+    """Return the reader of an observation, from the proto behind its spec."""
     return ImageReader(spec) if spec.dtype == "uint8" else FloatReader(spec, first)
 
 

@@ -1,4 +1,4 @@
-"""The format of Unity's demonstration files (`.demo`): header, the behaviour's description, recorded pairs.
+"""The format of Unity's demonstration files (`.demo`): a header, the behaviour's description, and recorded pairs.
 
 `demo_steps` converts pairs to arrays.
 
@@ -6,8 +6,8 @@
     byte 33  length and `BrainParametersProto`
     then     length and `AgentInfoActionPairProto`, for each recorded step
 
-Lengths are varints. Unity leaves a few bytes after the last pair when it closes a file, so a header's number of steps
-other than 0 determines the last pair.
+Lengths are varints. Unity leaves a few bytes after the last pair when it closes a file, so the header's number of
+steps, unless it is 0, determines the last pair.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from headrace.stages.environments.unity.messages import (
 from headrace.stages.errors import StageError
 
 META_ROOM = 33
-"""Bytes for length and header; the behaviour's description follows."""
+"""Number of bytes for the header and its length; the behaviour's description follows."""
 API_VERSIONS = (0, 1)
-"""Versions of the format; files are written in the last one."""
+"""Supported versions of the format; files are written in the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class DemoMeta:
 
     name: str
     steps: int = 0
-    """Recorded pairs, including those that end an episode; 0 during recording, or if it was interrupted."""
+    """Number of recorded pairs, including those that end an episode; 0 during recording, or if it was interrupted."""
     episodes: int = 0
     mean_reward: float = 0.0
     """Mean reward of an episode."""
@@ -183,7 +183,7 @@ class DemoWriter:
             action: `AgentActionProto`: its action; meaningless if the episode ended.
 
         Raises:
-            StageError: if the disk refuses the pair.
+            StageError: if the pair can't be written.
             ValueError: if the file is closed.
         """
         if self._closed:
@@ -201,7 +201,7 @@ class DemoWriter:
         """Rewrite the header with its numbers, and close the file; closing twice is allowed.
 
         Raises:
-            StageError: if the disk refuses the header; the pairs remain readable.
+            StageError: if the header can't be written; the pairs remain readable.
         """
         if self._closed:
             return
@@ -226,7 +226,7 @@ class DemoWriter:
 
 
 class _NotWholeError(Exception):
-    """A message is incomplete; the text completes "pair 7 …"."""
+    """A message is incomplete; the error text continues "pair 7 …"."""
 
 
 def _read(kind: Any, data: bytes, at: int) -> tuple[Any, int]:
@@ -284,11 +284,11 @@ def _delimited(message: Any) -> bytes:
     return varint(len(data)) + data
 
 
-# Repair of demonstrations with too long a name, whose header overwrote the beginning of the behaviour's description.
+# Repair of demonstrations with too long a name: their header overwrote the beginning of the behaviour's description.
 # The end of the description is intact and has the actions; the pairs after it are intact. A search finds their start.
 
 _FURTHEST = 4096
-"""The most bytes of a description that may remain."""
+"""Maximum number of bytes left of a damaged description."""
 _ACTION_SPEC = b"\x4a"
 """Tag of field 9 of `BrainParametersProto`, its last one."""
 
@@ -299,7 +299,7 @@ def damaged_description(data: bytes, end: int, name: str) -> tuple[Any, int] | N
     Args:
         data: the file.
         end: the first byte that may be part of the description.
-        name: for the behaviour, as its own name may be lost.
+        name: the name for the behaviour, because its own name may be lost.
 
     Returns:
         `BrainParametersProto` with the actions, and the offset of the first pair; None if none is found.
@@ -312,7 +312,7 @@ def damaged_description(data: bytes, end: int, name: str) -> tuple[Any, int] | N
 
 
 def _ending_spec(left: bytes) -> Any | None:
-    """The action spec at the end of the bytes; None if there is none."""
+    """Return the action spec at the end of the bytes; None if there is none."""
     at = left.find(_ACTION_SPEC)
     while at >= 0:
         try:

@@ -35,7 +35,7 @@ from headrace.stages.errors import StageError
 log = logging.getLogger(__name__)
 
 _CHUNK = 512
-"""Pairs that are decoded together."""
+"""Number of pairs that are decoded together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def read_demo(path: Path) -> DemoSteps:
 
 
 def write_demo(path: Path, steps: DemoSteps, name: str) -> None:
-    """Write pairs to a new file, images of bytes as PNG, others as floats; `read_demo` is the exact inverse.
+    """Write pairs to a new file: images of bytes as PNG, others as floats. `read_demo` is the exact inverse.
 
     Args:
         path: the file, which must not exist yet.
@@ -111,7 +111,7 @@ def write_demo(path: Path, steps: DemoSteps, name: str) -> None:
         name: the recording's name.
 
     Raises:
-        StageError: if the file already exists, or the disk refuses it.
+        StageError: if the file already exists, or can't be written.
     """
     with DemoWriter(path, brain_of(steps.spec), name) as writer:
         for info, action in _pairs(steps):
@@ -132,7 +132,7 @@ def _wrong_pair(error: StageError) -> StageError:
 
 
 def _decoded(pairs: list[Any], decoder: BehaviorReader, at: int, path: Path) -> DemoSteps:
-    """Decode pairs, the first of which has the number `at` in the file (from 0)."""
+    """Decode pairs; the first one is number `at` in the file, counted from 0."""
     infos = [pair.agent_info for pair in pairs]
     ids = np.array([info.id for info in infos], np.int32)
     ended = np.array([info.done for info in infos], np.bool_)
@@ -169,7 +169,7 @@ def _acts(pair: Any) -> bool:
 
 
 def _action(proto: Any, spec: ActionSpec, number: int, path: Path) -> tuple[list[float], list[int]]:
-    """The action of a pair; zeros if it has none."""
+    """Return the action of a pair; zeros if it has none."""
     continuous, discrete = list(proto.continuous_actions), list(proto.discrete_actions)
     branches = len(spec.discrete_branches)
     if not continuous and not discrete:  # recorded before hybrid actions
@@ -186,7 +186,7 @@ def _action(proto: Any, spec: ActionSpec, number: int, path: Path) -> tuple[list
 
 
 def _check_idle(steps: DemoSteps, idle: list[int], path: Path) -> None:
-    """Refuse pairs without an action, by their numbers from 0, unless they end their agent's recording."""
+    """Refuse the pairs `idle`, which have no action, unless each is the last pair of its agent."""
     last = {agent: number for number, agent in enumerate(steps.agent_ids.tolist())}
     for number in idle:
         if last[int(steps.agent_ids[number])] != number:

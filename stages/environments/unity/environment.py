@@ -72,17 +72,17 @@ class UnityEnvironment:
         seed: the seed of Unity's random numbers.
         no_graphics: run without a window.
         no_graphics_monitor: as `no_graphics`, except for worker 0.
-        timeout_wait: seconds for the start, and for each exchange.
+        timeout_wait: seconds to wait for the start, and for each exchange.
         additional_args: further arguments for the executable.
         side_channels: instances of Headrace's or ML-Agents' own classes.
-        log_folder: for Unity's log.
-        num_areas: copies of the training area for Unity to make.
-        listen: where to wait for Unity: `localhost`, another address of this machine in addition, or `all`; beyond
-            localhost, other machines can end the environment or answer in Unity's place.
+        log_folder: the folder for Unity's log.
+        num_areas: number of copies of the training area that Unity makes.
+        listen: the addresses to listen on: `localhost`, another address of this machine in addition, or `all`. Unless
+            this is `localhost`, other machines can end the environment or answer in Unity's place.
         max_message_mib: largest message from or to Unity, in MiB.
 
     Attributes:
-        side_channels: by the names of their classes.
+        side_channels: the side channels, by the names of their classes.
 
     Raises:
         UnityEnvironmentException: if Unity can't be started, or its version is not compatible.
@@ -92,7 +92,7 @@ class UnityEnvironment:
 
     BASE_ENVIRONMENT_PORT = BASE_PORT
     DEFAULT_EDITOR_PORT = EDITOR_PORT
-    """The Editor's port, under its name in ML-Agents' class."""
+    """The Editor's port, named as in ML-Agents' class."""
 
     def __init__(
         self,
@@ -149,7 +149,8 @@ class UnityEnvironment:
         """Start another program of the same build, with the same arguments, on a free port and without side channels.
 
         Raises:
-            UnityEnvironmentException: as the constructor, and for the Editor, as there is only one.
+            UnityEnvironmentException: in the same cases as the constructor, and for the Editor, because there is only
+                one.
         """
         if self._given["file_name"] is None:
             raise UnityEnvironmentException("there is only one Unity Editor; pass file_name to start several programs")
@@ -162,17 +163,17 @@ class UnityEnvironment:
 
     @property
     def academy_capabilities(self) -> Any:
-        """The capabilities of this Unity, as flags of a `UnityRLCapabilitiesProto`."""
+        """The capabilities of the connected Unity, as flags of a `UnityRLCapabilitiesProto`."""
         assert self._worker.greeting is not None, "the constructor connects"
         return UnityRLCapabilitiesProto(**dict.fromkeys(self._worker.greeting.capabilities, True))
 
     def reset(self) -> None:
-        """Reset all agents; raises as `step`."""
+        """Reset all agents; raises the same errors as `step`."""
         self._receive(self._worker.reset())
         self._begun = True
 
     def step(self) -> None:
-        """Let agents take their actions, zeros by default, and wait until some need a decision or end.
+        """Let the agents take their actions (zeros by default), and wait until some need a decision or end.
 
         The first step is a reset.
 
@@ -188,7 +189,7 @@ class UnityEnvironment:
         self._receive(self._worker.step({name: _protos(b) for name, b in self._behaviors.items() if len(b.decisions)}))
 
     def get_steps(self, behavior_name: str) -> tuple[DecisionSteps, TerminalSteps]:
-        """The agents that need a decision, and those whose episodes ended, since the last step.
+        """Return the agents that need a decision, and those whose episodes have ended since the last step.
 
         Raises:
             UnityActionException: if the behaviour does not exist.
@@ -216,7 +217,7 @@ class UnityEnvironment:
 
         Args:
             behavior_name: its behaviour's full name.
-            agent_id: one of the DecisionSteps.
+            agent_id: the id of an agent in the DecisionSteps.
             action: an `ActionTuple` of one row.
 
         Raises:
@@ -233,7 +234,7 @@ class UnityEnvironment:
         behavior.actions.discrete[row] = checked.discrete[0]
 
     def close(self) -> None:
-        """End Unity; closing twice is allowed."""
+        """End the Unity program; closing twice is allowed."""
         if not self._closed:
             self._closed = True
             try:
@@ -358,5 +359,5 @@ def _steps(rows: ProgramRows, spec: BehaviorSpec) -> tuple[DecisionSteps, Termin
 
 
 def _as_floats(column: NDArray[Any]) -> NDArray[np.float32]:
-    """Observations as floats, images from 0 to 1."""
+    """Return observations as floats; bytes of images are scaled to 0 to 1."""
     return column.astype(np.float32) / np.float32(255) if column.dtype == np.uint8 else column

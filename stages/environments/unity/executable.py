@@ -1,4 +1,4 @@
-"""A Unity executable: its command line, its log."""
+"""A Unity executable: its command line and its log."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _LOG_FLAG = "-logfile"
 
 @dataclass(frozen=True, slots=True)
 class Executable(Launch):
-    """A Unity executable; without a `log_file`, Unity writes its log to its usual place."""
+    """A Unity executable; without a `log_file`, Unity writes its log to the default place."""
 
     no_graphics: bool = False
-    """Whether it runs without rendering, and so without camera observations."""
+    """True to run without rendering, and so without camera observations."""
 
     def command(self, port: int, seed: int) -> list[str]:
-        """The program, the standard arguments in ML-Agents' order, then the user's; raises as `Launch`.
+        """Return the program, ML-Agents' standard arguments, then the user's; raises the same errors as `Launch`.
 
         The seed is not an argument: the handshake sends it.
         """

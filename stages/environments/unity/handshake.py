@@ -1,4 +1,4 @@
-"""The handshake: Unity's greeting, ours, and the check of their versions; and likely causes of Unity's silence."""
+"""The handshake: Unity's greeting, Headrace's, and the check of their versions; also the likely causes of timeouts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class UnityGreeting:
     capabilities: frozenset[str]
     """Names of `UnityRLCapabilitiesProto`'s fields."""
     log_path: str
-    """The path of its log; may be empty."""
+    """Path of Unity's log; may be empty."""
 
 
 def read_greeting(proto: Any) -> UnityGreeting:
@@ -57,7 +57,7 @@ def read_greeting(proto: Any) -> UnityGreeting:
 
 
 def greeting_in(request: bytes) -> UnityGreeting | None:
-    """The greeting in a message; None if there is none."""
+    """Return the greeting in a message; None if there is none."""
     message = _message_in(request)
     if message is None or not message.unity_output.HasField("rl_initialization_output"):
         return None
@@ -65,13 +65,13 @@ def greeting_in(request: bytes) -> UnityGreeting | None:
 
 
 def asks_for_orders(request: bytes) -> bool:
-    """True for the call that follows a greeting, which has no content."""
+    """Return True for the call that follows a greeting, which has no content."""
     message = _message_in(request)
     return message is not None and not message.HasField("unity_output")
 
 
 def _message_in(request: bytes) -> Any:
-    """The message in a request; None for garbage, and for messages without the status of an open connection."""
+    """Return the message in a request; None for garbage, and for messages without the status of an open connection."""
     try:
         message = UnityMessageProto.FromString(request)
     except DecodeError:
@@ -80,7 +80,7 @@ def _message_in(request: bytes) -> Any:
 
 
 def our_greeting(seed: int, num_areas: int) -> Any:
-    """Our answer to Unity's greeting, a `UnityRLInitializationInputProto`."""
+    """Return our answer to Unity's greeting, a `UnityRLInitializationInputProto`."""
     return UnityRLInitializationInputProto(
         seed=seed,
         communication_version=COMMUNICATION_VERSION,
@@ -91,7 +91,7 @@ def our_greeting(seed: int, num_areas: int) -> Any:
 
 
 def compatible(ours: str, theirs: str) -> bool:
-    """True if the major versions are equal, and while they are 0 also the minor ones.
+    """Return True if the major versions are equal and, if they are 0, also the minor versions.
 
     Text that isn't a version, such as the `API-13` of 2019, is compatible with nothing.
     """
@@ -113,7 +113,7 @@ def check(greeting: UnityGreeting, worker: str) -> None:
 
     Args:
         greeting: Unity's greeting.
-        worker: its name, for messages.
+        worker: the worker's name, used in messages.
 
     Raises:
         UnityRefused: for a version that isn't compatible.
@@ -144,15 +144,15 @@ class ConnectionState(Enum):
     STARTING = auto()
     """Not connected yet."""
     GREETED = auto()
-    """Connected, without a first request."""
+    """Connected, but Unity has not requested its first command."""
     FIRST_RESET = auto()
-    """Reset, without any agent yet."""
+    """Reset, but no agent has appeared."""
     RUNNING = auto()
     """Agents have requested decisions."""
 
 
 def describe_timeout(state: ConnectionState, editor: bool, timeout_s: float) -> str:
-    """Describe Unity's failure to act within `timeout_s` seconds, and the remedy; follows its name in a sentence."""
+    """Describe a timeout of `timeout_s` seconds and its remedy, as the end of a sentence about Unity."""
     return f"{_LATE[state].format(seconds=f'{timeout_s:g} s')} {_cure(state, editor)} {_MORE_TIME}"
 
 

@@ -1,4 +1,4 @@
-"""One Unity program of the group: its connection, its behaviours, and its messages as columns."""
+"""One Unity program of the group: its connection, its behaviours, and the conversion of its messages to columns."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class Worker(Protocol):
-    """A connection with a Unity program, such as `UnityWorker`; each call waits for an answer."""
+    """A connection to a Unity program, such as `UnityWorker`; each call waits for an answer."""
 
     async def start(self) -> None:
-        """Connect."""
+        """Connect to Unity."""
 
     async def reset(self) -> Any:
         """Reset all agents; return a `UnityOutputProto`."""
@@ -32,14 +32,14 @@ class Worker(Protocol):
         """Let agents act; return a `UnityOutputProto`."""
 
     async def close(self, patience_s: float | None = None) -> None:
-        """End the connection in any state; kills Unity after `patience_s`, by default the time of an exchange."""
+        """Close the connection in any state; kill Unity after `patience_s`, by default an exchange's limit."""
 
 
 class UnityInstance(Program[Worker]):
     """One Unity program, which can be restarted after a failure.
 
     Args:
-        worker_id: counts the Unity programs of the run; names this one in messages.
+        worker_id: the program's number in the run, used in messages.
         connect: makes a connection and its side channels; called for each start.
         without_graphics: True if it runs without graphics, so that image observations cause a warning.
     """
@@ -63,7 +63,7 @@ class UnityInstance(Program[Worker]):
         return await self._answer(await self._updated_worker().reset())
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> ProgramAnswer:
-        """Let agents act, and wait for an answer with at least one row; raises as `begin`."""
+        """Let agents act, and wait for an answer with at least one row; raises the same errors as `begin`."""
         protos = {
             behavior_id: action_protos(self.specs[behavior_id], batch.continuous, batch.discrete)
             for behavior_id, batch in actions.items()
@@ -89,7 +89,7 @@ class UnityInstance(Program[Worker]):
             self._brains[brain.brain_name] = brain
         by_behavior = output.rl_output.agentInfos
         rows = {}
-        for behavior_id in sorted(by_behavior):  # a message's map is unordered
+        for behavior_id in sorted(by_behavior):  # the map in a message is unordered
             infos = by_behavior[behavior_id].value
             if infos:
                 rows[behavior_id] = self._rows(behavior_id, infos)

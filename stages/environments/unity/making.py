@@ -1,4 +1,4 @@
-"""Makes a group of Unity programs from the YAML: the checks before a run, executables, ports, seeds, side channels."""
+"""Makes a group of Unity programs from the YAML, with their ports, seeds and side channels; checks the executable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_CHANNELS = ("channel_id", "message_queue", "on_message_received")
 def make_unity_group(request: EnvironmentRequest) -> ProgramGroup:
     """Make the group that `env_settings` describes; its first reset starts the programs.
 
-    Worker n has the run's seed + n.
+    Worker n gets the run's seed + n.
 
     Raises:
         LoadError: if a side channel can't be loaded.
@@ -68,7 +68,7 @@ def _connect(
 
 
 def first_without_graphics(config: RunConfig) -> int | None:
-    """The first worker without graphics, as one warning is enough."""
+    """Return the number of the first worker without graphics, as one warning is enough; None if there is none."""
     if config.env_settings.env_path is None:
         return None
     return 0 if config.engine_settings.no_graphics else 1 if config.engine_settings.no_graphics_monitor else None
@@ -91,7 +91,7 @@ def check_executable(config: RunConfig) -> None:
     """Check that the executable exists, if one is given.
 
     Raises:
-        ProgramRefused: if it does not.
+        ProgramRefused: if it does not exist.
     """
     if config.env_settings.env_path is not None:
         find_executable(Path(config.env_settings.env_path), "Unity")

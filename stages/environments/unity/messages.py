@@ -1,6 +1,6 @@
 """The protocol's messages, made at run time from the compiled `proto/communicator_objects.proto`.
 
-ML-Agents' package can be imported too. `make proto` compiles the description again.
+ML-Agents' own package can be imported in the same process. `make proto` recompiles the description.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headrace.stages.proto_messages import ProtoMessages
 EXCHANGE = "/communicator_objects.UnityToExternalProto/Exchange"
 """The protocol's one method; requests and responses are `UnityMessageProto`."""
 OK = 200
-"""Header status of an exchange."""
+"""Header status of an ordinary exchange."""
 CLOSE = 400
 """Header status by which either side ends the connection."""
 STEP, RESET, QUIT = 0, 1, 2

@@ -1,7 +1,8 @@
 """Unity's compressed observations: one or more concatenated PNG files of three channels each.
 
-A mapping assigns their channels to those of the observation; older packages send none. With this mapping Unity averages
-the channels of grey images and stacked grids, and drops the unused channels of the last file.
+A channel mapping assigns the files' channels to the observation's channels; older packages send none. With this
+mapping, Unity averages the channels of greyscale images and stacked grids, and drops the unused channels of the last
+file.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from numpy.typing import NDArray
 Pixels = NDArray[np.uint8]
 
 DROPPED = -1
-"""In a channel mapping: an unused channel of the files."""
+"""Value in a channel mapping for an unused channel of the files."""
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _SIZE_AT = 16
-"""Offset of width and height, fixed by the format: after the signature and the first chunk's head."""
+"""Offset of width and height, fixed by the format: they follow the signature and the first chunk's head."""
 _CHUNK_EXTRA = 12
-"""Bytes of a chunk in addition to its content: length, type, checksum."""
+"""Number of bytes in a chunk in addition to its content: length, type and checksum."""
 MOST_THREADS = 4
-"""The most threads: other processes need the cores too."""
+"""Maximum number of threads, because other processes need the cores too."""
 
 
 class PngError(Exception):
-    """Bytes that can't be decoded to the expected image."""
+    """The bytes can't be decoded to the expected image."""
 
 
 def split_pngs(data: bytes) -> list[bytes]:
@@ -63,7 +64,7 @@ def _end(data: bytes, begin: int) -> int:
 
 
 def png_size(file: bytes) -> tuple[int, int]:
-    """Height and width of a PNG file, without decoding it.
+    """Return the height and width of a PNG file, without decoding it.
 
     Raises:
         PngError: if the file is too short.
@@ -78,8 +79,8 @@ def png_size(file: bytes) -> tuple[int, int]:
 def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None:
     """Decode an observation.
 
-    Without a mapping an observation of one channel is the mean of the first file's channels, and one of several
-    channels has the files' first ones. Means are rounded to whole numbers, halves up.
+    Without a mapping, an observation with one channel is the mean of the first file's channels, and an observation with
+    several channels has the files' first channels. Means are rounded to whole numbers, halves up.
 
     Args:
         out: [C, H, W], the output, in the expected shape (a transposed view works).
@@ -87,7 +88,7 @@ def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None
         mapping: for each channel of the files, the channel of the observation or `DROPPED`; () for no mapping.
 
     Raises:
-        PngError: if the data isn't PNG files of this height and width, or their channels don't give C.
+        PngError: if the data isn't PNG files of this height and width, or have too few channels for C.
     """
     files = split_pngs(data)
     for file in files:
@@ -111,12 +112,12 @@ def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None
 
 
 def _pixels(file: bytes) -> Pixels:
-    """Return the pixels: [H, W, 1] for a grey file, [H, W, 3] for any other."""
-    from PIL import Image  # only runs with pictures need Pillow
+    """Return the pixels: [H, W, 1] for a greyscale file, [H, W, 3] for any other."""
+    from PIL import Image  # only runs with images need Pillow
 
     try:
         with Image.open(io.BytesIO(file), formats=("PNG",)) as image:
-            if image.mode.startswith("I"):  # 16 bits of grey
+            if image.mode.startswith("I"):  # 16-bit greyscale
                 return (np.asarray(image, np.int64) >> 8).astype(np.uint8)[:, :, None]
             grey = image.mode in ("1", "L", "LA")
             pixels = np.asarray(image.convert("L" if grey else "RGB"))
@@ -126,7 +127,7 @@ def _pixels(file: bytes) -> Pixels:
 
 
 def _side_by_side(pictures: list[Pixels], wanted: tuple[int, ...]) -> Pixels:
-    """[H, W, K]; grey files count one channel if that gives the wanted number, otherwise three like all others."""
+    """Join images to [H, W, K]; greyscale files count as one channel if that gives the wanted number, else as three."""
     if sum(picture.shape[2] for picture in pictures) != len(wanted):
         pictures = [np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture for picture in pictures]
     return np.concatenate(pictures, axis=2) if len(pictures) > 1 else pictures[0]
@@ -173,14 +174,14 @@ def encode_png(image: NDArray[np.uint8]) -> bytes:
     return data.getvalue()
 
 
-# Threads that decode: for libraries that release the interpreter's lock meanwhile.
+# Decoding in threads, for libraries that release the interpreter's lock while they decode.
 
 
 def decode_each(decode: Callable[[int], None], count: int) -> None:
-    """Call a function with each number below a count, in several threads, and wait for all.
+    """Call a function with each number below `count`, in several threads, and wait for all calls.
 
     Raises:
-        Exception: the error of the call with the lowest number; the other calls complete all the same.
+        Exception: the error of the call with the lowest number; the other calls still complete.
     """
     threads = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, MOST_THREADS, count)
     if threads < 2:

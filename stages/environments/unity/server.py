@@ -27,15 +27,15 @@ from headrace.stages.listening import add_grpc_port, find_port
 log = logging.getLogger(__name__)
 
 _CONNECTIONS = 64
-"""The most connections, so that silent callers can't use up the file descriptors."""
+"""Maximum number of connections, so that silent callers can't use up the file descriptors."""
 _SILENCE_MS = 20_000
-"""Milliseconds until a connection without HTTP/2 data is closed."""
+"""Milliseconds after which a connection without HTTP/2 data is closed."""
 _GREETINGS = 256
-"""The most callers that have greeted and not called again."""
+"""Maximum number of callers that have sent a greeting and not called again."""
 _FLUSH_S = 5.0
-"""Seconds for the last answer to leave."""
+"""Seconds to wait for the last answer to be sent."""
 _ATTEMPTS = 5
-"""Tries to listen on a port that was just free."""
+"""Number of attempts to listen on a port that was free a moment before."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
@@ -52,7 +52,7 @@ class _Refused(Exception):
     """A call is refused.
 
     Args:
-        why: ends the sentence that begins with the server's name, or with `it`.
+        why: the reason, which ends a sentence that begins with the server's name.
         code: the status for the caller.
     """
 
@@ -69,7 +69,7 @@ class _Call:
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def settle(self, response: bytes) -> bool:
-        """Send the answer; returns False if the caller is gone."""
+        """Send the answer; return False if the caller is gone."""
         if self.answer.done():
             return False
         self.answer.set_result(response)
@@ -82,15 +82,15 @@ class ExchangeServer:
     Args:
         port: the port to listen on; 0 for any free one.
         name: the worker's name, for errors.
-        cure: advice for the error of a port in use.
+        cure: the remedy if the port is in use, for the error.
         greet: returns our greeting in answer to a caller's; None for a message that is not a greeting.
         asks: returns True for the message by which a greeted caller requests its first command.
         max_bytes: largest message, in either direction.
-        listen: as `env_settings.listen`.
+        listen: see `env_settings.listen`.
 
     Attributes:
         name: as above; may be changed.
-        greeting: the greeting of the server's owner, or of the last caller before there is one; None before.
+        greeting: the owner's greeting; before there is an owner, the last caller's; None if there was none.
         refused: the last refusal, as a sentence; empty if there was none.
     """
 
@@ -121,13 +121,13 @@ class ExchangeServer:
         self._server: grpc.aio.Server | None = None
         self._call: _Call | None = None
         self._reading = 0
-        """Messages that are arriving."""
+        """Number of messages that are arriving."""
         self._news = asyncio.Event()
         self._interruption: Exception | None = None
         self._farewell: bytes | None = None
 
     async def start(self) -> int:
-        """Listen.
+        """Start listening.
 
         Returns:
             The port.
@@ -213,7 +213,7 @@ class ExchangeServer:
         self._news.set()
 
     def send_farewell(self, response: bytes) -> bool:
-        """Answer the waiting call, and all later ones, with `response`; returns True if a call waited."""
+        """Answer the waiting call, and all later ones, with `response`; return True if a call was waiting."""
         self._farewell = response
         call, self._call = self._call, None
         return call is not None and call.settle(response)
@@ -310,7 +310,7 @@ class ExchangeServer:
             self.interrupt(reason)
 
     def _note(self, caller: str, refusal: _Refused) -> None:
-        """Keep a refusal, and log the first, the tenth, the hundredth one and so on."""
+        """Keep a refusal, and log the first refusal, the tenth, the hundredth and so on."""
         self._refusals += 1
         self.refused = f"The call from {caller} was refused: {refusal}."
         level = logging.WARNING if str(self._refusals).strip("0") == "1" else logging.DEBUG

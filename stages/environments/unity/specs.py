@@ -38,7 +38,7 @@ class ObservationType(IntEnum):
 
 
 class ObservationSpec(NamedTuple):
-    """One observation."""
+    """The spec of one observation."""
 
     shape: tuple[int, ...]
     dimension_property: tuple[DimensionProperty, ...]
@@ -50,8 +50,8 @@ class ActionTuple:
     """Actions of n agents.
 
     Args:
-        continuous: [n, continuous_size]; None for none.
-        discrete: [n, branches], index of the choice; None for none.
+        continuous: [n, continuous_size] continuous actions; None for none.
+        discrete: [n, branches] index of the choice in each branch; None for none.
     """
 
     def __init__(self, continuous: Any = None, discrete: Any = None) -> None:
@@ -65,12 +65,12 @@ class ActionTuple:
 
     @property
     def continuous(self) -> NDArray[np.float32]:
-        """[n, continuous_size]."""
+        """The continuous actions [n, continuous_size]."""
         return self._continuous
 
     @property
     def discrete(self) -> NDArray[np.int32]:
-        """[n, branches]."""
+        """The index of the choice in each branch [n, branches]."""
         return self._discrete
 
     def add_continuous(self, continuous: Any) -> None:
@@ -87,7 +87,7 @@ class ActionTuple:
 
 
 class ActionSpec(NamedTuple):
-    """The actions of a behaviour."""
+    """The spec of a behaviour's actions."""
 
     continuous_size: int
     discrete_branches: tuple[int, ...]
@@ -95,17 +95,17 @@ class ActionSpec(NamedTuple):
 
     @classmethod
     def create_continuous(cls, continuous_size: int) -> ActionSpec:
-        """Continuous actions only."""
+        """Return a spec with continuous actions only."""
         return cls(continuous_size, ())
 
     @classmethod
     def create_discrete(cls, discrete_branches: tuple[int, ...]) -> ActionSpec:
-        """Discrete actions only."""
+        """Return a spec with discrete actions only."""
         return cls(0, tuple(discrete_branches))
 
     @classmethod
     def create_hybrid(cls, continuous_size: int, discrete_branches: tuple[int, ...]) -> ActionSpec:
-        """Continuous and discrete actions."""
+        """Return a spec with continuous and discrete actions."""
         return cls(continuous_size, tuple(discrete_branches))
 
     @property
@@ -122,13 +122,13 @@ class ActionSpec(NamedTuple):
         return self.discrete_size == 0 and self.continuous_size > 0
 
     def empty_action(self, n_agents: int) -> ActionTuple:
-        """Zeros for n agents."""
+        """Return zeros as the actions of n agents."""
         return ActionTuple(
             np.zeros((n_agents, self.continuous_size), np.float32), np.zeros((n_agents, self.discrete_size), np.int32)
         )
 
     def random_action(self, n_agents: int) -> ActionTuple:
-        """Random actions for n agents: uniform in -1 to 1, and uniform over the choices."""
+        """Return random actions for n agents: uniform in -1 to 1, and uniform over the choices."""
         random = np.random.default_rng()
         discrete = random.integers(
             np.zeros(self.discrete_size, np.int32),
@@ -142,7 +142,7 @@ class ActionSpec(NamedTuple):
         """Convert actions of n agents to arrays of the right dtypes.
 
         Raises:
-            UnityActionException: if they have another shape.
+            UnityActionException: if the actions have another shape.
         """
         found = ActionTuple(np.asarray(actions.continuous), np.asarray(actions.discrete))
         expected = (n_agents, self.continuous_size), (n_agents, self.discrete_size)
@@ -156,7 +156,7 @@ class ActionSpec(NamedTuple):
 
 
 class BehaviorSpec(NamedTuple):
-    """The observations and actions of a behaviour."""
+    """The specs of a behaviour's observations and actions."""
 
     observation_specs: list[ObservationSpec]
     action_spec: ActionSpec
@@ -193,7 +193,7 @@ class _Steps(Mapping[int, Step], Generic[Step]):
 
     @cached_property
     def agent_id_to_index(self) -> dict[int, int]:
-        """The row of each agent."""
+        """The row number of each agent, by agent id."""
         return {agent: row for row, agent in enumerate(self.agent_id.tolist())}
 
     def __len__(self) -> int:

@@ -34,13 +34,13 @@ _WORDING = WorkerWording(
     "run that waits for the Editor; or build the scene and train with --env, on a port chosen by --base-port",
 )
 _REFUSAL_S = 5.0
-"""Seconds for a Unity of another version to receive its refusal."""
+"""Seconds to wait for a Unity program of another version to receive the refusal."""
 _LAST_WORDS_S = 2.0
-"""Seconds from the end of a connection to the exit of its process."""
+"""Seconds to wait for the process to exit after its connection has ended."""
 _KILL_S = 10.0
-"""Seconds for the system to end a killed process."""
+"""Seconds to wait for the system to end a killed process."""
 _EDITOR_FAREWELL_S = 5.0
-"""Seconds for the Editor, which is never killed, to make its next call and receive the farewell."""
+"""Seconds to wait for the Editor, which is never killed, to make its next call and receive the farewell."""
 
 
 class Channels(Protocol):
@@ -56,18 +56,18 @@ class Channels(Protocol):
 class UnityWorker(ProgramWorker):
     """One Unity program: an executable that the worker starts, or the Editor, whose user presses Play.
 
-    The order of calls is `start`, `reset`, then `step`; each waits for Unity's answer, at most `timeout_s`. After a
+    The order of calls is `start`, `reset`, then `step`; each waits for Unity's answer for at most `timeout_s`. After a
     `UnityBroken` (which kills the executable) or a cancelled call only `close` is allowed.
 
     Args:
         settings: the worker's settings; only an executable may have port 0.
         executable: the executable; None for the Editor.
-        num_areas: copies of the training area for Unity to make.
+        num_areas: number of copies of the training area that Unity makes.
         side_channels: all side channels of the worker.
-        listen: as `env_settings.listen`.
+        listen: see `env_settings.listen`.
 
     Attributes:
-        greeting: Unity's greeting; None until it is connected.
+        greeting: Unity's greeting; None until Unity is connected.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class UnityWorker(ProgramWorker):
         self._server: ExchangeServer | None = None
         self._state = ConnectionState.STARTING
         self._released = False
-        """True once process and server are released."""
+        """True once the process and the server are released."""
         self._ended = False
         """True once Unity has closed the connection; an executable then exits."""
 
@@ -136,7 +136,7 @@ class UnityWorker(ProgramWorker):
         return await self._exchange(messages.STEP, actions)
 
     async def close(self, patience_s: float | None = None) -> None:
-        """End the connection and the executable, which is killed if it takes too long.
+        """Close the connection and end the executable, which is killed if it takes too long.
 
         Closing twice, or before `start`, is allowed.
 
@@ -174,7 +174,7 @@ class UnityWorker(ProgramWorker):
                 log_file.parent.mkdir(parents=True, exist_ok=True)
             command = self._executable.command(self.port, self._settings.seed)
             self._process = await ProgramProcess.launch(command, self._executable.show_output, self._on_exit)
-        await self._receive()  # the call after the greeting; `reset` answers it
+        await self._receive()  # the call after the greeting, which `reset` answers
         assert self._server.greeting is not None, "a call arrives only after the greeting"
         self.greeting = handshake.greeting_in(self._server.greeting)
         assert self.greeting is not None, "`_greet` has read it"
@@ -191,7 +191,7 @@ class UnityWorker(ProgramWorker):
         )
 
     def _greet(self, request: bytes) -> bytes | None:
-        """Our greeting, in answer to Unity's; None if the request is not a greeting."""
+        """Return our greeting in answer to Unity's; None if the request is not a greeting."""
         if handshake.greeting_in(request) is None:
             return None
         order = _order()
@@ -267,7 +267,7 @@ class UnityWorker(ProgramWorker):
         return UnityLate(f"{self.name} {problem}{self._refusal()}{self._log_tail()}")
 
     def _refusal(self) -> str:
-        """The last refusal of a caller, while that may explain Unity's absence."""
+        """Return the last refusal of a caller, as long as that may explain Unity's absence; otherwise nothing."""
         refused = "" if self._server is None or self._state is ConnectionState.RUNNING else self._server.refused
         return f" {refused}" if refused else ""
 
@@ -282,7 +282,7 @@ class UnityWorker(ProgramWorker):
         except DecodeError:
             raise self._protocol_error(f"its {len(request):,} bytes are not a message of the protocol") from None
         if message.header.status == messages.CLOSE:
-            await self._answer(_farewell())  # its call waits for an answer
+            await self._answer(_farewell())  # Unity's call waits for an answer
             await self._listening().close()
             self._ended = True
             raise UnityEnded(f"{self.name} has closed the connection")
@@ -300,7 +300,7 @@ class UnityWorker(ProgramWorker):
         )
 
     async def _connection_lost(self, loss: Exception) -> UnityBroken:
-        """The error for a lost connection: the exit of the process, if that follows, otherwise the loss itself."""
+        """Return the error for a lost connection: the process's exit, if that follows, otherwise the loss itself."""
         if isinstance(loss, MessageTooLarge):
             return UnityBroken(
                 f"{self.name} has sent a message above the limit of {self._limit()}: raise the limit, or send fewer or "

@@ -1,4 +1,4 @@
-"""Side channels: further messages between Unity and Python. The standard channels, and the base class of new ones."""
+"""Side channels for further messages between Unity and Python: the standard channels, and the base class for others."""
 
 from headrace.stages.environments.unity.side_channels.channel import (
     IncomingMessage,

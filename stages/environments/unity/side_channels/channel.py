@@ -1,6 +1,6 @@
-"""Side channels and their messages, which hold booleans, integers, floats, texts and lists of floats; little-endian.
+"""Side channels and their messages, which hold booleans, integers, floats, strings and lists of floats (little-endian).
 
-Methods have ML-Agents' names, so channels written for it work here. `SideChannels` are all channels of one worker.
+Methods have ML-Agents' names, so channels written for it work here. `SideChannels` holds all channels of one worker.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ log = logging.getLogger(__name__)
 _HEAD = struct.Struct("<16si")
 """Header of each message: the channel's id in the byte order of .NET, and the number of bytes that follow."""
 TRAINING_ANALYTICS = uuid.UUID("b664a4a9-d86f-5a5f-95cb-e8353a7e8356")
-"""A channel of packages that gather analytics; ignored here."""
+"""Id of a channel on which packages gather analytics; ignored here."""
 
 
 class IncomingMessage:
     """Reads a message from Unity, value by value.
 
-    Past the end of a message (an older package sends fewer values) all values are defaults.
+    Reading past the end of a message (an older package sends fewer values) returns the defaults.
 
     Args:
         buffer: the message.
-        offset: the offset of its first value.
+        offset: the offset of the message's first value.
     """
 
     def __init__(self, buffer: bytes, offset: int = 0) -> None:
@@ -41,35 +41,35 @@ class IncomingMessage:
         self.offset = offset
 
     def read_bool(self, default_value: bool = False) -> bool:
-        """One byte; anything but 0 is true."""
+        """Read one byte; anything but 0 is true."""
         return bool(self._unpack(_BOOL, default_value))
 
     def read_int32(self, default_value: int = 0) -> int:
-        """Four bytes, with a sign."""
+        """Read four bytes as a signed integer."""
         return int(self._unpack(_INT, default_value))
 
     def read_float32(self, default_value: float = 0.0) -> float:
-        """Four bytes."""
+        """Read four bytes as a float."""
         return float(self._unpack(_FLOAT, default_value))
 
     def read_float32_list(self, default_value: Sequence[float] | None = None) -> list[float]:
-        """A count (int32) and as many floats; the default is []."""
+        """Read a count (int32) and that number of floats; the default is []."""
         data = self._counted(_FLOAT.size)
         if data is None:
             return list(default_value or ())
         return [value for (value,) in _FLOAT.iter_unpack(data)]
 
     def read_string(self, default_value: str = "") -> str:
-        """A byte count (int32) and as many bytes of ASCII or UTF-8."""
+        """Read a byte count (int32) and that number of bytes, in ASCII or UTF-8."""
         data = self._counted(1)
         return default_value if data is None else data.decode("utf-8", errors="replace")
 
     def get_raw_bytes(self) -> bytes:
-        """The whole message."""
+        """Return the whole message."""
         return self.buffer
 
     def _next(self, size: int) -> bytes | None:
-        """The next bytes; with fewer left it goes to the end and returns None."""
+        """Return the next bytes; if fewer are left, go to the end and return None."""
         end = self.offset + size
         if size < 0 or end > len(self.buffer):
             self.offset = len(self.buffer)
@@ -94,11 +94,11 @@ class OutgoingMessage:
         self.buffer = bytearray()
 
     def write_bool(self, b: bool) -> None:
-        """One byte."""
+        """Write one byte."""
         self.buffer += _BOOL.pack(b)
 
     def write_int32(self, i: int) -> None:
-        """Four bytes, with a sign.
+        """Write four bytes, as a signed integer.
 
         Raises:
             ValueError: if the value is not an integer, or does not fit.
@@ -109,7 +109,7 @@ class OutgoingMessage:
             raise ValueError(f"{i!r} is not a whole number from -2147483648 to 2147483647") from error
 
     def write_float32(self, f: float) -> None:
-        """Four bytes.
+        """Write four bytes, as a float.
 
         Raises:
             ValueError: if the value is not a number, or too large.
@@ -117,7 +117,7 @@ class OutgoingMessage:
         self.buffer += _float(f)
 
     def write_float32_list(self, float_list: Sequence[float]) -> None:
-        """A count, and the floats.
+        """Write a count, then the floats.
 
         Raises:
             ValueError: if a value is not a number, or too large.
@@ -127,7 +127,7 @@ class OutgoingMessage:
         self.buffer += data
 
     def write_string(self, s: str) -> None:
-        """A byte count, and UTF-8; Unity's own channels support ASCII only."""
+        """Write a byte count, then UTF-8; Unity's own channels support only ASCII."""
         data = s.encode("utf-8")
         self.write_int32(len(data))
         self.buffer += data
@@ -144,13 +144,13 @@ class OutgoingMessage:
 
 
 class SideChannel(ABC):
-    """Base class of side channels: one kind of messages, with the same id on both sides.
+    """Base class of side channels: each carries one kind of message, and has the same id on both sides.
 
     Attributes:
         message_queue: messages to send with the next exchange, the oldest first.
 
     Args:
-        channel_id: as in Unity's class.
+        channel_id: the channel's id, as in Unity's class.
     """
 
     def __init__(self, channel_id: uuid.UUID) -> None:
@@ -159,7 +159,7 @@ class SideChannel(ABC):
 
     @property
     def channel_id(self) -> uuid.UUID:
-        """The id, as in Unity's class."""
+        """The channel's id, as in Unity's class."""
         return self._channel_id
 
     @abstractmethod
@@ -188,14 +188,14 @@ def _float(value: float) -> bytes:
 class SideChannels:
     """Collects the channels' outgoing messages, and passes received ones to them.
 
-    Channels may have ML-Agents' own classes.
+    Channels may be instances of ML-Agents' own classes.
 
     Args:
         channels: all channels of the worker.
         worker: the worker's name (`Unity worker 3`), for messages.
 
     Raises:
-        ChannelMisused: if two have the same id.
+        ChannelMisused: if two channels have the same id.
     """
 
     def __init__(self, channels: Iterable[SideChannel], worker: str = "Unity") -> None:
@@ -212,7 +212,7 @@ class SideChannels:
 
     @property
     def by_class(self) -> dict[str, SideChannel]:
-        """The channels by the names of their classes; the last one of each class."""
+        """The channels by class name; if several have the same class, the last one."""
         return {type(channel).__name__: channel for channel in self._by_id.values()}
 
     def outgoing(self) -> bytes:
@@ -228,7 +228,7 @@ class SideChannels:
         """Pass each channel its messages, and warn once about each id without a channel.
 
         Raises:
-            UnityBroken: if the data can't be decoded; then no message is passed on.
+            UnityBroken: if the data can't be decoded; no message is passed on in this case.
             StageError: if a channel fails with a message.
         """
         if not data:

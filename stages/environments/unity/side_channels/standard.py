@@ -1,6 +1,6 @@
 """ML-Agents' side channels: engine settings, environment parameters, float properties, raw bytes, statistics.
 
-`SideChannelBridge` uses them to send a run's engine settings and environment parameters, and passes statistics on.
+`SideChannelBridge` uses them to send a run's engine settings and environment parameters, and passes on statistics.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class EngineConfigurationChannel(SendingChannel):
         """Send the given settings, one message each.
 
         Args:
-            width: width of the window in pixels; together with the height.
+            width: width of the window in pixels; requires the height too.
             height: height of the window in pixels.
             quality_level: index of Unity's quality settings.
-            time_scale: game time per real time.
+            time_scale: ratio of game time to real time.
             target_frame_rate: frames per second; -1 for no limit.
             capture_frame_rate: frames per second of game time, each rendered however long it takes.
 
@@ -108,18 +108,18 @@ class _Sampler(IntEnum):
 
 
 class EnvironmentParametersChannel(SendingChannel):
-    """Sends environment parameters; a scene uses a new value from its next episode on."""
+    """Sends environment parameters; a scene uses a new value when its next episode begins."""
 
     def __init__(self) -> None:
         super().__init__(uuid.UUID("534c891e-810f-11ea-a9d0-822485860400"))
 
     def set_parameter(self, key: str, value: ParameterValue, seed: int) -> None:
-        """Set a parameter to a value of the YAML.
+        """Set a parameter to a value from the YAML.
 
         Args:
-            key: its name.
+            key: the parameter's name.
             value: a number, or a sampler.
-            seed: the seed of a sampler without its own.
+            seed: the seed for a sampler without its own seed.
 
         Raises:
             ChannelMisused: if the key is not ASCII.
@@ -189,7 +189,7 @@ class FloatPropertiesChannel(SideChannel):
     """Keeps the latest values of float properties, which both sides set: the predecessor of environment parameters.
 
     Args:
-        channel_id: the id of a second channel of this kind.
+        channel_id: the channel's id; needed for a second channel of this kind.
     """
 
     def __init__(self, channel_id: uuid.UUID | None = None) -> None:
@@ -210,15 +210,15 @@ class FloatPropertiesChannel(SideChannel):
         self.queue_message_to_send(message)
 
     def get_property(self, key: str) -> float | None:
-        """The value, or None if neither side has set it."""
+        """Return the value, or None if neither side has set it."""
         return self._values.get(key)
 
     def list_properties(self) -> list[str]:
-        """The names of all values."""
+        """Return the names of all values."""
         return list(self._values)
 
     def get_property_dict_copy(self) -> dict[str, float]:
-        """All values by name."""
+        """Return all values by name."""
         return dict(self._values)
 
 
@@ -234,7 +234,7 @@ class RawBytesChannel(SideChannel):
         self._received.append(msg.get_raw_bytes())
 
     def get_and_clear_received_messages(self) -> Sequence[bytes]:
-        """All messages since the last call, the oldest first."""
+        """Return all messages since the last call, oldest first."""
         received, self._received = self._received, []
         return received
 
@@ -272,7 +272,7 @@ class StatsSideChannel(SideChannel):
         self._stats.setdefault(key, []).append((value, self._method(msg.read_int32(), key)))
 
     def get_and_reset_stats(self) -> Mapping[str, StatList]:
-        """All values since the last call by name, each with its aggregation method, the oldest first."""
+        """Return all values since the last call by name, oldest first, each with its aggregation method."""
         stats, self._stats = self._stats, {}
         return stats
 
@@ -298,13 +298,13 @@ _HOW = {
 
 
 class SideChannelBridge:
-    """The side channels of one connection with Unity, and the settings that were sent over them.
+    """The side channels of one connection to Unity, and the settings that were sent over them.
 
     Args:
         engine: settings to send with the first message.
         parameters: the run's environment parameters; None if there are none.
-        worker_id: counts the Unity programs of the run.
-        seed: the seed of samplers without their own.
+        worker_id: the Unity program's number in the run.
+        seed: the seed for samplers without their own seed.
         channels: the user's side channels.
     """
 
@@ -317,7 +317,7 @@ class SideChannelBridge:
         channels: Iterable[Any] = (),
     ) -> None:
         self.generation = 0
-        """Generation of the parameters sent last."""
+        """Generation of the parameters that were sent last."""
         self.parameters = parameters
         self._worker_id = worker_id
         self._seed = seed
@@ -334,12 +334,12 @@ class SideChannelBridge:
             capture_frame_rate=engine.capture_frame_rate,
         )
         self.all: tuple[SideChannel, ...] = (engine_channel, self._parameters_channel, self._stats, *channels)
-        """All channels, ours and the user's."""
+        """All channels: the standard ones and the user's."""
         self.channels = SideChannels(self.all, f"Unity worker {worker_id}")
         """Converts all channels' messages to and from bytes."""
 
     def update(self) -> None:
-        """Queue changed parameters for the next message; a sampler that is sent again would restart its sequence."""
+        """Queue changed parameters for the next message; sending a sampler again would restart its sequence."""
         parameters = self.parameters
         if parameters is None or (self._sent and parameters.generation == self.generation):
             return
@@ -350,7 +350,7 @@ class SideChannelBridge:
                 self._parameters_channel.set_parameter(name, value, self._sampler_seed(name))
 
     def statistics(self) -> Mapping[str, Measured]:
-        """The statistics received since the last call."""
+        """Return the statistics received since the last call."""
         found: dict[str, Measured] = {}
         for name, values in self._stats.get_and_reset_stats().items():
             how = _HOW[values[-1][1]]

@@ -1,1 +1,1 @@
-"""Unity programs as environments of Gymnasium and PettingZoo, for other trainers; the pipeline uses none of them."""
+"""Unity programs as environments of Gymnasium and PettingZoo, for other trainers; the pipeline does not use these."""

@@ -19,31 +19,32 @@ from headrace.stages.environments.unity.wrappers.spaces import ActionMap, unlimi
 log = logging.getLogger(__name__)
 
 _COLOURS = (1, 3)
-"""Channels of a picture that can be shown."""
+"""Channel counts of images that can be shown."""
 
 
 class UnityGymException(UnityException):
-    """A program that is not an environment of a single agent, or a step after the end of its episode."""
+    """The program is not an environment with a single agent, or was stepped after the end of its episode."""
 
 
 class UnityToGymWrapper(gymnasium.Env[Any, Any]):
     """One agent of a Unity program, with the constructor of ML-Agents' class of this name and Gymnasium's current API.
 
-    Observations are the first picture, float32 from 0 to 1 in Unity's order of axes; without pictures, all vectors
-    joined. `info` has the steps of the low-level interface as `step`, for choices an `action_mask` in the form of the
-    action space's `sample`, and for an agent in a group its `group_reward`. Unity's interrupted episodes are truncated.
+    The observation is the first image, float32 from 0 to 1 in Unity's order of axes; without images, all vectors
+    joined. `info` has the low-level interface's steps as `step`. With discrete actions, it also has an `action_mask`,
+    in the form that the action space's `sample` takes, and for an agent in a group its `group_reward`. Unity's
+    interrupted episodes are truncated.
 
     Args:
         unity_env: the program, by its low-level interface (`UnityEnvironment`); it is closed with the environment.
-        uint8_visual: return pictures as bytes from 0 to 255.
-        flatten_branched: make one Discrete space of several branches, with a choice for each combination.
-        allow_multiple_obs: return a tuple of all pictures, all lists of entities, and all vectors joined.
-        action_space_seed: for samples of the action space.
+        uint8_visual: return images as bytes from 0 to 255.
+        flatten_branched: turn several branches into one Discrete space, with a choice for each combination.
+        allow_multiple_obs: return a tuple of all images, all lists of entities, and all vectors joined.
+        action_space_seed: seed for samples of the action space.
 
     Attributes:
         name: the behaviour's name.
-        group_spec: its spec.
-        visual_obs: the first picture of the last observation; None without pictures.
+        group_spec: the behaviour's spec.
+        visual_obs: the first image of the last observation; None without images.
         game_over: True from the end of an episode to the next reset.
 
     Raises:
@@ -90,7 +91,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         self.render_mode = "rgb_array" if shown else None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Reset the program, whose random numbers follow the seed of its start, not the `seed` of this call."""
+        """Reset the program. Its random numbers follow the seed from its start, not the `seed` of this call."""
         super().reset(seed=seed)
         if seed is not None:
             self._warn("reset(seed=…) has no effect in Unity, which keeps the seed from its start (UnityEnvironment's)")
@@ -123,7 +124,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         return observation, float(steps.reward[0]), self.game_over and not truncated, truncated, info
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Return the mask of allowed choices, for all branches in a row, in the form for sb3-contrib's MaskablePPO.
+        """Return the mask of allowed choices, all branches concatenated, as sb3-contrib's MaskablePPO expects it.
 
         Raises:
             UnityGymException: if the actions are not all choices.
@@ -133,7 +134,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         return np.concatenate(self._mask if isinstance(self._mask, tuple) else [self._mask]).astype(np.bool_)
 
     def render(self) -> Any:
-        """Return the first picture of the last observation as bytes [height, width, 3]; None if none has colours."""
+        """Return the first image of the last observation as bytes [height, width, 3]; None if no image can be shown."""
         if self.visual_obs is None or self.render_mode is None:
             return None
         picture = np.moveaxis(self.visual_obs if self._bytes else _as_bytes(self.visual_obs), 0, -1)
@@ -149,7 +150,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         return decisions
 
     def _said(self, endings_too: bool) -> tuple[Any, Any]:
-        """Return the agent's decision steps and terminal steps; waits for a decision or either."""
+        """Return the agent's decision steps and terminal steps; wait for a decision or, if wanted, an end."""
         while True:
             names = list(self._env.behavior_specs)
             if len(names) > 1:
@@ -171,7 +172,7 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
         )
 
     def _registered(self) -> EnvSpec:
-        """The spec for Gymnasium's functions: `make` starts another program of the same build."""
+        """Return the spec for Gymnasium's functions: `make` starts another program of the same build."""
         given = {"uint8_visual": self._bytes, "flatten_branched": self._flat, "allow_multiple_obs": self._several}
         program, kind = self._env, type(self)
 
@@ -199,11 +200,11 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
 
     @property
     def _one(self) -> int:
-        """Index of the only returned observation: the first image, otherwise the vectors."""
+        """Index of the only observation that is returned: the first image, otherwise the vectors."""
         return 0 if self._pictures else -1
 
     def _seen(self, steps: Any) -> tuple[Any, dict[str, Any]]:
-        """The agent's observation and info."""
+        """Return the agent's observation and info."""
         own = [column[0] for column in steps.obs]
         pictures = [_as_bytes(own[index]) if self._bytes else own[index] for index in self._pictures]
         if pictures:
@@ -229,6 +230,6 @@ class UnityToGymWrapper(gymnasium.Env[Any, Any]):
 
 
 def _as_bytes(picture: NDArray[Any]) -> NDArray[np.uint8]:
-    """Convert a picture with numbers from 0 to 1."""
+    """Convert an image with numbers from 0 to 1 to bytes."""
     scaled: NDArray[np.uint8] = np.rint(np.clip(picture, 0.0, 1.0) * 255).astype(np.uint8)
     return scaled

@@ -1,8 +1,9 @@
 """A Unity program with any number of agents as PettingZoo's environments, under the names that ML-Agents' users know.
 
-An agent is called `<behaviour id>?agent_id=<its number in Unity>`. `agents` are those that need a decision now; the
-others are absent meanwhile. Unity gives an agent a new number when its next episode begins: agents come and go, and
-`possible_agents` are those since the last reset. If a program keeps the number, `&life=2` follows it.
+An agent is called `<behaviour id>?agent_id=<its number in Unity>`. `agents` lists the agents that need a decision now;
+the others are absent meanwhile. Unity gives an agent a new number when its next episode begins: agents come and go, and
+`possible_agents` lists all agents since the last reset. If a program keeps an agent's number, the name continues with
+`&life=2`.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ class _AgentKind:
         self.asking: list[str] = []
 
     def seen(self, columns: list[Any], row: int, mask: Any) -> Any:
-        """One agent's observation."""
+        """Return one agent's observation."""
         own = columns[0][row] if self._single else _Sensors(column[row] for column in columns)
         return own if self._masks is None else {OBSERVATION: own, MASK: mask}
 
 
 class Said(NamedTuple):
-    """The data of agents that need a decision or have ended, by their names."""
+    """The data of agents that need a decision or have ended, by agent name."""
 
     observations: dict[str, Any]
     rewards: dict[str, float]
@@ -66,14 +67,14 @@ class Said(NamedTuple):
 class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo has no types
     """Agents of a Unity program that act simultaneously, with the constructor of ML-Agents' class of this name.
 
-    An observation is an array, or with several sensors a tuple of arrays; with discrete actions it is a dict of
-    `observation` and `action_mask`, int8 and 1 where a choice is allowed, for several branches a tuple. `infos` have
-    `behavior_name`, `group_id`, `group_reward`, at an end `interrupted`, which means truncated, and with discrete
-    actions the `action_mask` in the form of the action space's `sample`.
+    An observation is an array or, with several sensors, a tuple of arrays. With discrete actions, it is a dict of
+    `observation` and `action_mask`: an int8 array, 1 where a choice is allowed, or a tuple of arrays for several
+    branches. `infos` have `behavior_name`, `group_id` and `group_reward`, at an episode's end `interrupted`
+    (truncated), and with discrete actions the `action_mask` in the form that the action space's `sample` takes.
 
     Args:
         env: the program, by its low-level interface (`UnityEnvironment`); it is closed with the environment.
-        seed: for samples of the action spaces.
+        seed: seed for samples of the action spaces.
 
     Attributes:
         agents: those that need a decision now.
@@ -111,17 +112,17 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         return {agent: self.action_space(agent) for agent in self.possible_agents}
 
     def observation_space(self, agent: str) -> Space[Any]:
-        """Return an agent's observation space, that of its behaviour."""
+        """Return an agent's observation space, which is that of its behaviour."""
         return self._behavior_of(agent).observation_space
 
     def action_space(self, agent: str) -> Space[Any]:
-        """Return an agent's action space, that of its behaviour."""
+        """Return an agent's action space, which is that of its behaviour."""
         return self._behavior_of(agent).actions.space
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-        """Reset the program, whose random numbers follow the seed of its start, not the `seed` of this call."""
+        """Reset the program. Its random numbers follow the seed from its start, not the `seed` of this call."""
         if seed is not None and not self._warned:
             self._warned = True
             log.warning(
@@ -175,7 +176,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         return said
 
     def _take(self) -> Said:
-        """Take the program's data, and step it while all agents in mid-episode pause."""
+        """Take the program's data; step the program as long as all agents in mid-episode pause."""
         said = Said({}, {}, {}, {}, {})
         while True:
             for name, spec in self._env.behavior_specs.items():
@@ -203,7 +204,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         return self._alive[name, number]
 
     def _add(self, said: Said, agent: str, name: str, steps: Any, row: int, cut: bool | None = None) -> None:
-        """Add one agent's row of a behaviour's steps; `cut` is whether its episode was interrupted, None for no end."""
+        """Add one agent's row of a behaviour's steps; `cut` is True for an interrupted episode, None for no end."""
         behavior = self._behaviors[name]
         forbidden = None if cut is not None or steps.action_mask is None else [mask[row] for mask in steps.action_mask]
         mask = behavior.actions.mask(forbidden)
@@ -224,7 +225,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
 class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo has no types
     """Agents of a Unity program that act one after the other, through PettingZoo's `last` and `step`.
 
-    Their observations are those at the decision requests: the program continues when all requests are answered.
+    Each agent's observation is the one at its decision request: the program continues when all requests are answered.
     Observations, infos and arguments are those of `UnityParallelEnv`.
     """
 
@@ -267,7 +268,7 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ha
         return self._parallel.action_space(agent)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Reset the program; raises as `UnityParallelEnv.reset`."""
+        """Reset the program; raises the same errors as `UnityParallelEnv.reset`."""
         observations, infos = self._parallel.reset(seed, options)
         self._actions = {}
         no = dict.fromkeys(observations, False)

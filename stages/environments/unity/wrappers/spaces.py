@@ -1,4 +1,4 @@
-"""A behaviour's observations and actions as Gymnasium's spaces, and back."""
+"""Converts a behaviour's observation and action specs to Gymnasium's spaces, and actions back."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from headrace.stages.environments.unity.errors import UnityActionException
 from headrace.stages.environments.unity.specs import ActionTuple
 
 Mask = Any
-"""The form of `space.sample`: int8 [choices], 1 = allowed; for several branches a tuple of these; for choices next to
-continuous actions `(None, mask)`."""
+"""A mask in the form that `space.sample` takes: int8 [choices], 1 = allowed; for several branches, a tuple of these;
+for choices together with continuous actions, `(None, mask)`."""
 
 
 class ActionMap:
-    """A behaviour's actions.
+    """Converts a behaviour's actions from Gymnasium's form to Unity's, and masks from Unity's form to Gymnasium's.
 
     Args:
-        spec: its `ActionSpec`.
-        name: its name, for errors.
-        flatten: True to turn all combinations of choices into choices of one branch, if there are only choices.
+        spec: the behaviour's `ActionSpec`.
+        name: the behaviour's name, used in messages.
+        flatten: True to make one branch with a choice for each combination, if all actions are discrete.
         seed: the seed of the space's samples.
 
     Attributes:
-        space: a Box for continuous actions, Discrete for one branch of choices, MultiDiscrete for several; for both a
-            Tuple of a Box and either.
+        space: a Box for continuous actions, Discrete for one branch of choices, MultiDiscrete for several; for both
+            kinds of actions, a Tuple of a Box and one of these.
 
     Raises:
         UnityActionException: if there are no actions.
@@ -64,8 +64,8 @@ class ActionMap:
         """Convert actions of several agents.
 
         Args:
-            chosen: a value of the space for each.
-            who: the agents, for errors.
+            chosen: a value of the space for each agent.
+            who: the agents' names, used in messages.
 
         Raises:
             UnityActionException: if an action is not in the space.
@@ -110,7 +110,7 @@ class ActionMap:
         """Return the mask for `space.sample`, from one agent's mask in a DecisionStep; None without discrete actions.
 
         Args:
-            forbidden: [choices] of each branch, true = forbidden; None: all are allowed.
+            forbidden: [choices] of each branch, true = forbidden; None if all are allowed.
         """
         if not self._branches:
             return None
