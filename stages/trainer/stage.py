@@ -280,12 +280,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         (rest,) = dict(current.layout).get(NORMALIZER_REST, (0,))
         if len(weights) + rest == len(current.weights):  # an earlier release's: the rest, which comes last, was 0
             weights = np.pad(weights, (0, rest))
-        self._policy = replace(
-            current,
-            weights=weights,
-            step=int(policy["step"]),
-            version=int(policy["version"]),
-        )
+        self._policy = replace(current, weights=weights, step=int(policy["step"]), version=int(policy["version"]))
         self._unlearned.clear()
         if state["held_rows"]:
             self._unlearned.append(Waiting(RESTORED_SOURCE, int(state["held_rows"]), int(state["held_rows"])))
@@ -346,8 +341,9 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         return known, age
 
     def _give_back(self, source: int, amount: int) -> None:
-        if amount:
+        if amount:  # a report is due, as actors may wait for these credits
             self._returned[source] = self._returned.get(source, 0) + amount
+            self._unreported_rows = self.trainer.rows_per_update
 
     def _count_frames(self, batch: TrajectoryBatch) -> None:
         """Count the environment steps that a batch's actions lasted, and take some of its actions for histograms."""

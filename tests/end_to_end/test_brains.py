@@ -82,7 +82,7 @@ def test_opponents_in_self_play_are_brains_in_their_share_of_the_games(tmp_path)
     assert result.behaviors["Volley"].best_evaluation is not None
     model = {"use": str(result.folder), "with": {"deterministic": True}}
     played = run_here(
-        volley(brain=[{**model, "teams": [0]}, {"use": "random", "teams": [1]}], max_steps=600), tmp_path, "played"
+        volley(brain=[{**model, "teams": [0]}, {"use": "random", "teams": [1]}], max_steps=3000), tmp_path, "played"
     )
     names = [each["brain"] for each in json.loads((played.folder / "Volley" / "league.json").read_text())["brains"]]
     assert names == [str(result.folder), "random"]

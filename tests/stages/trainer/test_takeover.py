@@ -22,11 +22,11 @@ class Learner(RememberingTrainer):
 class Desk:
     """A stage whose trainer may begin anew, and what was reported."""
 
-    def __init__(self):
+    def __init__(self, reports_each=True):
         self.reports, self.made = [], []
         port = TrainerPort(self.reports.append)
         make = self._make
-        self.stage = TrainerStage(make(), "Walker", 10**6, port=port, reports_each=True, make_trainer=make)
+        self.stage = TrainerStage(make(), "Walker", 10**6, port=port, reports_each=reports_each, make_trainer=make)
         self.stage.start(StageContext("trainer", statistics=RecordedStatistics()))
 
     def _make(self):
@@ -66,6 +66,17 @@ def test_all_credits_come_back_of_rows_that_were_held_or_are_another_trainers():
     assert desk.stage.held_rows == 8
     assert desk.returned == 11
     assert [batch.num_rows for batch in desk.made[1].batches] == [8]
+
+
+def test_credits_that_come_back_without_an_update_are_reported_at_once():
+    desk = Desk(reports_each=False)
+    desk.take(4)
+    desk.stage.begin_anew(1)
+    desk.take(1, first_version=0)
+    assert desk.returned == 5, "an actor that has used all of its credits waits for them"
+    desk.take(1, first_version=1)
+    desk.take(1, first_version=0)
+    assert desk.returned == 6
 
 
 def test_it_may_begin_with_the_weights_of_another_learner():
