@@ -1,4 +1,4 @@
-"""Errors of commands and runs."""
+"""Errors that commands and runs raise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class RunError(Exception):
 
 
 class RunFailed(Exception):
-    """A run ended because a part of it failed; the message says what failed, where, and how to resume."""
+    """A run failed; the message says what failed, where, and how to resume."""
 
     def __init__(self, message: str, stage: str = "", detail: str = "") -> None:
         super().__init__(message)

@@ -25,7 +25,7 @@ TRAINER = "trainer"
 REPLAY_SHARD = "replay_shard"
 """Name of the stage that holds one shard of a replay buffer."""
 INFERENCE = "inference"
-"""Name of the host that chooses actions for all actors, and of its stage."""
+"""Name of the central inference host, and of its stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def decides_centrally(config: RunConfig) -> bool:
 
 
 def actor_names(config: RunConfig) -> list[str]:
-    """Return the actor hosts' names; a recording or demonstrations replace a single actor."""
+    """Return the actor hosts' names; only one if a recording or demonstrations replace the environments."""
     if not acts(config):
         return ["actor-0"]
     return [f"actor-{replica}" for replica in range(config.pipeline.hosts.actors.replicas)]

@@ -113,7 +113,10 @@ def _is_ours(thing: object) -> bool:
 
 
 def _signals() -> Iterator[tuple[str, _PutBack]]:
-    """Yield Headrace's signal handlers; SIGPIPE is ignored, so that a write to a closed pipe raises an error."""
+    """Yield each of Headrace's signal handlers, with the function that restores it.
+
+    SIGPIPE stays ignored, so that a write to a closed pipe raises an error instead of killing the process.
+    """
     for number in REQUESTS:
         if _is_ours(handler := signal.getsignal(number)):
             yield f"the handler of {number.name}", partial(_handle, number, handler)
@@ -176,7 +179,7 @@ def _wake(descriptor: int) -> bool:
 
 
 def _allow_owner(kept: int) -> bool:
-    """Restore the umask: keep group and other permissions at least as strict, and the owner's as they were."""
+    """Restore the umask's owner bits, and keep its other bits at least as strict as they were."""
     present = os.umask(kept)
     wanted = (present | kept) & 0o077 | kept & ~0o077
     os.umask(wanted)

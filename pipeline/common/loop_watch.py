@@ -1,4 +1,4 @@
-"""Finds, from any thread, the code that blocks an event loop or awaits forever in it; also watches main's event loop.
+"""Finds, from any thread, code that blocks an event loop or never finishes an await; also watches main's event loop.
 
 The watch is a thread. It names the code that blocks main's event loop, and interrupts that code after a time limit.
 """
@@ -26,7 +26,9 @@ from headrace.stages.errors import innermost_of_user
 MOST_CALLS = 12
 """Maximum number of stack frames in a message, counted from the innermost."""
 _BELOW = (str(Path("stages") / "loop.py"), str(Path("asyncio") / "events.py"))
-"""Ends of the file names of the loops that call stages and callbacks; the frames after their last frame matter."""
+"""Suffixes of the names of the files whose loops run stages and callbacks; messages show only the frames that they
+call.
+"""
 
 
 def stage_holds(loop: asyncio.AbstractEventLoop) -> bool:
@@ -82,7 +84,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 """Seconds between checks of the event loop."""
 YIELD_S = 10.0
-"""Seconds that interrupted code has to release the event loop before the next attempt; a C call may take longer."""
+"""Seconds to wait, after an interruption, for the code to release the event loop; a C call may take longer."""
 _BREAK = getattr(signal, "SIGURG", None)
 """Signal that interrupts a sleep or system call in the main thread, and has no effect without a handler.
 None if the platform lacks it.

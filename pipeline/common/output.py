@@ -62,10 +62,10 @@ def prepare_output(platform: str = sys.platform) -> None:
 
 
 def speaking(main: Callable[P, int]) -> Callable[P, int]:
-    """Wrap a command's function: prepare the process and its streams, run the function, and return its exit status.
+    """Wrap a command's function: the wrapper prepares the process and its streams, and returns an exit status.
 
-    The function's status stands even if the reader of standard output has gone. The status is 0 if the reader's end
-    interrupted the function, and at least 1 if standard output can't be written for another reason.
+    The status is the function's own, even if standard output has lost its reader. If that loss interrupted the
+    function, the status is 0. If standard output can't be written for another reason, the status is at least 1.
     """
 
     @wraps(main)
@@ -132,7 +132,7 @@ def complain(text: object) -> None:
 
 
 def tell_user(text: str) -> None:
-    """Write a line that must not appear in any log to standard output; if there is no reader, drop the line."""
+    """Write a line to standard output only, because no log may contain it; if there is no reader, drop the line."""
     with suppress(OSError):
         say(text)
 

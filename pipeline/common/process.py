@@ -48,7 +48,7 @@ def uncollected() -> Iterator[None]:
 
 
 def import_early(modules: Sequence[str]) -> None:
-    """Import modules in advance; ignore errors, which the code that needs the module raises again."""
+    """Import modules in advance; ignore errors, because the code that needs a module reports them."""
     with uncollected():
         for module in modules:
             with suppress(Exception):
@@ -93,7 +93,7 @@ def interpreter_to_start(platform: str = sys.platform) -> tuple[str, dict[str, s
 
 
 def let_child_find_us(environment: dict[str, str]) -> None:
-    """Let a child process import this Headrace before it receives main's `sys.path`."""
+    """Let a child process import this copy of Headrace before it receives main's `sys.path`."""
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (ROOT, environment.get("PYTHONPATH"))))
 
 
@@ -113,11 +113,11 @@ def follow_path_of_main(path: Sequence[str]) -> None:
 def default_in_forks(numbers: Sequence[signal.Signals]) -> None:
     """Reset signals to their default handlers in forked processes, which would otherwise ignore requests to end.
 
-    An executed program gets the default handlers anyway, but would inherit SIG_IGN.
+    A program started with exec gets the default handlers anyway, but would inherit ignored signals (SIG_IGN).
     """
 
     def restore() -> None:
-        signal.set_wakeup_fd(-1)  # it writes to our own event loop
+        signal.set_wakeup_fd(-1)  # the descriptor belongs to our event loop
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
 
@@ -141,7 +141,7 @@ def usable_cores() -> int:
 
 
 def version_of(distribution: str, otherwise: str = "(not installed)") -> str:
-    """Return an installed distribution's version, or `otherwise`: a checkout can run without being installed."""
+    """Return a distribution's version, or `otherwise` if it is not installed, as in a checkout."""
     from importlib import metadata  # takes 20 ms, and most processes don't need it
 
     try:

@@ -27,7 +27,7 @@ class HostRole:
     """A host role: the code that a host runs, and how the host is started, shown and supervised."""
 
     implementation: str
-    """`module:Class` of a `pipeline.roles.runtime.Host`."""
+    """`module:Class` of the host class, a `pipeline.roles.runtime.Host`."""
     placed_as: str = "actors"
     """Key in `pipeline.hosts` that configures where hosts with this role run."""
     stages: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class HostRole:
     limits: Literal["actors", "learners"] = "actors"
     """Section of `pipeline.supervision` that limits how long the host may be silent."""
     patience: float = 1.0
-    """Factor applied to those limits."""
+    """Factor by which the silence limits are multiplied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,18 @@ class RunPartKind:
     """A table entry: the code of one part, and the condition for using it."""
 
     wanted: Callable[[RunConfig], bool]
-    """Called with the configuration; returns True if the run has the part."""
+    """Function that returns True if a run with this configuration has the part."""
     main: str = ""
     """`module:Class` of a `pipeline.main.run_part.RunPart`; empty if main needs no code."""
     actor: str = ""
     """`module:Class` of a `pipeline.roles.actor.ActorPart`; empty if actors need no code."""
     learner: str = ""
-    """`module:Class` that `pipeline/roles/{training,learner}.py` create for a trainer that uses the part; may be empty.
+    """`module:Class` that `pipeline/roles/{training,learner}.py` create for a trainer with the part; empty if there is
+    none.
     """
     page: str = ""
-    """`module:name` of a function that returns the game for the live page, or empty. The first part with one provides
-    the game.
+    """`module:name` of a function that returns the game for the live page; empty if there is none. If several parts
+    have a function, the first part provides the game.
     """
     roles: Mapping[str, HostRole] = field(default_factory=dict)
     """Roles of the part's own hosts, by role name."""

@@ -44,7 +44,7 @@ def encode(message: ControlMessage) -> bytes:
 
 
 def decode(frame: bytes) -> ControlMessage:
-    """Decode a frame that `encode` has made; tuples at the top level are restored as tuples.
+    """Decode a frame produced by `encode`; tuples at the top level are restored as tuples.
 
     Raises:
         ControlError: if the frame is not a control message.

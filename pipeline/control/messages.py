@@ -61,7 +61,7 @@ class CreditRequest:
     used: Mapping[str, int]
     """Learning-team steps emitted and held so far, by behaviour name; cumulative."""
     wants: tuple[str, ...]
-    """Behaviours for which the actor needs credits; it can't step while any of them has none."""
+    """Behaviours for which the actor needs credits; it can step only once it has credits for all of them."""
     gives_back: tuple[str, ...] = ()
     """Behaviours whose unused credits the actor gives back; a waiting actor gives back all its unused credits."""
     acting: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class StatisticsReport:
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
-    """A host begins or ends preparation (see `headrace.stages.activity.preparing`)."""
+    """A host begins or ends preparatory work, such as importing torch; see `headrace.stages.activity.preparing`."""
 
     begins: bool
 
@@ -351,12 +351,12 @@ class DirectShow:
     paused: bool = False
     speed: float = 1.0
     recorded: str = ""
-    """Behaviour id played by the person being recorded; empty if recording is off."""
+    """Behaviour id for which the recorded person plays; empty if recording is off."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeysHeld:
-    """All keys held down by the person who plays a behaviour id."""
+    """All keys held down by the person who plays for a behaviour id."""
 
     behavior_id: str
     number: int

@@ -91,7 +91,7 @@ class FlowControl:
         self._grant(self.ledger.resume(why))
 
     def hold(self, behaviors: Collection[str]) -> None:
-        """Grant nothing for these behaviours, and nothing for the others until these trainers are at rest."""
+        """Grant nothing for these behaviours, and nothing for others until these behaviours' trainers are idle."""
         self.ledger.hold(behaviors)
 
     def _grant(self, grants: list[Grant]) -> None:
@@ -106,7 +106,7 @@ class FlowControl:
 log = logging.getLogger(__name__)
 
 PATIENCE_UPDATES = 8
-"""Warn once stages have held back enough steps for this many updates without passing any on."""
+"""Number of updates' worth of steps that stages may hold back, without passing any on, before the warning."""
 
 
 @dataclass
@@ -164,7 +164,7 @@ class StarvationWatch:
 MEASURED_UPDATES = 5
 """Number of measured updates. The first update is skipped because its steps are collected while the run starts."""
 MOST_COLLECTING = 3.0
-"""Largest ratio of collecting to learning time at which actors run ahead, which then saves a quarter of the time."""
+"""Largest ratio of collecting to learning time at which actors run ahead; doing so then saves a quarter of the time."""
 AHEAD = 1
 """Number of updates by which actors run ahead if running ahead pays off."""
 

@@ -1,4 +1,4 @@
-"""Flow control: how far actors may run ahead of a trainer, as a ledger of credits.
+"""Flow control: a ledger of credits, which limits how far actors may run ahead of a trainer.
 
 A credit is one step of the learning team. The ledger, in the main host, holds a *window* of credits per behaviour name:
 `(max_policy_lag + 1) × rows_per_update`. An actor requests credits and receives a *cap*, the total number of steps that
@@ -17,8 +17,7 @@ its cap by at most its number of agents minus one.
 
 All counts are cumulative, so a repeated or late message is harmless. A source is one incarnation of an actor: the
 credits of a dead source are written off, and later returns for it are ignored. The cost of handling a message depends
-on the behaviours and sources that it names and the grants that it triggers, but not on the number of actors or waiting
-actors.
+on the behaviours and sources that it names and on the grants that it triggers, not on the number of actors.
 """
 
 from __future__ import annotations
@@ -187,7 +186,7 @@ class CreditLedger:
         return self._serve()
 
     def pause(self, why: str = "") -> None:
-        """Grant nothing until `resume` for the same reason."""
+        """Grant nothing until `resume` is called for the same reason."""
         self._paused.add(why)
 
     def resume(self, why: str = "") -> list[Grant]:

@@ -16,7 +16,7 @@ if sys.platform == "win32":
 
 
 def leave_signals_to_main() -> None:
-    """Ignore requests to end this process, because main decides when and how it ends."""
+    """Ignore requests to end, because main decides when and how this process ends."""
     from headrace.pipeline.common.process import default_in_forks
     from headrace.pipeline.hosts.sweeper import VARIABLE
 
@@ -33,7 +33,7 @@ def leave_signals_to_main() -> None:
 
 
 def main(line: str, last_words: str, *modules: str) -> int:
-    """Import the host's modules and serve; return the exit status."""
+    """Import the host's modules and run its hosts; return the exit status."""
     lifeline = hold_lifeline(line)
     prepare_output()  # for the output of the user's code
     leave_signals_to_main()

@@ -50,7 +50,7 @@ class ChildProcess:
         started = take_prestarted(name) or spawn(name, modules, new_mark(name))
         self._name, self._process, self._start_socket = name, started.process, started.socket
         self.failure: HostFailed | None = None
-        """Error raised outside the child's hosts; set once the child has ended, or None."""
+        """Error that the child raised outside its hosts; None if it raised none or has not ended."""
         self._words, self._said = started.words, ""
         self.lifeline = MainLifeline(started.lifeline, self.pid)
         watch_host(self._process.pid, started.mark)
@@ -153,7 +153,7 @@ class ChildProcess:
 
 
 def take_child(name: str) -> ChildProcess:
-    """Return the child started for a host, or a new one if that child died without reporting a reason."""
+    """Return the child started for a host, or a new one if there is none or it died without reporting a reason."""
     child = _early.pop(name, None)
     if child is not None and not child.alive and not child.spoke:
         how = how_it_ended(child.dismiss())
@@ -196,7 +196,7 @@ def _expected(config: RunConfig) -> Iterator[tuple[str, list[str]]]:
 
 
 def learner_processes(config: RunConfig) -> dict[str, str]:
-    """Return, for each listed behaviour, the name of its learner process, which is that of the first learner there."""
+    """Return each listed behaviour's learner process, by behaviour; a process is named after its first learner."""
     behaviors = learners_of(config)
     count = most_learner_processes(config)
     return {behavior: learner_name(behaviors[number % count]) for number, behavior in enumerate(behaviors)}
@@ -224,7 +224,7 @@ def learners_of(config: RunConfig) -> list[str]:
 
 
 def modules_of_learner(config: RunConfig, behavior: str) -> list[str]:
-    """Return the Headrace modules that a behaviour's learner imports, and torch."""
+    """Return the modules that a behaviour's learner imports: torch and Headrace's own."""
     trainer = TRAINERS.get(config.behaviors[behavior].trainer_type)
     own = [] if trainer is None else [trainer.implementation.partition(":")[0]]
     return learner_imports(*own)

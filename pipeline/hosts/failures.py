@@ -19,7 +19,7 @@ from headrace.stages.loop import StageFailure
 
 
 async def contained(host: str, work: Coroutine[Any, Any, None]) -> None:
-    """Run a host's coroutine; turn an unexpected SystemExit or cancellation into a StageError, so it is reported."""
+    """Run a host's coroutine; turn an unexpected SystemExit or cancellation into a StageError, which is reported."""
     try:
         await work
     except Exception:

@@ -1,4 +1,4 @@
-"""A child's end of its lifeline, which every child takes first, so that the child ends when main is gone.
+"""A child's end of its lifeline, taken before anything else, so that the child ends when main is gone.
 
 A thread waits for the lifeline to close, whatever else the child is doing. Until then, it answers main's requests for
 what the child is doing. Until the child runs the user's code, Linux kills the child together with main, even during an
@@ -106,6 +106,6 @@ class HostLifeline:
 
 
 def _describe_imports(_: object, thread: int) -> str:
-    """Describe the import at which a process that has not begun its work currently is."""
+    """Describe which import a process is running before its work begins."""
     frame = sys._current_frames()[thread]
     return f"its imports\n  File {frame.f_code.co_filename!r}, line {frame.f_lineno}, in {frame.f_code.co_name}"

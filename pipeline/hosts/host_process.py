@@ -43,7 +43,7 @@ LINK = ("socket", "segment")
 
 
 class StartChannel:
-    """The child's end of the socket that brings start messages and returns notices that hosts have ended.
+    """The child's end of the socket that brings start messages and carries back notices of ended hosts.
 
     The socket is the standard input; on Windows, a ticket for the socket arrives on standard input.
 
@@ -188,7 +188,7 @@ def log_to_main(plan: HostPlan, control: ControlEnd) -> None:
 
 # A learner's process keeps freed memory for its next tensors.
 
-_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # numbers of glibc's malloc.h
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # constants from glibc's malloc.h
 _ALWAYS, _OF_OLDER = 1 << 30, 1 << 25  # older versions of glibc accept no more than this
 _NEVER = 2**31 - 1
 

@@ -26,7 +26,7 @@ class LastWords:
 
     def __init__(self) -> None:
         self.argument = ""
-        """Argument from which the child opens the file (`open_last_words`); works only with `options`."""
+        """Command-line argument from which the child opens the file (`open_last_words`); requires `options`."""
         self.options: dict[str, Any] = {}
         self._file: IO[bytes] | None = None
         with suppress(OSError):

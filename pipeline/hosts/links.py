@@ -24,7 +24,9 @@ SPARE_SLABS = 2
 """Number of slabs in addition to the queue's bound, for batches that the consumer holds while it works."""
 
 UNTOUCHED_SLAB = 32 * 2**20
-"""Slab size in bytes on systems that allocate memory when it is touched: large, because it costs only address space."""
+"""Slab size in bytes on systems that allocate memory only when it is touched: large, because it costs only address
+space.
+"""
 
 COUNTED_SLAB = 16 * 2**20
 """Slab size in bytes on Windows, where a link's whole memory counts as used after its first message."""
@@ -120,7 +122,7 @@ class HostLinks:
         return links
 
     def add_lines(self, outgoing: LinkSpec, count: int) -> None:
-        """Add links for FIFO queues that the host puts into."""
+        """Add links for FIFO queues into which the host puts items."""
         for i in range(count):
             self.given_at_start[f"line-{i}"], self.peers[f"line-{i}"] = make_link(outgoing)
 

@@ -28,7 +28,7 @@ _NO_RUN = re.compile(
 )
 """Arguments of commands that start no learner, or start it late because an engine starts first."""
 _ELSEWHERE = re.compile(r"\b(inline|ray|deterministic|inference)\b|^replay:", re.MULTILINE)
-"""Words in a YAML file or command whose learners may not run in processes; a match in a comment only costs speed."""
+"""Words that suggest that learners won't run in processes; a false match, as in a comment, only costs time."""
 _BEHAVIOR = re.compile(r"""^behaviors:\s*(?:#.*)?\n(?:\s*(?:#.*)?\n)*\s+["']?([\w-]+)["']?:""", re.MULTILINE)
 """Matches the first listed behaviour, in YAML's block style."""
 _TRAINER = re.compile(r"\btrainer_type:\s*(\w+)")
@@ -62,7 +62,7 @@ _prestarted: dict[str, PrestartedProcess] = {}
 
 
 def spawn(name: str, modules: Sequence[str], mark: str) -> PrestartedProcess:
-    """Start a child.
+    """Start a child process for a host.
 
     Args:
         name: name of the host that the child will run.

@@ -101,7 +101,10 @@ class ProcessHost:
         return await SharedReceiver.open(name, [self.take("out" if newest else "line", name)])
 
     async def outlet(self, name: str, newest: bool = False) -> Outlet[Any]:
-        """Open main's end of a queue to the host, on one of the host's links; the host's role determines its kind."""
+        """Open main's end of a queue to the host, on one of the host's links.
+
+        The host's role, and not `newest`, determines whether the queue keeps only its newest item.
+        """
         self.outlets[name] = await SharedSender.open(name, self.take("in", name))
         return self.outlets[name]
 
@@ -219,7 +222,7 @@ class ProcessHosts:
         return self._shared[name]
 
     def process_of(self, behavior: str) -> str:
-        """Return the name of a behaviour's learner process; an unlisted behaviour joins the least used process."""
+        """Return the name of a behaviour's learner process; an unlisted behaviour gets a new or the least used one."""
         if behavior not in self._process_of:
             learners = Counter(self._process_of.values())
             few = len(learners) < self._most_processes

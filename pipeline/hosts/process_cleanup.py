@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 
 class _Sweeper(ProcessTree):
-    """The sweeper's process. It outlives this process by design; Python would warn about that at exit."""
+    """The sweeper's process. It outlives this process by design; Python's warning about that at exit is suppressed."""
 
     def __del__(self) -> None:
         pass
@@ -69,7 +69,7 @@ def new_mark(host: str) -> str:
 
 
 def host_mark(host: str) -> str:
-    """Return a new mark for a host, of which the sweeper is not yet notified."""
+    """Return a new mark for a host; the sweeper does not know the mark yet."""
     return f"{mark_of(os.getpid())}/{host}/{next(_numbers)}"
 
 
@@ -110,7 +110,7 @@ def end_what_main_left() -> None:
 
 
 def end_group() -> None:
-    """Without sweeper support, kill this process and its group; on Windows, the job object ends with main."""
+    """Without sweeper support, kill this process and its group; on Windows, the job object does so."""
     if not sweeps() and hasattr(os, "killpg"):
         with suppress(OSError):
             os.killpg(os.getpid(), signal.SIGKILL)

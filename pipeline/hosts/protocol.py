@@ -1,8 +1,8 @@
 """The boundary between main and its hosts: the interface that every kind of host implements, local or remote.
 
 Main requests its ends of queues by name. What an end is depends on the kind: an object in the same event loop, a link
-with which a process was started, or a network address. Only the kind and the host, which reads the end's address from
-the message `OpenEdge`, know this.
+with which a process was started, or a network address. Only the kind's own code and the host know the difference; the
+host reads the end's address from the message `OpenEdge`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class HostHandle(Protocol):
 
 
 class Feed(Protocol):
-    """The consuming end of a queue that several hosts of one kind produce; main or another host opens it once."""
+    """The consuming end of a queue into which hosts of one kind put items; it is opened once, by main or a host."""
 
     async def open(self) -> Inlet[Any]:
         """Open the queue's consuming end in main."""
@@ -97,7 +97,7 @@ class HostFactory(Protocol):
         """
 
     def gather(self, name: str, hosts: Sequence[Any]) -> Feed:
-        """Create one queue that several hosts of this kind put into, and let them open their ends."""
+        """Create one queue into which several hosts of this kind put items, and let the hosts open their ends."""
 
     def close(self) -> None:
         """Release the factory's own resources; no method is called after this one."""

@@ -44,7 +44,7 @@ class SharedProcess:
 
     @property
     def failure(self) -> HostFailed | None:
-        """Error raised outside the process's hosts; set once the process has ended, or None."""
+        """Error that the process raised outside its hosts; None if it raised none or has not ended."""
         return self._child.failure
 
     @property
@@ -124,7 +124,7 @@ class SharedProcessHost:
 
     @property
     def failure(self) -> HostFailed | None:
-        """Error that the process raised outside its hosts; set once the process has ended, or None."""
+        """Error that the process raised outside its hosts; None if it raised none or has not ended."""
         return self._process.failure
 
     async def wait(self) -> int:

@@ -42,7 +42,7 @@ class Sweep:
         pid: id of the dead process.
         mark: its mark.
         group: its process group; -1 if unknown.
-        folders: a process in its group with an open file in one of these folders was also left behind by it.
+        folders: folders; a process in the group with an open file in one of them also counts as left behind.
         line: the pipe that the dead process wrote to; any other process that holds the pipe open is a fork of it.
     """
 
@@ -60,7 +60,7 @@ class Sweep:
         """Signal the processes that remain; return True when there is nothing more to do."""
         age = time.monotonic() - self._since
         if _state_group_session(self._pid)[0] not in ("", "Z"):
-            self._leads_session = False  # the group was empty, and another now has its number
+            self._leads_session = False  # the group was empty, and another group now has its id
         left = [pid for pid in _pids() if self._signal(pid, kill=age > GRACE_S)]
         return not left or age > _GIVE_UP_S
 

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class SavedRun(Run, Protocol):
-    """The run's interface for this module: `Run` with what checkpoints need."""
+    """The run's interface for this module: `Run`, extended with what checkpoints need."""
 
     starter: BehaviorStarter
     checkpointing: Checkpointing
@@ -137,7 +137,7 @@ class Checkpointing:
             return
         put_back()
         if self._plan.deterministic:
-            self._run.flow.pause()  # no actor steps until the end, so a resumed run starts at the same point
+            self._run.flow.pause()  # no actor steps meanwhile, so a resumed run starts at the same point
         if self._run.starter.self_play is not None:
             self._run.starter.self_play.shared.begin_checkpoint()
         self._run.parts.tell(lambda part: part.checkpoint_begins())
@@ -198,7 +198,7 @@ class Checkpointing:
             self._failed(number, f"{name} ended before it delivered {', '.join(missing)}")
 
     def signs(self) -> object:
-        """Return the progress of the current checkpoint: trainers' steps, missing parts, bytes on disk."""
+        """Return signs of the current checkpoint's progress: trainers' steps, number of missing parts, disk usage."""
         trainers = [(state.step, state.version) for state in self._behaviors.values()]
         return trainers, len(self._assembler.missing), _bytes_in(self.folder)
 
@@ -324,7 +324,7 @@ class Checkpointing:
         if self._unseen():  # they start from this checkpoint, because the run's original one may be gone
             self._run.stages.checkpoint = newest_checkpoint(self.folder)
         log.debug("checkpoint %d is complete", number)
-        write_leagues(self._run.starter.league_reports(), self._folder.path, pictures=False)  # left by a killed run
+        write_leagues(self._run.starter.league_reports(), self._folder.path, pictures=False)  # if the run is killed
         for name in self._behaviors:
             self._run.reporter.mark(name, steps[name], "checkpoint", f"checkpoint {number}")
         self._ended(None)
@@ -360,7 +360,7 @@ class Checkpointing:
         return {name: step for name, step in steps.items() if name not in self._behaviors and name not in self._lost}
 
     def _carry_over(self) -> None:
-        """Copy the parts of behaviours that have not appeared yet, to keep their progress, into this checkpoint."""
+        """Copy the parts of behaviours that have not appeared yet into this checkpoint, to keep their progress."""
         unseen, resumed = self._unseen(), self._plan.resumed
         if not unseen or resumed is None:
             return

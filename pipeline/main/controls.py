@@ -1,4 +1,4 @@
-"""Controls for a running run: pause, resume, save, change a hyperparameter."""
+"""Controls for a run in progress: pause, resume, save, change a hyperparameter."""
 
 from __future__ import annotations
 

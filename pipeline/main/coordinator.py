@@ -43,7 +43,7 @@ from headrace.stages.activity import COMPUTING
 from headrace.stages.trainer.report import TrainerReport
 
 OF_ENVIRONMENTS = "headrace.stages.environments."
-"""Prefix of loggers whose warnings describe the environment, which is the same in every actor; restarts are logged
+"""Prefix of the loggers for warnings about the environment, which are the same in every actor; restarts are logged
 elsewhere.
 """
 EVERY_S = 1.0

@@ -1,4 +1,4 @@
-"""The settings and spec that a checkpoint fixes for each behaviour: with others, the saved state has no meaning.
+"""The settings and spec that a checkpoint fixes for each behaviour, because its state is valid only with them.
 
 Each checkpoint's manifest contains them. A resumed run compares its own with them before it writes anything: the
 settings before it starts anything, the spec when the behaviour appears in the environment.

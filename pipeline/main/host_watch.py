@@ -41,7 +41,7 @@ CAUSE_S = 5.0
 
 
 class WatchedRun(SavedRun, Protocol):
-    """The run's interface for this module: `SavedRun` with what watching hosts needs."""
+    """The run's interface for this module: `SavedRun`, extended with what watching hosts needs."""
 
     shutdown: Shutdown
     early_end: EarlyEnd
@@ -202,7 +202,7 @@ class HostWatch:
         return True
 
     def _blame(self, name: str) -> None:
-        """Fail the run because a host has ended normally, unless the actual cause is known now."""
+        """Fail the run because a host has ended normally, unless the cause is already known."""
         if not self._run.shutdown.begun:
             text = f"{name} ended in the middle of the run: its consumer is gone."
             self._run.shutdown.fail(HostFailed(text, "", name))
@@ -318,7 +318,7 @@ class Learners:
 class SilenceWatch:
     """Watches the hosts and main's own stages for silence.
 
-    Nothing here runs while code blocks main's event loop; `headrace.pipeline.common.loop_watch` names such code.
+    This class can't run while code blocks main's event loop; `headrace.pipeline.common.loop_watch` handles that case.
 
     Args:
         run: the run.

@@ -34,7 +34,7 @@ class ActorSlot:
     handle: HostHandle
     source: int
     former: list[int] = field(default_factory=list)
-    """Ids of the actor's earlier sources, which were renewed when a learner was replaced."""
+    """The actor's earlier source ids; each was replaced when a learner was replaced."""
     policies: dict[str, Outlet[Any]] = field(default_factory=dict)
     """Main's ends of the actor's policy queues, by behaviour id."""
 
@@ -65,7 +65,7 @@ class Launcher:
         self._running = running
         self._sources = 0
         self._starting = asyncio.Lock()
-        """Held while a learner starts and connects; a learner that dies in the meantime is replaced afterwards."""
+        """Lock held while a learner starts and connects; a learner that dies in the meantime is replaced afterwards."""
         self.actors: dict[int, ActorSlot] = {}
         """Actor slots, by replica number."""
         self.ends: dict[str, Inlet[Any] | Outlet[Any]] = {}
@@ -118,7 +118,7 @@ class Launcher:
         return slot.source
 
     async def start_student(self, state: BehaviorState) -> list[Runner]:
-        """Start a learner that imitates another behaviour, which main feeds instead of actors."""
+        """Start a learner that imitates another behaviour; main feeds this learner, and actors don't."""
         async with self._starting:
             host, runners = await self._start_trainer(state)
             self.ends[f"learn/{state.behavior}"] = await host.outlet(f"learn/{state.behavior}")

@@ -195,7 +195,7 @@ def _measured(config: RunConfig, counts: list[int], gain: float) -> dict[int, fl
 
 
 def _most_instances(config: RunConfig) -> int:
-    """Return the maximum number of instances whose rows an update can combine."""
+    """Return the maximum number of instances, so that each provides enough rows for an update."""
     most = MOST_INSTANCES
     for name, settings in config.behaviors.items():
         if settings.learns:

@@ -114,7 +114,7 @@ class RunningHosts:
         return name in self._killed
 
     def was_dismissed(self, name: str) -> bool:
-        """Return True if main ended the host with this name, which is then not expected to send a last message."""
+        """Return True if main ended the host with this name, so that no last message is expected."""
         return name in self._dismissed
 
     def kill(self, names: Iterable[str], waited_s: float) -> None:
@@ -140,7 +140,7 @@ class RunningHosts:
             look()
 
     def dismiss_all(self, seconds: float) -> None:
-        """End all hosts, even busy ones, and the processes that they started; kill any that exceed `seconds`."""
+        """End all hosts, even busy ones, with the processes they started; kill those that remain after `seconds`."""
         for name, host in self._hosts.items():
             if name not in self._ended:
                 self._dismissed.add(name)

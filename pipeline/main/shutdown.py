@@ -71,7 +71,7 @@ class Shutdown:
 
     @property
     def failed_at_start(self) -> bool:
-        """True if a trainer failed before it was ready to learn, so that a resumed run would fail the same way."""
+        """True if a trainer failed before it was ready to learn; a resumed run would fail the same way."""
         failed = self.failure.stage if self.failure is not None else ""
         return any(not state.was_ready and learner_name(name) == failed for name, state in self._behaviors.items())
 
@@ -148,7 +148,7 @@ class Shutdown:
         self._release_learners()
 
     def learner_started(self) -> None:
-        """Send the requests that it has missed to a learner that was still starting when the run's end began."""
+        """Repeat the requests that a learner missed because it was still starting when the run's end began."""
         if self._checkpointing.busy and self._without_barriers:
             self._checkpointing.save_now()
         self._release_learners()
@@ -220,7 +220,7 @@ STOPPED, OUT_OF_TIME = "stop", "max_wall_time_s"
 
 
 class EarlyEnd:
-    """Ends a run early if there is a reason to.
+    """Ends a run early: on request or at the time limit. Also ends a behaviour's training at its target rating.
 
     Args:
         plan: the run.

@@ -114,7 +114,7 @@ class Supervisor:
         return None
 
     def refusal(self, host: str, now_s: float) -> str | None:
-        """Return why a dead host must not be restarted; None if it may be, which then counts as a restart."""
+        """Return why a dead host must not be restarted; None if it may be, in which case the restart is counted."""
         limits = self._settings
         budget = self._budgets.setdefault(
             host,

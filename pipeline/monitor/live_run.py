@@ -121,7 +121,7 @@ class Processes:
         self._before: dict[str, tuple[ProcessUsage, float]] = {}
 
     def look(self, hosts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the hosts, each with its `usage`, or None if it has ended or its process is listed already.
+        """Return the hosts, each with a `usage`, which is None for ended hosts and for processes already listed.
 
         If several learners share a process, only the first has a usage. Hosts in main's process have none.
 
@@ -185,7 +185,7 @@ class LogTail(logging.Handler):
         )
 
     def since(self, number: int) -> list[dict[str, Any]]:
-        """Return the lines with a greater number than this."""
+        """Return the lines whose number is greater than `number`."""
         return [line for line in list(self._lines) if line["number"] > number]
 
     @contextmanager

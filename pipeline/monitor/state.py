@@ -36,7 +36,7 @@ RELAY = "requests"
 """Name of main's stage that forwards decision requests to the inference host."""
 
 CREDITS = "credits"
-"""Kind of the edge for credits, which is not a queue: the steps that actors may still make, returned by a learner."""
+"""Kind of the edges for credits, which are not queues: steps that actors may still make, returned by a learner."""
 _WAITS_AT = {
     TRAINER: ("trajectories", "learn", CREDITS),
     PUBLISHER: ("updates", "policies", CREDITS),
@@ -50,7 +50,7 @@ _NEVER_FULL = frozenset({"policies", "updates", "asked", "answers"})
 
 
 class StagePlace(NamedTuple):
-    """A stage's place: its host and name."""
+    """Identifies a stage by its host and name."""
 
     host: str
     stage: str

@@ -32,7 +32,7 @@ class RunInFolder:
         folder: `results/<run-id>`.
 
     Attributes:
-        group: a number that is the same for runs with one configuration, which differ only in their seeds.
+        group: a number shared by runs that have the same configuration and differ only in their seeds.
     """
 
     live = False

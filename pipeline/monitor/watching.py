@@ -1,7 +1,7 @@
 """Watching and playing over a WebSocket: frames and the show's state go out; requests for players and keys come in.
 
-Outgoing binary messages are frames (`ShownGame.picture`); outgoing texts are JSON: the state of the show, or `{"error":
-…}`. Incoming texts are JSON: one of the `Wish` models.
+Outgoing binary messages are frames (`ShownGame.picture`). Outgoing texts are JSON: the show's state, or an object with
+an `error`. Incoming texts are JSON: one of the `Wish` models.
 """
 
 from __future__ import annotations

@@ -116,7 +116,8 @@ class ActorHost(Host):
 
     Args:
         plan, control, edges: as for every host.
-        make_policy: creates the acting policies; None for the trainers' designs, or for the policies to play.
+        make_policy: creates the acting policies; None to follow the trainers' designs or, in inference mode, to use the
+            saved policies.
     """
 
     def __init__(
@@ -277,7 +278,7 @@ def _restarts(limits: EnvSettings) -> RestartBudget:
 
 
 def self_play_of(config: RunConfig) -> Callable[[str], bool]:
-    """Return a predicate for behaviours that play by assignments; always False in inference mode."""
+    """Return a predicate for behaviours with self-play; always False in inference mode."""
     if config.checkpoint_settings.inference:
         return no_behavior
     return lambda name: config.behavior_settings(name).self_play is not None

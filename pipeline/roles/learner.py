@@ -113,7 +113,7 @@ class LearnerHost(TrainerHost):
         return EpisodeTable(self.plan.behavior, lambda: self.stages.folder.path).add if wanted else None
 
     def _tell_of_changes(self, stage: TrainerStage) -> None:
-        """Log the value in use of each hyperparameter that was set during the run."""
+        """Log which value is in use for each hyperparameter that was set during the run."""
         say, configured = self.stages.context(TRAINER).log.info, self._settings.declared_hyperparameters
         for name, value in stage.changed.items():
             words = "%s continues with %s %g, which was set during the run. The YAML's %g has no effect."
@@ -277,7 +277,7 @@ _MEASURES = {
     "Policy/Value": "V",
     "Policy/Log Probability": "LogPi",
 }
-"""Names in epoch statistics, by the names of statistics that are reported with `Min`, `Mean` and `Max`."""
+"""Short names in epoch statistics, by the name of a statistic that is reported with `Min`, `Mean` and `Max`."""
 _RETURNS = "Environment/Cumulative Reward"
 
 

@@ -224,7 +224,7 @@ class BrainSteps:
 
 
 class LearnedStepsOnly:
-    """The last filter of an actor or recording: of a learning behaviour's steps, it forwards only those to learn from.
+    """The last filter in an actor or recording: forwards only those steps of a learning behaviour to learn from.
 
     It drops steps from games in which brains decide and, in a recording, steps of self-play opponents. In a run with
     self-play, the ghost stage removes the opponents' steps.

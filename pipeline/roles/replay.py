@@ -134,7 +134,7 @@ def _make_source(host: Host, announce: Callable[[BehaviorSpec], None]) -> Replay
 
 
 async def _unrecorded_specs(host: Host) -> dict[str, BehaviorSpec]:
-    """Return the environment's specs, by behaviour, if some demonstrations contain none; otherwise an empty dict."""
+    """Return the environment's specs, by behaviour, if some demonstrations lack a spec; otherwise an empty dict."""
     config = host.config
     paths = offline_demonstrations(config)
     if not any(needs_spec(path, name, config.source_folder) for name, path in paths.items()):

@@ -33,7 +33,7 @@ Runner = Coroutine[Any, Any, None]
 
 
 class StageHost:
-    """Supports the stages that run in one host.
+    """Provides contexts, hooks and saved states for the stages that run in one host.
 
     Args:
         host: name of the host, or of main.
@@ -167,7 +167,7 @@ class _Messages:
 def chain(
     stages: Sequence[PlacedStage], host: StageHost, inlet: ItemSource[Any], outlet: ItemSink[Any]
 ) -> list[Runner]:
-    """Create the runners for at least one stage, in order, connected by bounded queues."""
+    """Create runners for one or more stages, in order, connected by bounded queues."""
     runners = []
     source = inlet
     for placed in stages:

@@ -233,7 +233,7 @@ def thread_choice(
 
 
 def cores_left_for(config: RunConfig, shared: bool = False) -> int:
-    """Return the number of cores available to a learner after actors and other learners have theirs.
+    """Return the number of cores that remain for a learner after those for actors and other learners.
 
     With `shared`, the learner may also try a second core that an actor uses, because actors mostly wait for an
     off-policy trainer.

@@ -15,7 +15,7 @@ from headrace.queues.errors import PeerLost
 from headrace.queues.messages import PolicyUpdate
 
 STORED_BYTES = 100_000
-"""Size at which Ray moves an argument to its object store anyway, so we store it once for all receivers."""
+"""Size in bytes from which Ray puts an argument into its object store anyway; we then do so once for all receivers."""
 
 
 TURNS = 4
@@ -25,7 +25,7 @@ few turns, which take less time than a second call.
 
 
 class RaySource:
-    """A host on Ray from which others fetch items; all its queues share calls.
+    """A host on Ray from which others fetch items; one call fetches from several of its queues.
 
     Args:
         actor: handle of the host's `RayWorker`.

@@ -48,7 +48,7 @@ class Consumer(Protocol):
     """A reader of a host's queue, to notify when the host is replaced."""
 
     def replace(self, key: str, actor: Any) -> None:
-        """Handle that another actor now runs the host with this name, or that there is no successor (None)."""
+        """Switch to the actor that now runs the host named `key`; None if the host has no successor."""
 
 
 class RayHost:
@@ -208,7 +208,7 @@ class RayHost:
             return -9
 
     async def _verdict(self, error: RayError) -> RayError:
-        """Wait until Ray knows why a host is unreachable; before that, Ray would reuse the same dead node."""
+        """Wait until Ray knows why a host is unreachable; until then, it might start a replacement on a dead node."""
         with suppress(TimeoutError):
             async with asyncio.timeout(VERDICT_S):
                 while isinstance(error, ActorUnavailableError):
@@ -250,7 +250,7 @@ class HostConsumer:
 
 @dataclass(frozen=True)
 class RayFeed:
-    """A queue that several hosts on Ray produce."""
+    """A queue into which several hosts on Ray put items."""
 
     name: str
     maxlen: int

@@ -49,9 +49,9 @@ _OWN_RAY = {
 }
 
 
-# `ray stop` would end every Ray of the user; the sweeper ends only processes with this run's mark (docs/decisions/015).
+# `ray stop` would end all the user's Ray instances; the sweeper ends only this run's processes (docs/decisions/015).
 class RaySession:
-    """A Ray instance, started or joined in main's thread, because the end of any other thread would end Ray."""
+    """A Ray instance, started or joined in main's thread, because Ray ends with the thread that started it."""
 
     def __init__(self, config: RunConfig) -> None:
         self.own = config.pipeline.ray.address is None
@@ -149,7 +149,7 @@ def _end_processes() -> None:
 
 
 def runtime_environment(config: RunConfig) -> dict[str, Any]:
-    """Return what hosts on other machines need: this Headrace, and the user's modules that main has imported.
+    """Return what hosts on other machines need: Headrace's packages, and the user's modules that main has imported.
 
     Raises:
         RunError: if Headrace's packages are not all in one folder.
@@ -244,8 +244,8 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 def _loopback_allowed() -> Iterator[None]:
     """Let a Ray started in this context keep the loopback address instead of switching to the machine's address.
 
-    Ray keeps it by default on systems where it can't form clusters. It reads the variable for that at import, which may
-    already have happened.
+    By default, Ray does so only on systems where it can't form clusters. It reads the variable that controls this at
+    import, which may already have happened, so this context sets Ray's constant.
     """
     from ray._private import ray_constants
 

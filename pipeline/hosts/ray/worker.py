@@ -42,7 +42,7 @@ UP, DOWN = "control up", "control down"
 
 
 class RayEdges:
-    """The host's queue ends by name; a caller waits if an end is not open yet.
+    """The host's queue ends by name; a call for an end waits until that end is open.
 
     The host opens and closes ends in its own event loop; calls arrive in Ray's event loop.
 
@@ -120,7 +120,10 @@ class Reader:
         self._calls = 0
 
     async def fetch(self, counts: Mapping[str, int]) -> dict[str, list[Any] | None]:
-        """Start fetching from these queues; wait for an item for this or an earlier call, or for a later call."""
+        """Start fetching from these queues; return when any queue from this or an earlier call has items.
+
+        If a later call comes first, return nothing: the later call returns the items.
+        """
         self._calls += 1
         call = self._calls
         self._changed.set()

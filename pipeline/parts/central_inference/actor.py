@@ -21,7 +21,7 @@ from headrace.stages.policy.design import policy_layout
 from headrace.stages.policy.state_noise import noise_size
 
 _NUMBERS_OF_ONE = 2**40
-"""Number of request numbers reserved for each incarnation, so that an answer to a dead one matches no later request."""
+"""Number of request numbers for each incarnation, so that an answer to a dead incarnation matches no later request."""
 
 
 class CentralActor(ActorPart):

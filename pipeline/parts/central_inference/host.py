@@ -45,7 +45,7 @@ class _Deciding:
 
 
 class InferenceHost(Host):
-    """Runs the single object that decides for all actors."""
+    """Runs the decider, which chooses actions for all actors."""
 
     named_in_failures = True  # a failing policy's error names its behaviour but not its host
 

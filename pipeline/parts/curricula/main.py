@@ -1,4 +1,4 @@
-"""Curricula in main: trainers' reports come in, new lessons go out to the environments."""
+"""Curricula in main: trainers' reports come in, and new lessons go out to the environments."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _connected(group: EnvironmentGroup, parameters: EpisodeParameters) -> Enviro
 
 
 class WaitingPolicies:
-    """Merges the policy queues of all behaviours, longest-waiting policy first; queues can be added while it is read.
+    """Merges the policy queues of all behaviours, longest-waiting policy first; queues can be added during iteration.
 
     Iteration ends when all queues have ended and no policy waits.
 

@@ -72,7 +72,7 @@ class Evaluation(RunPart):
                 self._give_up(describe_error(error))
 
     def policy_came(self, behavior: str, policy: PolicyUpdate | None) -> None:
-        """Send the host a trainer's new policy, which replaces one that still waits; None after the last."""
+        """Send the host a trainer's new policy, which replaces one that still waits; None closes the queue."""
         if self._lost:
             return
         outlet = self._outlets.get(behavior)

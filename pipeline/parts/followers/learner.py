@@ -95,8 +95,7 @@ class Followers:
 
         Returns:
             Which follower is lost, and how; empty if there was nothing left to do. After a loss, the learner's queues
-            stay
-            open for its replacement, as if the learner had been killed.
+            stay open for its replacement, as if the learner had been killed.
 
         Raises:
             StageError: if a follower fails, or is lost while the learner is in main; the message names the follower.
@@ -193,9 +192,9 @@ class Followers:
     def join(
         self, stage: TrainerStage, inlet: ItemSource[Any], outlet: ItemSink[Any]
     ) -> tuple[ItemSource[Any], ItemSink[Any]]:
-        """Wrap the learner's input queue, so that each item goes to the followers first, and its output queue.
+        """Wrap the learner's queues: each input item goes to the followers first, and closing either has no effect.
 
-        The stage leaves both queues open however it ends; `beside` and the host close them if no follower is lost.
+        However the stage ends, both queues stay open; `beside` and the host close them if no follower is lost.
         """
         self._stage, self._inlet = stage, inlet
         return self._share(f"learn/{self._plan.behavior}", inlet), _LeftOpen(outlet)

@@ -53,7 +53,7 @@ class OwnGameShow(ShownGame):
 
 
 def own_game_of(plan: RunPlan, coordinator: Coordinator) -> OwnGameShow:
-    """Return the game in which people play in this run."""
+    """Return the page's side of the run's own game, in which people play."""
     link: OwnGameLink = coordinator.parts.get("own_game")
     main = asyncio.get_running_loop()
     return OwnGameShow(lambda message: main.call_soon_threadsafe(link.send, message), link.listen)

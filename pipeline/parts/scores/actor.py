@@ -22,7 +22,7 @@ class ActorScores(ActorPart):
             host.plan.replica,
             host.config.pipeline.hosts.actors.replicas,
             partial(_competes, host.config),
-            host.report,  # immediately, as the run ends with the last actor's score
+            host.report,  # immediately, because the run ends with the last actor's score
         )
 
     def before_report(self) -> None:
