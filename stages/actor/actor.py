@@ -1,8 +1,8 @@
-"""The actor: environment stage and agent processor in one task, as the source of trajectories.
+"""The actor runs the environment stage and the agent processor in one task, and is the source of trajectories.
 
-The actor steps environments, collects trajectories, and stands still when flow control requires it. Its host passes
-policies, assignments, environment parameters, credits and commands to it from outside its task; they take effect
-between two ticks. The actor knows neither queues nor channels.
+The actor steps environments, collects trajectories, and pauses when flow control requires it. From outside the actor's
+task, its host passes in policies, assignments, environment parameters, credits and commands, which take effect between
+two ticks. The actor knows neither queues nor channels.
 """
 
 from __future__ import annotations
@@ -31,29 +31,31 @@ from headrace.stages.stage import Source, StageContext
 
 @dataclass(frozen=True)
 class ActorPort:
-    """The actor's calls to its host. All return immediately."""
+    """The callbacks through which an actor notifies its host. All return immediately."""
 
     announce: Callable[[BehaviorSpec], None] = lambda spec: None
-    """The environments have announced a new behaviour id."""
+    """Called when the environments have announced a new behaviour id, with its spec."""
     ended: Callable[[str], None] = lambda reason: None
-    """The environments have ended normally, for this reason; the actor emits only the rest of its data."""
+    """Called with the reason when the environments have ended normally; the actor then only emits the data it still
+    holds."""
     stopped: Callable[[], None] = lambda: None
-    """The host has taken the last item after a requested stop; all that is left to do is close the environments."""
+    """Called after a requested stop, once the host has taken the last item; only closing the environments remains."""
 
 
 class Actor(Source[Item]):
     """Steps environments and emits trajectories.
 
     Args:
-        environment: the environment stage; started and stopped by the actor.
+        environment: the environment stage; the actor starts and stops it.
         processor: the agent processor.
         gate: flow control.
-        port: the actor's calls to the host.
+        port: the callbacks to the host.
         restarts: the limits on rebuilding a broken environment.
-        resets_at_checkpoints: close incomplete trajectories and reset the environments at each checkpoint, with a seed
-            derived from the run's seed and the checkpoint's number, so that a resumed run equals an uninterrupted one.
-        resumed_at: the checkpoint number that the run resumes from, -1 for a fresh run.
-        clock: seconds, for the restart limits.
+        resets_at_checkpoints: whether to close incomplete trajectories and reset the environments at each checkpoint,
+            with a seed derived from the run's seed and the checkpoint number. A resumed run then equals an
+            uninterrupted one.
+        resumed_at: number of the checkpoint that the run resumes from; -1 for a fresh run.
+        clock: returns the time in seconds, for the restart limits.
     """
 
     may_block = True
@@ -85,27 +87,27 @@ class Actor(Source[Item]):
         self._stopping = self._changed = self._held = False
         self._checkpoint: int | None = None
         self._adopted: dict[str, int] = {}
-        # While another process decides: messages that arrive in the meantime, to be applied after its answer.
+        # While another process decides: messages that arrive in the meantime, to apply after its answer.
         self._consulting = False
         self._deferred: list[Callable[[], None]] = []
         self._known: set[str] = set()
-        # Behaviours for which the actor stands still until their learners have learned.
+        # Behaviours that the actor waits for, because their learners have not learned yet.
         self._lacking: dict[str, None] = {}
         # Behaviours that had agents when the actor last requested credits at a checkpoint.
         self._players: tuple[str, ...] = ()
 
     @property
     def acting(self) -> Mapping[str, tuple[int, int]]:
-        """(steps, version) by behaviour name: learning steps after the first `steps` use that version or newer."""
+        """Per behaviour name, (steps, version): learning steps after the first `steps` use that version or newer."""
         return self._account.acting
 
     @property
     def source(self) -> int:
-        """The actor's current incarnation; see `renew`."""
+        """Id of the actor's current incarnation; see `renew`."""
         return self._processor.source
 
     def receive_policy(self, update: PolicyUpdate) -> None:
-        """Use this policy from the next decision onwards."""
+        """Use this policy, starting with the next decision."""
         if self._consulting:
             self._deferred.append(partial(self.receive_policy, update))
             return
@@ -126,32 +128,32 @@ class Actor(Source[Item]):
         self._wake.set()
 
     def receive_parameters(self, parameters: EnvironmentParameters) -> None:
-        """Pass these parameters to the environments, before the start or between two ticks."""
+        """Pass these parameters to the environments, either before they start or between two ticks."""
         self._resets.receive_parameters(parameters)
         self._wake.set()
 
     def receive_grant(self, number: int, caps: Mapping[str, int], versions: Mapping[str, int]) -> None:
-        """Use these credits for further steps."""
+        """Accept a grant of credits for further steps."""
         self._gate.granted(number, caps, versions)
         self._wake.set()
 
     def renew(self, source: int) -> None:
-        """Continue as another source, which counts credits from 0 and pays for the steps that the actor holds."""
+        """Continue as a new source, which counts credits from 0 and is charged for the steps that the actor holds."""
         self._account.renew(source)
         self._wake.set()
 
     def hold(self, held: bool) -> None:
-        """Stand still as of the next tick, or continue."""
+        """Pause at the next tick, or continue."""
         self._held = held
         self._wake.set()
 
     def request_checkpoint(self, number: int) -> None:
-        """Put a barrier into the stream at the next tick."""
+        """Emit a checkpoint barrier at the next tick."""
         self._checkpoint = number
         self._give_up()
 
     def request_stop(self) -> None:
-        """Stop stepping: emit all held trajectories and end the source (after a checkpoint requested earlier)."""
+        """Stop stepping, emit all held trajectories, and end the source, after any checkpoint requested earlier."""
         self._stopping = True
         self._environment.request_stop()
         self._give_up()
@@ -174,7 +176,7 @@ class Actor(Source[Item]):
         await settled(self._environment.stop())
 
     def progress(self) -> int | None:
-        """Count ticks; None while the actor waits for its host, or for environments with their own deadlines."""
+        """Return the tick count; None while waiting for the host, or for environments with their own deadlines."""
         return None if self._asleep else self._environment.progress()
 
     async def produce(self) -> AsyncIterator[Item]:
@@ -198,7 +200,7 @@ class Actor(Source[Item]):
         self._port.stopped()
 
     def _bind(self) -> dict[State, list[tuple[Callable[[], bool], Work, State]]]:
-        """Bind the table of transitions to this actor's methods."""
+        """Bind the transition table to this actor's methods."""
         guards: dict[Guard, Callable[[], bool]] = {
             Guard.CHECKPOINT_DUE: lambda: self._checkpoint is not None and self._obeys(),
             Guard.RENEWAL_DUE: lambda: self._checkpoint is not None and self._obeys(),
@@ -231,20 +233,20 @@ class Actor(Source[Item]):
         }
 
     def _obeys(self) -> bool:
-        """True if the actor follows commands now: in deterministic runs, only while it is idle."""
+        """Return True if the actor may follow commands now; in deterministic runs, only while it waits."""
         if not self._resets_at_checkpoints or self._state in STANDS_STILL:
             return True
         return not self._account.bounded()
 
     def _credits_missing(self) -> bool:
-        """True if the actor is held, has used up its credits, or has a grant whose policy has not arrived yet."""
+        """Return True if the actor is paused, is out of credits, or has a grant whose policy has not arrived yet."""
         missing = self._account.missing(self._players if self._state is State.CHECKPOINT else self._account.deciding())
         return missing or (self._held and self._obeys())
 
     async def _consult(self) -> bool:
-        """Get the decisions that another process makes; False if a command comes first, or no answer comes.
+        """Get decisions from the process that makes them; return False if a command interrupts or no answer arrives.
 
-        The current policies and assignment decide: newer ones are applied after the answer has arrived.
+        The current policies and assignment decide. Newer ones are applied after the answer has arrived.
         """
         if self._state is State.WAITING and not self._changed:
             return True  # the open decisions already come from the newest policies
@@ -255,27 +257,27 @@ class Actor(Source[Item]):
         except NoDecisionError:
             self._catch_up()
             if self._state is not State.WAITING:
-                self._state = State.DECIDING  # commands are followed there; the decisions before a reset are gone
+                self._state = State.DECIDING  # commands are followed in it; the decisions before a reset are gone
             await self._sleep()
             return False
         self._asleep = False
         return True
 
     def _catch_up(self) -> None:
-        """Apply what arrived while another process decided."""
+        """Apply the messages that arrived while another process made the decisions."""
         self._consulting = False
         deferred, self._deferred = self._deferred, []
         for receive in deferred:
             receive()
 
     def _give_up(self) -> None:
-        """Allow a command to be followed soon, even while another process decides."""
+        """Interrupt any wait for another process's decisions, so that a command can be followed soon."""
         if self._environment.oracle is not None:
             self._environment.oracle.give_up()
         self._wake.set()
 
     def _decide(self) -> Iterable[TrajectoryBatch]:
-        # A policy that arrives while a batch waits for room has not made this tick's decisions.
+        # A policy that arrives while a batch waits for queue space did not make this tick's decisions.
         adopted, self._adopted = self._adopted, {}
         self._changed = False
         versions = self._account.newest_versions() if adopted else {}
@@ -286,26 +288,26 @@ class Actor(Source[Item]):
         for step in steps:
             self._processor.add(step)
         self._catch_up()
-        # Emit the trajectories that an older policy began: until this actor acts by a version, the ledger grants it no
-        # credits for the next one, so the trainer can't run ahead by more than its window.
+        # Emit the trajectories that an older policy began. The ledger grants no credits for a version until this actor
+        # acts with the one before it, so the trainer can't run ahead by more than its window.
         for behavior_id, version in adopted.items():
             yield from self._processor.cut_older_than(behavior_id, version - 1)
         self._account.note_versions(versions, {})
 
     def _decide_again(self) -> None:
-        """Replace the decisions of older policies, before the first step after a wait."""
+        """Replace decisions made by older policies, before the first step after a wait."""
         if self._changed:
             for step in self._environment.decide_again():
                 self._processor.replace_decisions(step)
             self._adopted.clear()
-            known = self._account.needed_versions()  # older grants are spent
+            known = self._account.needed_versions()  # older grants are used up
             self._account.note_versions(self._account.newest_versions(), known)
             self._catch_up()
 
     def _before_step(self) -> Iterable[TrajectoryBatch]:
-        # Only when the actor is known to continue: one that stands still emits these with the rest, in one batch.
+        # Only if the actor is known to continue: a waiting actor emits these with the rest, in one batch.
         yield from self._processor.emit_full()
-        if not self._resets_at_checkpoints:  # with resets, the time of an answer must have no effect
+        if not self._resets_at_checkpoints:  # with resets, the time at which an answer arrives must have no effect
             self._account.look_ahead()
 
     async def _advance(self) -> None:
@@ -321,15 +323,15 @@ class Actor(Source[Item]):
             self._processor.close_environments(closed)
         if len(self._environment.specs) > len(self._known):
             self._announce()
-        await asyncio.sleep(0)  # let policies, credits and commands in
+        await asyncio.sleep(0)  # let policies, credits and commands arrive
 
     def _stand_still(self) -> Iterable[TrajectoryBatch]:
-        self._lacking = dict.fromkeys(self._account.lacking())  # before the credits are returned
+        self._lacking = dict.fromkeys(self._account.lacking())  # read before the credits are returned
         yield from self._processor.flush()
         self._account.ask_anew()
 
     def _close(self) -> Iterable[TrajectoryBatch]:
-        """Emit all held trajectories, and return unused credits for other actors."""
+        """Emit all held trajectories, and return unused credits for use by other actors."""
         yield from self._processor.close_all()
         self._account.give_back()
 
@@ -352,8 +354,9 @@ class Actor(Source[Item]):
         yield Barrier(number, self._processor.source)
 
     def _close_at_checkpoint(self) -> Iterable[Item]:
-        # As a resumed run starts: reset with fresh credits. The ledger grants them once all stages have saved their
-        # parts, so under the policies and the assignment that follow from everything before the barrier.
+        # This equals the start of a resumed run: a reset, then fresh credits. The ledger grants them once all stages
+        # have saved their parts of the checkpoint, so the policies and the assignment reflect everything before the
+        # barrier.
         number = self._begin_checkpoint()
         self._resets.reach_checkpoint(number)
         self._players = self._account.deciding() or self._players
@@ -364,7 +367,7 @@ class Actor(Source[Item]):
         yield Barrier(number, self._processor.source)
 
     def _begin_checkpoint(self) -> int:
-        """Return the checkpoint's number; the host may request another one while this one's items wait for room."""
+        """Take and return the number of the requested checkpoint; meanwhile, the host may request another one."""
         number, self._checkpoint = self._checkpoint, None
         assert number is not None
         return number

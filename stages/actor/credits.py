@@ -1,6 +1,7 @@
-"""The actor's side of flow control: the gate holds its caps and requests more; the account counts steps against them.
+"""The actor's side of flow control: the gate holds the actor's caps and requests credits; the account counts steps.
 
-The account knows which behaviours need credits, what they have used, and which policies act; the gate knows only caps.
+The account knows which behaviours need credits, how many they have used, and which policies act. The gate knows only
+caps.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from headrace.stages.environments.stage import EnvironmentStage
 
 
 class CreditGate:
-    """Caps on learning steps by behaviour name. Pure: the host sends the gate's requests and passes grants to it.
+    """Holds the caps on learning steps by behaviour name. The host sends its requests and passes in grants.
 
     In all methods, `used` counts the steps emitted or held so far, by behaviour name, and `alive` names the behaviours
-    that have agents here now: only these can close the gate.
+    that currently have agents in this actor. Only these behaviours can close the gate.
 
     Args:
-        request: called with (number of the request, used, wanted behaviours, behaviours whose credits are returned).
+        request: called with (request number, `used`, behaviours that need credits, behaviours whose credits are
+            returned).
     """
 
     def __init__(self, request: Callable[[int, Mapping[str, int], Sequence[str], Sequence[str]], None]) -> None:
@@ -38,18 +40,20 @@ class CreditGate:
         return [name for name in alive if used.get(name, 0) >= self._caps.get(name, 0)]
 
     def bounds(self, alive: Collection[str]) -> bool:
-        """True if the gate will eventually close again; a behaviour without a cap never closes it."""
+        """Return True if the gate will eventually close again; a behaviour without a cap never closes it."""
         return any(self._caps.get(name, 0) < FREE for name in alive)
 
     def look_ahead(self, used: Mapping[str, int], alive: Collection[str], news: bool = False) -> None:
-        """Request more credits while some are left, so that in the steady state the answer comes before they run out.
+        """Request more credits before they run out, so that in steady state the answer arrives in time.
 
-        Credits of behaviours that have no agents here any more are returned, as other actors may need them.
+        Unused credits of behaviours that no longer have agents in this actor are returned, as other actors may need
+        them.
 
         Args:
-            used: see the class.
-            alive: see the class.
-            news: send a request in any case: this actor has a newer policy, and other actors may wait for the news.
+            used: see the class docstring.
+            alive: see the class docstring.
+            news: whether to send a request even if no credits are needed: this actor uses a newer policy now, and other
+                actors may wait until the ledger knows that.
         """
         if len(alive) < len(self._caps):
             idle = [name for name, cap in self._caps.items() if name not in alive and cap > used.get(name, 0)]
@@ -65,22 +69,23 @@ class CreditGate:
             self._number += 1
             self._ask(used, low, ())
 
-    # A waiting actor holds nothing: otherwise all others could wait for it (docs/decisions/020).
+    # A waiting actor holds no steps; otherwise, all other actors might wait for them (docs/decisions/020).
     def wait(self, used: Mapping[str, int], alive: Collection[str]) -> None:
-        """Request credits for an actor that stands still: it has emitted all it held, and returns unused credits."""
+        """Request credits for a waiting actor, which has emitted all its steps, and return its unused credits."""
         self._requested = True
-        # This empties every cap, so all behaviours that have agents here need credits, not only the closed ones.
+        # This empties every cap, so all behaviours that have agents here need credits, not only those that were out of
+        # them.
         self._give_back(used, sorted(alive), list(self._caps))
 
     def renew(self, used: Mapping[str, int]) -> None:
-        """Return all unused credits, and start as another source without credits."""
+        """Return all unused credits, and start again as a new source without credits."""
         self._give_back(used, (), list(self._caps))
         for table in (self._caps, self._request_at, self._versions, self._given_back_at):
             table.clear()
         self._requested = False
 
     def granted(self, number: int, caps: Mapping[str, int], versions: Mapping[str, int]) -> None:
-        """Apply the ledger's answer to request `number`."""
+        """Apply the ledger's answer to request number `number`."""
         if number == self._last_request:
             self._requested = False
         for name, cap in caps.items():
@@ -90,7 +95,7 @@ class CreditGate:
                 self._versions[name] = versions[name]
 
     def needed_version(self, name: str) -> int:
-        """Return the oldest policy version that may use the last grant."""
+        """Return the oldest policy version that may spend the last grant's credits."""
         return self._versions.get(name, 0)
 
     def _give_back(self, used: Mapping[str, int], wants: Sequence[str], names: Sequence[str]) -> None:
@@ -105,7 +110,8 @@ class CreditGate:
         if wants:
             self._last_request = self._number
         for name in wants:
-            # The ledger may grant credits after the gate has returned them: it can return them once requested.
+            # The ledger may grant credits after the gate has returned them; only requested behaviours can return
+            # credits.
             self._caps.setdefault(name, 0)
 
 
@@ -118,7 +124,8 @@ class CreditAccount:
         gate: flow control.
 
     Attributes:
-        acting: (steps, version) by name: all learning steps after the first `steps` come from that version or newer.
+        acting: per behaviour name, (steps, version): all learning steps after the first `steps` come from that version
+            or a newer one.
     """
 
     def __init__(self, environment: EnvironmentStage, processor: AgentProcessor, gate: CreditGate) -> None:
@@ -131,7 +138,7 @@ class CreditAccount:
         self._requested_for: tuple[str, ...] | None = None
         self._unreported = False
         self._turns = 0
-        """The turn in which the last decisions were made."""
+        """Number of the turn in which the last decisions were made."""
         self.acting: dict[str, tuple[int, int]] = {}
 
     def adopt_behaviors(self) -> None:
@@ -139,7 +146,7 @@ class CreditAccount:
         self._names = tuple(dict.fromkeys(behavior_name(i) for i in self._environment.specs))
 
     def renew(self, source: int) -> None:
-        """Continue as another source, which counts credits from 0 and pays for the steps that the actor holds."""
+        """Continue as a new source, which counts credits from 0 and is charged for the steps that the actor holds."""
         self._gate.renew({name: int(self._processor.emitted(name)) for name in self._names})
         self._processor.renew(source)
         self.acting.clear()
@@ -147,11 +154,12 @@ class CreditAccount:
 
     # Steps that complete an old turn's decisions would exceed all caps, so they do not count (docs/decisions/021).
     def end_turn(self) -> None:
-        """End learning from the decisions of the previous turn, if another team's turn has begun.
+        """Exclude the previous turn's decisions from learning, if another team's turn has begun.
 
-        The gate no longer holds back behaviours that stop learning, and returns their credits: steps that they then
-        completed as learners would exceed all caps, more of them with each turn. The actor calls this before each
-        tick's decisions, and completes the tick's steps afterwards: decisions open now belong to the previous turn.
+        The gate does not hold back behaviours that have stopped learning, and returns their credits. If steps that they
+        complete later still counted as learning steps, these would exceed all caps, by more with each turn. The actor
+        calls this method before each tick's decisions, and completes the tick's steps afterwards, so the decisions that
+        are open now belong to the previous turn.
         """
         mappings = self._environment.mappings
         if self._turns != mappings.turns:
@@ -160,7 +168,7 @@ class CreditAccount:
                 self._processor.end_learning(behavior_id)
 
     def missing(self, players: Iterable[str]) -> bool:
-        """True if one of these behaviours has used up its credits, or has a grant whose policy has not arrived yet."""
+        """Return True if one of these behaviours is out of credits, or has a grant whose policy has not arrived yet."""
         mappings, gate = self._environment.mappings, self._gate
         self._used = self._count_used()
         self._learners = learners = self._learning(players)
@@ -169,7 +177,7 @@ class CreditAccount:
         )
 
     def lacking(self) -> list[str]:
-        """The behaviours that `missing` found to lack credits or a policy."""
+        """Return the behaviours that lacked credits or a policy when `missing` was last called."""
         mappings, gate = self._environment.mappings, self._gate
         closed = gate.closed(self._used, self._learners)
         return [
@@ -179,41 +187,41 @@ class CreditAccount:
         ]
 
     def bounded(self) -> bool:
-        """True if the behaviours that decide now will eventually use up their credits."""
+        """Return True if the behaviours that decide now will eventually use up their credits."""
         return self._gate.bounds(self._learning(self.deciding()))
 
     def deciding(self) -> tuple[str, ...]:
-        """Behaviours whose agents have open decisions."""
+        """Return the names of the behaviours whose agents have open decisions."""
         return tuple(name for name in self._names if self._processor.open_agents(name))
 
     def look_ahead(self) -> None:
-        """Request credits while some are left."""
+        """Request more credits before the current ones run out."""
         self._gate.look_ahead(self._used, self._learners, self._unreported)
         self._unreported = False
 
     def ask(self) -> None:
-        """Request credits while standing still, again if other behaviours learn than at the last request."""
+        """Request credits while the actor waits; do nothing if the same behaviours learn as at the last request."""
         if self._learners != self._requested_for:
             self._requested_for = self._learners
             self._gate.wait(self._count_used(), self._learners)
 
     def ask_anew(self) -> None:
-        """Request credits again, regardless of the last request."""
+        """Request credits again, even if the same behaviours learn as at the last request."""
         self.forget_request()
         self.ask()
 
     def ask_for(self, players: Iterable[str]) -> None:
-        """Request credits again, for those of these behaviours that learn."""
+        """Request credits again, for those of the given behaviours that learn."""
         self._learners = self._learning(players)
         self.ask_anew()
 
     def give_back(self) -> None:
-        """Return unused credits, for other actors."""
+        """Return unused credits, for use by other actors."""
         self._learners = ()
         self.ask()
 
     def forget_request(self) -> None:
-        """Allow the next request, for any behaviours."""
+        """Forget the last request, so that the next one is sent in any case."""
         self._requested_for = None
 
     def newest_versions(self) -> dict[str, int]:
@@ -221,21 +229,21 @@ class CreditAccount:
         return {name: self._environment.mappings.newest_version(name) for name in self._names}
 
     def needed_versions(self) -> dict[str, int]:
-        """The oldest versions that may use the last grants."""
+        """Return, per behaviour, the oldest policy version that may spend the last grant's credits."""
         return {name: self._gate.needed_version(name) for name in self._names}
 
     def note_versions(self, versions: Mapping[str, int], known: Mapping[str, int]) -> None:
-        """Note the versions that made the open decisions and will make the next ones; the ledger knows `known`."""
+        """Record which versions made the open decisions and will make the next; the ledger already knows `known`."""
         for name, version in versions.items():
             if version > self.acting.get(name, (0, -1))[1]:
                 self._unreported |= version > known.get(name, 0)
                 self.acting[name] = (self._processor.emitted(name) + self._processor.pending(name), version)
 
     def _count_used(self) -> dict[str, int]:
-        """The number of learning steps emitted or held, by behaviour name."""
+        """Return the number of learning steps emitted or held, by behaviour name."""
         processor = self._processor
         return {name: int(processor.emitted(name) + processor.pending(name)) for name in self._names}
 
     def _learning(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those behaviours that learn now: only they need credits and their newest policies."""
+        """Return the given behaviours that learn now: only they need credits and their newest policies."""
         return tuple(name for name in names if self._environment.mappings.learns(name))

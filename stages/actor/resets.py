@@ -1,7 +1,7 @@
-"""Resets of an actor's environments: when they are due, and which seeds they use.
+"""When an actor resets its environments, and with which seeds.
 
-The environments are reset at the start, for a lesson that requires it, when another team begins to learn, at each
-checkpoint of a deterministic run, and when they break.
+Environments are reset at the start of the run, for a lesson that requires it, when another team begins to learn, at
+each checkpoint of a deterministic run, and after they break.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from headrace.stages.restarts import RestartBudget
 from headrace.stages.stage import StageContext
 
 _LESSON, _TURN = 1, 2
-"""Reasons for a reset during play, which enter its seed: a lesson that requires it, or another team's turn to learn."""
+"""Codes of the reasons for a reset during play, used to derive its seed: a lesson that requires it, or a new team's
+turn."""
 
 
 class Resets:
@@ -29,8 +30,8 @@ class Resets:
         environment: the environment stage.
         processor: the agent processor, which drops the unfinished trajectories of broken environments.
         restarts: the limits on rebuilding a broken environment.
-        resumed_at: the checkpoint number that the run resumes from, -1 for a fresh run.
-        clock: seconds, for the restart limits.
+        resumed_at: number of the checkpoint that the run resumes from; -1 for a fresh run.
+        clock: returns the time in seconds, for the restart limits.
     """
 
     def __init__(
@@ -51,28 +52,28 @@ class Resets:
         self._stretch: tuple[int, ...] = (resumed_at,)
         self._reset_to: tuple[int, ...] = ()
         self._played_turn = 0
-        """The turn in which the running games began; 0 before the first turn."""
+        """Number of the turn in which the current games began; 0 before the first turn."""
 
     def start(self, context: StageContext) -> None:
-        """Keep the context, and pass any parameters received so far to the environments."""
+        """Store the context, and pass any parameters received so far to the environments."""
         self._context = context
         self.adopt_parameters()
 
     def receive_parameters(self, parameters: EnvironmentParameters) -> None:
-        """Keep these parameters until they are adopted; a reset that earlier parameters require stays due."""
+        """Store parameters until they are adopted; a reset that earlier, unadopted parameters require stays due."""
         if self._received is not None and self._received.reset:
             parameters = replace(parameters, reset=True)
         self._received = parameters
 
     def adopt_parameters(self) -> bool:
-        """Pass the newest parameters to the environments; return True if the environments must be reset for them."""
+        """Pass the newest parameters to the environments; return True if these parameters require a reset."""
         newest, self._received = self._received, None
         if newest is not None:
             self._environment.parameters.receive(newest)
         return newest is not None and newest.reset
 
     def due(self) -> bool:
-        """True if the environments must be reset now; adopts new parameters, which may be the reason."""
+        """Return True if the environments must be reset now; adopts new parameters, which may be the reason."""
         if self.adopt_parameters():
             self._reset_to = (*self._stretch, self._environment.parameters.generation, _LESSON)
             return True
@@ -84,15 +85,15 @@ class Resets:
         return False
 
     def reach_checkpoint(self, number: int) -> None:
-        """Note that the run's next stretch begins at this checkpoint."""
+        """Record that the next stretch of the run begins at this checkpoint."""
         self._stretch = (number,)
 
     async def begin_stretch(self) -> None:
-        """Reset as at the start of the run, or as at the last checkpoint."""
+        """Reset the environments as at the start of the run, or as at the last checkpoint."""
         await self._begin_anew(self._stretch)
 
     async def make(self) -> None:
-        """Perform the reset that is due for a lesson or a turn; its seed differs from those of restarts."""
+        """Perform the reset that is due for a lesson or a turn, with a seed different from those of restarts."""
         try:
             await self._begin_anew(self._reset_to)
         except BrokenEnvironmentError as error:
@@ -130,6 +131,6 @@ class Resets:
         self._played_turn = self._environment.mappings.turns
 
     def _seed(self, *path: int) -> int:
-        """Return a seed that differs for each stretch of the run between two checkpoints, and for each restart."""
+        """Return a seed that is unique to a stretch between two checkpoints, a reset within it, or a restart."""
         entropy = [self._context.seed, *(part + 1 for part in path)]
         return int(np.random.SeedSequence(entropy).generate_state(1)[0]) & 0x7FFFFFFF

@@ -1,7 +1,7 @@
-"""The states of the actor, and the table of its transitions. `actor` implements the guards and actions.
+"""The actor's states and its transition table. The `actor` module implements the guards and actions.
 
 A *tick* is a decision of the policies (DECIDING) followed by a step of the environments (DECIDED). An actor without
-credits stands still: it has emitted all that it held, and follows its host's commands immediately.
+credits waits: it has emitted everything it held, and follows its host's commands immediately.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from headrace.queues.messages import Barrier, TrajectoryBatch
 
 Item = TrajectoryBatch | Barrier
-"""What an actor emits."""
+"""What an actor emits: trajectories, and checkpoint barriers."""
 
 
 class State(IntEnum):
@@ -22,53 +22,53 @@ class State(IntEnum):
     DECIDING = auto()  # the environments have stepped: the policies decide next
     DECIDED = auto()  # the policies have decided: the environments step next
     RESET = auto()  # the environments were reset during a tick: the policies decide again
-    WAITING = auto()  # the actor stands still until it has credits, and the policies they were granted for
-    RESET_WAITING = auto()  # the environments were reset while the actor stands still: the policies decide
-    CHECKPOINT = auto()  # a deterministic run at a checkpoint: with fresh credits, the environments are reset
+    WAITING = auto()  # the actor waits for credits, and for the policies that they were granted for
+    RESET_WAITING = auto()  # the environments were reset while the actor waits: the policies decide
+    CHECKPOINT = auto()  # a deterministic run at a checkpoint: once there are fresh credits, the environments are reset
     ENDED = auto()  # the environments have ended normally: only commands are followed
     STOPPED = auto()  # the last item was emitted
 
 
 class Guard(Enum):
-    """The conditions of transitions, which the actor tests in each state in turn."""
+    """Conditions on transitions. In each state, the actor tests the guards in order."""
 
     CHECKPOINT_DUE = auto()  # a checkpoint was requested, and commands are followed here
     RENEWAL_DUE = auto()  # the same, in a run that resets its environments at each checkpoint
     STOP_DUE = auto()  # a stop was requested, and commands are followed here
     POLICY_MISSING = auto()  # a behaviour has no policy yet
     RESET_DUE = auto()  # a lesson or another team's turn requires a reset of the environments
-    CREDITS_MISSING = auto()  # a behaviour has used up its credits, or its policy is older than their grant
+    CREDITS_MISSING = auto()  # a behaviour is out of credits, or its policy is older than the grant requires
     ALWAYS = auto()
 
 
 class Action(Enum):
-    """The work of transitions: an actor first emits items, then awaits."""
+    """What an actor does in a transition: it first emits items, then awaits something."""
 
     BARRIER = auto()  # emit the checkpoint's barrier
     RENEWAL = auto()  # request fresh credits, close and emit all trajectories, then the barrier
-    FLUSH = auto()  # emit all that is held
+    FLUSH = auto()  # emit everything that is held
     SLEEP = auto()  # wait for the host
-    DECIDE = auto()  # have the policies decide; emit the trajectories that older policies began
+    DECIDE = auto()  # let the policies decide; emit the trajectories that older policies began
     RESET = auto()  # close and emit all trajectories, reset the environments
     STEP = auto()  # emit closed trajectories if there are enough, step the environments
-    STAND_STILL = auto()  # emit all that is held, request credits, wait for the host
-    ASK = auto()  # request credits if different behaviours need them than before, wait for the host
-    RESUME = auto()  # have newer policies decide again, step the environments
-    RENEW = auto()  # reset the environments with the seed of the checkpoint
+    STAND_STILL = auto()  # emit everything that is held, request credits, wait for the host
+    ASK = auto()  # request credits if other behaviours need them than before, wait for the host
+    RESUME = auto()  # let newer policies decide again, step the environments
+    RENEW = auto()  # reset the environments with the checkpoint's seed
     CLOSE = auto()  # close and emit all trajectories, return all credits, wait for the host
 
 
 class Work(NamedTuple):
-    """The two halves of an action: the first may return items to emit; the second is awaited after they have left."""
+    """The two halves of an action: `emit` may return items to emit; `wait` is awaited after the host has taken them."""
 
     emit: Callable[[], Iterable[Item] | None] | None
     wait: Callable[[], Awaitable[None]] | None
     consult: Callable[[], Awaitable[bool]] | None = None
-    """Awaited before both; if it returns False, neither runs, and the guards of the state are tested again."""
+    """Awaited before both halves; if it returns False, neither half runs, and the state's guards are tested again."""
 
 
 class Transition(NamedTuple):
-    """The action that a guard leads to, and the state that follows."""
+    """The action that is taken if a guard holds, and the next state."""
 
     guard: Guard
     action: Action
@@ -118,8 +118,8 @@ TRANSITIONS: dict[State, tuple[Transition, ...]] = {
     ),
     State.STOPPED: (),
 }
-"""The transitions out of each state: the actor takes the first one whose guard holds. Environments that end normally
-while they step or are reset also lead from any state to ENDED."""
+"""The transitions out of each state; the actor takes the first one whose guard holds. In addition, environments that
+end normally during a step or a reset lead from any state to ENDED."""
 
 STANDS_STILL = frozenset({State.WAITING, State.RESET_WAITING, State.CHECKPOINT, State.ENDED})
-"""States in which deterministic runs follow commands: there the time at which a command arrives has no effect."""
+"""States in which deterministic runs follow commands: in these, it does not matter when a command arrives."""

@@ -1,4 +1,4 @@
-"""The agent processor, which turns steps into trajectories."""
+"""The agent processor, which turns environment steps into trajectories."""
 
 from headrace.stages.agent.processor import AgentProcessor
 

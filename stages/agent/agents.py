@@ -1,4 +1,4 @@
-"""The agents of one behaviour id, by slot: which agents decide at a tick, each agent's state, and their groups.
+"""Per-slot data about one behaviour id's agents: which agents decide at a tick, their state, and their groups.
 
 If the same agents decide as at the last tick, a single comparison finds their slots.
 """
@@ -21,8 +21,8 @@ class Groups:
 
     Attributes:
         ids: [total] the group in which an agent took its open decision; 0 for none.
-        returns: [total] the sum of the group's rewards that an agent received in its episode.
-        tick: the last tick that was added.
+        returns: [total] the sum of the group rewards that an agent has received in its episode.
+        tick: number of the last tick added.
     """
 
     def __init__(self, total: int) -> None:
@@ -36,11 +36,12 @@ class Groups:
         self.ids, self.returns = enlarged(self.ids, total), enlarged(self.returns, total)
 
     def note_closed(self, slots: Numbers, left: Numbers | None = None) -> Columns:
-        """Note that the trajectories of these agents close now.
+        """Record that these agents' trajectories close now.
 
         Args:
             slots: [k] the agents whose trajectories close.
-            left: slots of the agents that keep playing, if the given agents end; None if the given agents keep playing.
+            left: slots of the agents that are still playing, if the given agents' episodes end; None if the given
+                agents play on.
 
         Returns:
             `GROUP_TRAJECTORY_COLUMNS` [k].
@@ -52,32 +53,32 @@ class Groups:
 
     @property
     def anyone_parted(self) -> bool:
-        """True if a trajectory has closed since `forget_parted`."""
+        """Whether a trajectory has closed since the last call to `forget_parted`."""
         return bool(self._parted)
 
     def parted(self, slots: Numbers) -> Numbers:
-        """Return those of the agents whose group has closed a trajectory since `forget_parted`."""
+        """Return the given agents whose group has closed a trajectory since the last call to `forget_parted`."""
         ids = self.ids[slots]
         mates: Numbers = slots[(ids != 0) & np.isin(ids, np.concatenate(self._parted))]
         return mates
 
     def forget_parted(self) -> None:
-        """Forget which trajectories closed, once all group mates' trajectories are cut."""
+        """Forget which trajectories have closed, once all teammates' trajectories are cut."""
         self._parted.clear()
 
     def of_episodes(
         self, slots: Numbers, last_rewards: NDArray[np.float32], steps: Numbers, group_left: NDArray[np.bool_]
     ) -> Columns:
-        """Return the group columns for episodes that end.
+        """Return the group columns for episodes that have ended.
 
-        A group is over when none of its agents is left. Among the agents that ended last, the row of the one with
-        the longest episode is marked: its sum of rewards is the group's.
+        A group has ended when none of its agents is left. Of the agents that ended last, the one with the longest
+        episode is marked in its row, as its sum of rewards is the group's.
 
         Args:
-            slots: [e] the agents whose episodes end.
-            last_rewards: [e] their groups' rewards of the last step.
+            slots: [e] slots of the agents whose episodes have ended.
+            last_rewards: [e] their groups' rewards for the last step.
             steps: [e] the number of decisions in each episode.
-            group_left: [e] true for agents whose group mates play on.
+            group_left: [e] true for agents whose teammates play on.
 
         Returns:
             `GROUP_EPISODE_COLUMNS` [e].
@@ -92,8 +93,8 @@ class Groups:
 
 
 Stamps = Sequence[Array]
-"""The stamps of decisions: the episode id; the assignment's generation, opponent and learning flag; and, where the
-behaviour has groups, the group's id."""
+"""The stamps of a set of decisions: the episode ids; the assignment's generations, opponents and learning flags; and,
+if the behaviour has groups, the group ids."""
 LEARNING = 3
 """Index of `learning` in the stamps."""
 
@@ -108,16 +109,16 @@ class AgentState:
 
     Args:
         total: number of slots.
-        nowhere: the row of agents without an open decision.
+        nowhere: the row that agents without an open decision point to.
         grouped: true if the agents may be in groups.
 
     Attributes:
-        cursor: [total] the row of the pages that holds the open decision.
-        episode_ids: [total] the episode of the open decision.
-        learning: [total] true where the trainer learns from the open decision.
+        cursor: [total] the page row that holds the agent's open decision.
+        episode_ids: [total] the episode that the open decision belongs to.
+        learning: [total] true if the trainer will learn from the open decision.
         returns: [total] the sum of the episode's rewards so far.
         steps_before: [total] the number of the episode's decisions in earlier pages.
-        mates: the groups; None if there are none.
+        mates: the agents' groups; None if the behaviour has no groups.
     """
 
     def __init__(self, total: int, nowhere: Numbers, grouped: bool) -> None:
@@ -133,13 +134,13 @@ class AgentState:
         self._env_ids = np.zeros(total, np.int32)
 
     def join(self, slots: Numbers, total: int, env_ids: NDArray[np.int32]) -> None:
-        """Add agents [k] in these environments; there are `total` slots now."""
+        """Add agents [k] that live in these environments; `total` is the new number of slots."""
         if total > len(self.episode_ids):
             self._enlarge(total)
         self._env_ids[slots] = env_ids
 
     def start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
-        """Begin episodes for agents [k] that have no open decision."""
+        """Begin episodes for agents [k] without an open decision."""
         self.stamp(slots, stamps)
         self.returns[slots] = _NO_RETURN
         self.steps_before[slots] = _NO_STEPS
@@ -147,7 +148,7 @@ class AgentState:
             self.mates.returns[slots] = _NO_RETURN
 
     def stamp(self, where: Where, stamps: Stamps) -> None:
-        """Set the stamps of agents' open decisions."""
+        """Set the stamps of the open decisions of the agents at `where`."""
         self.episode_ids[where] = stamps[0]
         self._generations[where] = stamps[1]
         self._opponents[where] = stamps[2]
@@ -156,18 +157,18 @@ class AgentState:
             self.mates.ids[where] = stamps[-1]
 
     def stamps(self, where: Where) -> Stamps:
-        """The stamps of agents' open decisions."""
+        """Return the stamps of the open decisions of the agents at `where`."""
         stamps = (self.episode_ids[where], self._generations[where], self._opponents[where], self.learning[where])
         return stamps if self.mates is None else (*stamps, self.mates.ids[where])
 
     def living_in(self, slots: Numbers, env_ids: Numbers) -> Numbers:
-        """Return the slots of those agents that are in these environments."""
+        """Return those of the given slots whose agents are in these environments."""
         living: Numbers = slots[np.isin(self._env_ids[slots], env_ids)]
         return living
 
     def returns_with(self, where: Where, rewards: Floats) -> NDArray[np.float64]:
-        """The returns of agents' episodes, with these rewards added."""
-        returns = rewards.astype(_RETURN)  # first: NumPy adds arrays of two dtypes more slowly
+        """Return the agents' episode returns so far, with these rewards added."""
+        returns = rewards.astype(_RETURN)  # convert first: adding arrays of two dtypes is slower in NumPy
         returns += self.returns[where]
         return returns
 
@@ -179,7 +180,7 @@ class AgentState:
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
     ) -> ClosedTrajectories:
-        """Return the trajectory columns [k] for trajectories that close now, for the outbox."""
+        """Return the trajectory columns [k] of trajectories that close now, to put into the outbox."""
         return ClosedTrajectories(
             ends,
             agent_ids,
@@ -202,12 +203,12 @@ class AgentState:
 
 
 def count_true(flags: NDArray[np.bool_]) -> int:
-    """Count the true flags; for few flags, NumPy's own function takes twice as long."""
+    """Count the true flags. For a few flags, this takes half as long as NumPy's own function."""
     return flags.tobytes().count(1)
 
 
 def as_bytes(stamps: Stamps) -> bytes:
-    """Return stamps in a form that is fast to compare."""
+    """Return stamps as bytes, which are fast to compare."""
     try:
         return b"".join(stamps)  # type: ignore[arg-type]  # an array is a buffer, read without a copy
     except TypeError:  # an array is not contiguous, such as a column of a table
@@ -234,10 +235,10 @@ class Deciding:
 
 
 class TickAgents:
-    """The agents of a behaviour id that have a slot.
+    """Finds the slots of the agents in each tick, and gives slots to new agents.
 
     Args:
-        capacity: the number of agents to make room for at first.
+        capacity: the initial number of agents to make room for.
 
     Attributes:
         slots: the slots of the agents.
@@ -248,14 +249,14 @@ class TickAgents:
         self._last: Deciding | None = None
 
     def call(self, step: StepBatch, agents: AgentState) -> tuple[Where, Numbers, bool, Deciding]:
-        """Find the slots of a tick's agents; new agents that decide get slots and join `agents`.
+        """Find the slots of a tick's agents. New agents that decide get slots and are added to `agents`.
 
         Returns:
-            The slots of all agents [n]; the slots of agents that ended [ended]; whether some of the latter are unknown
-            (`NOBODY`); and the agents that decide.
+            The slots of all agents [n]; the slots of the agents that have ended [ended]; whether some of these agents
+            are unknown (`NOBODY`); and the agents that decide.
         """
         ended = step.ended
-        # Comparing bytes costs a tenth of `array_equal`; identity would prove nothing, as arrays may be reused.
+        # Comparing bytes costs a tenth of `array_equal`; object identity would prove nothing, as arrays may be reused.
         key = step.agent_ids[ended:].tobytes()
         last = self._last
         if last is not None and last.agent_ids == key:
@@ -281,7 +282,7 @@ class TickAgents:
             self._last = None
 
     def forget_stamps(self) -> None:
-        """Forget the last tick's stamps, so that the next stamps are compared with the open decisions'."""
+        """Forget the last tick's stamps, so that the next stamps are compared with those of the open decisions."""
         self._last = None
 
 

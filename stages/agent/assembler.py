@@ -1,4 +1,4 @@
-"""The agent processor's work for one behaviour id: turns steps into closed trajectories."""
+"""Turns one behaviour id's steps into closed trajectories, for the agent processor."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ log = logging.getLogger(__name__)
 
 
 class Assembler:
-    """Keeps one open decision per agent of a behaviour id, and the agent's earlier steps until their trajectory closes.
+    """Keeps each agent's open decision, and its earlier steps until their trajectory closes, for one behaviour id.
 
     An agent has a slot as long as it has an open decision. For each slot, the agent state holds the decision's row in
     the pages, its stamps, and the episode's return so far.
 
-    The trajectories of a group's agents close together: when one closes, those of its group mates are cut at the same
-    tick. One batch therefore shows the trainer the whole group's actions at each moment, and the agents that
-    remained when one ended.
+    The trajectories of a group's agents close together: when one closes, its teammates' trajectories are cut at the
+    same tick. One batch therefore shows the trainer the whole group's actions at each tick, and which agents remained
+    when one ended.
 
     Attributes:
-        pending: learning rows held: completed rows of unfinished trajectories, and closed rows not yet emitted.
-        emitted: learning rows emitted so far under the present source.
+        pending: number of learning rows held: completed rows of unfinished trajectories, and closed rows not yet
+            emitted.
+        emitted: number of learning rows emitted so far under the current source.
     """
 
     def __init__(self, step: StepBatch, horizon: int, source: int) -> None:
@@ -64,10 +65,10 @@ class Assembler:
         return self._outbox.rows
 
     def add(self, step: StepBatch) -> None:
-        """Add one tick; everything kept is copied.
+        """Add one tick, copying all data that is kept.
 
         Raises:
-            ShapeError: if a column's name, dtype or shape differs from the first step's.
+            ShapeError: if a column's name, dtype or shape differs from those of the first step.
         """
         if step.games:
             self._outbox.add_games(step.games)
@@ -83,7 +84,8 @@ class Assembler:
         if ended:
             agents.cursor[ending] = pages.nowhere
             at[ended:] = agents.cursor[tick.where]
-        # For agents that start an episode, this adds to their last episode's return; `_start_episodes` resets it to 0.
+        # For agents that start an episode, this adds to their previous episode's return; `_start_episodes` resets it to
+        # 0.
         returns = agents.returns_with(slots, _returned(step))
         pages.rewards[at] = step.rewards
         if pages.env_frames is not None and step.env_frames is not None:
@@ -91,12 +93,12 @@ class Assembler:
         if self._mates is not None:
             self._mates.tick = step.tick
             pages.of_groups["group_rewards"][at] = step.group_rewards
-        at = at + _ONE  # not in place: it may be a view of the cursor
+        at = at + _ONE  # not in place: `at` may be a view of the cursor
         lengths = pages.lengths(at)
         observations = pages.observation_records(step.observations)
         if ended:
             known: Where = slice(ended)
-            if strangers:  # an episode without a decision leaves nothing to close
+            if strangers:  # an episode without a decision has nothing to close
                 known = ending.nonzero()[0]
                 ending = ending[known]
             if len(ending):
@@ -111,7 +113,7 @@ class Assembler:
             self._cut_mates(self._mates)
 
     def cut(self, max_first_version: int | None = None) -> None:
-        """Close unfinished trajectories at their current rows; open decisions become the first rows of the next ones.
+        """Close unfinished trajectories at their current rows; open decisions begin the agents' next trajectories.
 
         Args:
             max_first_version: cut only trajectories whose first policy version is at most this; None cuts all.
@@ -121,7 +123,7 @@ class Assembler:
             self._cut_mates(self._mates)
 
     def end_learning(self) -> None:
-        """End learning from decisions already taken: the trainer learns from completed steps only."""
+        """Exclude the open decisions from learning, so that the trainer learns only from completed steps."""
         slots = self._slots.used()
         slots = slots[self._agents.learning[slots]]
         self._cut(slots)
@@ -131,17 +133,17 @@ class Assembler:
         self._roll.forget_stamps()
 
     def replace_decisions(self, step: StepBatch) -> None:
-        """Replace the open decisions of a tick's agents with newer policies' decisions."""
+        """Replace the open decisions of a tick's agents with decisions made by newer policies."""
         slots = self._slots.find(step.agent_ids[step.ended :])
-        known = slots.nonzero()[0]  # unknown agents decide nothing: actions in the `nowhere` row stay 0
+        known = slots.nonzero()[0]  # unknown agents have no decision: actions in the `nowhere` row stay 0
         decisions = {name: values[known] for name, values in step.decisions.items()}
         self._pages.write_decisions(self._agents.cursor[slots[known]], decisions, step.policy_versions[known])
 
     def close(self, *, truncated: bool, env_ids: Numbers | None = None) -> None:
-        """Close unfinished trajectories at their current rows, and forget their agents with the open decisions.
+        """Close unfinished trajectories at their current rows, and forget their agents and the open decisions.
 
         Args:
-            truncated: how the trajectories are marked.
+            truncated: whether the trajectories are marked as truncated.
             env_ids: the environments whose agents are closed; None for all.
         """
         slots = self._slots.used()
@@ -153,7 +155,7 @@ class Assembler:
             self._cut_mates(self._mates)
 
     def drop(self, env_ids: Numbers) -> int:
-        """Forget the agents of these environments, with their unfinished trajectories.
+        """Forget the agents in these environments, and drop their unfinished trajectories.
 
         Returns:
             The number of completed learning rows that are lost.
@@ -169,12 +171,12 @@ class Assembler:
         return lost
 
     def renew(self, source: int) -> None:
-        """From now on, emit under another source."""
+        """Emit under a new source from now on."""
         self._source, self.emitted = source, 0
         self._outbox.renumber()
 
     def emit(self) -> TrajectoryBatch | None:
-        """Return all closed trajectories and waiting game results as one batch; None if there are none."""
+        """Return all closed trajectories and pending game results as one batch; None if there is nothing to emit."""
         batch = self._outbox.emit(self._pages, self._behavior_id, self._source)
         if batch is not None:
             credits = batch.credits
@@ -195,8 +197,8 @@ class Assembler:
 
         Args:
             step: the tick.
-            places: [k] the indices of the ending rows in the tick.
-            ending: [k] the slots of the agents that end.
+            places: [k] indices, within the tick, of the rows that end.
+            ending: [k] the slots of the agents whose episodes end.
             ends: [k] the rows after the agents' last decisions.
             lengths: [k] the number of rows that precede `ends` in their pages.
             returns: [k] the returns of the episodes.
@@ -231,11 +233,11 @@ class Assembler:
         Args:
             step: the tick.
             tick: the agents that decide.
-            at: [d] the rows after the agents' previous decisions, which are completed; changed here for agents
-                that begin another page.
+            at: [d] the rows after the agents' previous decisions, which are now complete; changed in place for agents
+                that begin a new page.
             lengths: [d] the number of rows that precede `at` in their pages.
             returns: [d] the returns of the agents' episodes so far.
-            observations: the observation columns, with the records [n] of all agents.
+            observations: the observation columns, each with its records [n] for all agents.
         """
         where = tick.where
         self._agents.returns[where] = returns
@@ -245,7 +247,7 @@ class Assembler:
             stamps = (*stamps, step.group_ids[step.ended :])
         key = as_bytes(stamps)
         turning, fresh, restamped = self._pages.full(lengths), 0, None
-        # With the last tick's agents and stamps, and no ending, no episode starts: the fast path.
+        # Fast path: with the last tick's agents and stamps, and no ending, no episode starts.
         if step.ended or tick.stamps != key:
             tick.stamps, tick.learning = key, count_true(step.learning)
             fresh, restamped = self._check_stamps(where, at, turning, stamps, key)
@@ -265,18 +267,19 @@ class Assembler:
     def _check_stamps(
         self, where: Where, at: Numbers, turning: Numbers, stamps: Stamps, expected: bytes
     ) -> tuple[int, NDArray[np.bool_] | None]:
-        """Handle agents whose stamps differ from those of their open decision, and correct `pending` for them.
+        """Handle agents whose new stamps differ from their open decision's, and correct `pending` for them.
 
         Args:
             where: the slots of the agents that decide.
-            at: [d] the rows after the agents' open decisions; set to the row after `nowhere` for dropped ones.
-            turning: the indices of the agents whose page is full or who have none.
+            at: [d] the rows after the agents' open decisions; set to the row after `nowhere` where a decision is
+                dropped.
+            turning: the indices of the agents whose page is full, or which have no page.
             stamps: [d] the stamps of the new decisions.
             expected: the same stamps, as bytes.
 
         Returns:
-            The number of agents that start an episode, and [d] true where the stamps changed, to be set once the open
-            step is completed (None if no stamp changed except at the start of an episode).
+            The number of agents that start an episode, and flags [d], true where a stamp changed: the new stamps must
+            be set once the open step is complete. The flags are None if stamps changed only where an episode starts.
         """
         fresh = turning
         if len(turning):
@@ -294,14 +297,14 @@ class Assembler:
             self._start_episodes(pick(where, lost), [values[lost] for values in stamps])
             at[lost] = self._pages.nowhere + 1
             old = self._agents.stamps(where)
-        # The other open steps keep the stamp of their decision when they complete.
+        # The other open steps keep their decision's stamp when they complete.
         self.pending += count_true(old[LEARNING]) - count_true(stamps[LEARNING])
         changed = np.logical_or.reduce([before != now for before, now in zip(old, stamps, strict=True)])
         changed[lost] = True
         return len(fresh) + len(lost), changed
 
     def _start_episodes(self, slots: Numbers, stamps: Stamps) -> None:
-        """Begin episodes for agents [k] that have no open decision: their rows complete no step."""
+        """Begin episodes for agents [k] without an open decision: their rows complete no step."""
         self._agents.start_episodes(slots, stamps)
         self.pending -= count_true(stamps[LEARNING])
 
@@ -323,7 +326,7 @@ class Assembler:
         observations: list[tuple[PageColumn, Array]],
         ended: int,
     ) -> None:
-        """Begin pages for the agents at indices `turning`, `fresh` of which have none; write the starts to `at`."""
+        """Begin pages for the agents at indices `turning`, `fresh` of which had none; write the first rows to `at`."""
         pages, ends = self._pages, at[turning]
         if fresh < len(turning):
             for column, records in observations:
@@ -338,7 +341,7 @@ class Assembler:
             self._close(pick(where, turning), ends, pages.lengths(ends))
 
     def _cut(self, slots: Numbers, max_first_version: int | None = None) -> None:
-        """Close the completed rows of these agents; their open decisions become the first rows of other pages."""
+        """Close the completed rows of these agents; their open decisions become the first rows of new pages."""
         ends = self._agents.cursor[slots]
         lengths = self._pages.lengths(ends)
         chosen = lengths > 0
@@ -352,15 +355,15 @@ class Assembler:
         self._agents.cursor[slots] = starts
         self._close(slots, ends, lengths[chosen])
 
-    # POCA finds mates in one batch only if their trajectories close together (docs/decisions/026).
+    # POCA finds teammates in one batch only if their trajectories close together (docs/decisions/026).
     def _cut_mates(self, mates: Groups) -> None:
-        """Close the completed rows of the group mates of agents whose trajectories have just closed."""
+        """Close the completed rows of the teammates of agents whose trajectories have just closed."""
         if mates.anyone_parted:
             self._cut(mates.parted(self._slots.used()))
             mates.forget_parted()
 
     def _leave(self, slots: Numbers, *, truncated: bool) -> None:
-        """Close the completed rows of these agents, and drop their open decisions."""
+        """Close these agents' completed rows, and drop their open decisions."""
         ends = self._agents.cursor[slots]
         lengths = self._pages.lengths(ends)
         completed = lengths > 0
@@ -369,7 +372,7 @@ class Assembler:
         self._close(slots[completed], ends[completed], lengths[completed], truncated=truncated)
 
     def _close(self, slots: Numbers, ends: Numbers, lengths: Numbers, *, truncated: bool = False) -> None:
-        """Put trajectories that did not end into the outbox: the `lengths` [k] rows before the rows `ends` [k]."""
+        """Add trajectories without an ending to the outbox: the `lengths` [k] rows before the rows `ends` [k]."""
         if not len(slots):
             return
         self._agents.steps_before[slots] += lengths
@@ -381,12 +384,12 @@ class Assembler:
 
 
 def _returned(step: StepBatch) -> Floats:
-    """Return the agents' rewards [n] in the dtype of episode returns."""
+    """Return the agents' rewards [n] as they count towards episode returns."""
     return step.rewards if step.undiscounted is None else step.undiscounted[:, 0]
 
 
 def _shared(step: StepBatch) -> Floats:
-    """Return the group rewards [n] in the dtype of episode returns; 0 for a behaviour without groups."""
+    """Return the group rewards [n] as they count towards episode returns; 0 for a behaviour without groups."""
     if step.undiscounted is not None:
         return step.undiscounted[:, 1]
     return np.zeros(len(step.rewards), np.float32) if step.group_rewards is None else step.group_rewards

@@ -1,13 +1,13 @@
-"""Paged storage for unfinished trajectories, and the outbox for trajectories that leave as one batch.
+"""Paged storage for unfinished trajectories, and the outbox for trajectories to emit as one batch.
 
-A page is one trajectory. It has room for `horizon` rows, then one row after the last row in use (its observation
-columns hold the next observation), then one row before the next page's first row (its action columns hold the action
-before that page's trajectory). Each step is therefore written once, on arrival, and everything that a finished
+A page holds one trajectory. It has room for `horizon` rows, and two more. The row after the last row in use holds the
+next observation in its observation columns. The row before the next page's first row holds, in its action columns, the
+action before that page's trajectory. Each step is therefore written once, on arrival, and everything that a finished
 trajectory needs is read from its page.
 
-Page 0 belongs to no agent: an agent without an open decision points to the page's last row, `nowhere`. What is written
-to that row is garbage, except for the actions: they are never written and stay 0, the action before an episode's
-first.
+Page 0 belongs to no agent: agents without an open decision point to its last row, `nowhere`. Values written to that row
+are garbage, except for the actions, which are never written and stay 0: an episode's first row has 0 as its previous
+action.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PageColumn:
 
     Attributes:
         values: the rows.
-        records: the rows as [R] opaque elements, which NumPy scatters three times as fast as short rows.
+        records: the rows as [R] opaque elements; NumPy scatters them three times as fast as short rows.
         values_before: `values` shifted by one: index r gives the row before r.
         records_before: `records` shifted by one.
     """
@@ -78,7 +78,7 @@ class PageColumn:
         return np.ndarray(len(values), self._record, buffer)
 
     def grow(self, rows: int) -> None:
-        """Enlarge the storage; arrays obtained from the attributes earlier become stale."""
+        """Enlarge the storage; arrays obtained earlier from the attributes become stale."""
         self._memory = enlarged(self._memory, 1 + rows)
         self._make_views()
 
@@ -88,25 +88,25 @@ class PageColumn:
 
 
 class Pages:
-    """The pages of one behaviour id. Row numbers run through all pages; a page starts at its first step's row.
+    """The pages of one behaviour id. Rows are numbered across all pages; a page starts at the row of its first step.
 
     Attributes:
-        horizon: rows of a full page.
-        stride: rows from one page to the next.
-        nowhere: the row of agents without an open decision.
-        observations: columns of observations.
-        decisions: columns of decisions.
+        horizon: number of rows in a full page.
+        stride: number of rows from the start of one page to the start of the next.
+        nowhere: the row that agents without an open decision point to.
+        observations: the observation columns.
+        decisions: the decision columns.
         actions: the columns of `decisions` that are actions.
-        rewards: [R] the reward after a row's action.
-        versions: [R] the version of the policy that decided.
+        rewards: [R] the reward received after the row's action.
+        versions: [R] the version of the policy that made the decision.
         of_groups: `columns.GROUP_ROW_COLUMNS` [R] by name; empty for a behaviour without groups.
-        env_frames: [R] the number of environment steps that a row's action lasted; None if always one.
+        env_frames: [R] the number of environment steps that the row's action lasted; None if it is always one.
     """
 
     def __init__(self, step: StepBatch, horizon: int) -> None:
         self.horizon = horizon
         self.stride = horizon + 2
-        # Zero-dimensional arrays: on few rows, converting a Python number costs NumPy as much as everything else.
+        # Zero-dimensional arrays: for few rows, converting a Python number costs NumPy as much as everything else.
         self._horizon, self._stride = np.array(horizon, np.int64), np.array(self.stride, np.int64)
         self.nowhere = np.array(horizon - 1, np.int64)
         self._nowhere_bytes = self.nowhere.tobytes()
@@ -123,7 +123,7 @@ class Pages:
         self._names = step.decisions.keys()
 
     def allocate(self, count: int) -> Numbers:
-        """Return the first rows [count] of free pages, valid until the next `release`; the columns may grow."""
+        """Return the first rows [count] of free pages, valid until the next call to `release`; the columns may grow."""
         if len(self._free) < count:
             self._grow(count)
         return self._free.allocate(count)
@@ -133,7 +133,7 @@ class Pages:
         self._free.release(starts)
 
     def lengths(self, ends: Numbers) -> Numbers:
-        """Return how many rows precede the rows `ends` [k] in their pages; `horizon` for the row after `nowhere`."""
+        """Return how many rows precede each row of `ends` [k] in its page; `horizon` for the row after `nowhere`."""
         lengths: Numbers = ends % self._stride
         return lengths
 
@@ -143,7 +143,7 @@ class Pages:
         return places
 
     def unwritten(self, rows: Numbers) -> Where:
-        """Return the indices of `nowhere` among rows [k]; in the common case that all are, makes no array of flags."""
+        """Return the indices of `nowhere` among rows [k], as a slice in the common case that all rows are `nowhere`."""
         if rows.tobytes() == self._nowhere_bytes * len(rows):
             return slice(len(rows))
         places: Numbers = (rows == self.nowhere).nonzero()[0]
@@ -153,7 +153,7 @@ class Pages:
         """Return the observation columns, each with its values [n, *shape] as records.
 
         Raises:
-            ShapeError: if the observations differ in number, dtype or shape from the first step's.
+            ShapeError: if the observations differ in number, dtype or shape from those of the first step.
         """
         if len(observations) != len(self.observations):
             raise ShapeError(f"expected {len(self.observations)} observations, got {len(observations)}")
@@ -163,7 +163,7 @@ class Pages:
         """Write decisions [d, …] to rows [d].
 
         Raises:
-            ShapeError: if the columns differ in name, dtype or shape from the first step's.
+            ShapeError: if the columns differ in name, dtype or shape from those of the first step.
         """
         if decisions.keys() != self._names:
             raise ShapeError(f"expected decision columns {[*self._names]} as in the first step, got {[*decisions]}")
@@ -172,7 +172,7 @@ class Pages:
         self.versions[rows] = versions
 
     def move(self, source: Numbers, target: Numbers) -> None:
-        """Copy open decisions, and the actions before them, from rows [n] to the first rows [n] of other pages."""
+        """Copy open decisions and their previous actions from rows [n] to rows [n], the first rows of other pages."""
         for column in (*self.observations, *self.decisions):
             column.records[target] = column.records[source]
         self.versions[target] = self.versions[source]
@@ -181,7 +181,7 @@ class Pages:
         self.keep_actions(source, target)
 
     def keep_actions(self, source: Numbers, target: Numbers) -> None:
-        """Copy the actions before rows `source` [n] to before rows `target` [n]."""
+        """Copy the previous actions of rows `source` [n], so that they are also those of rows `target` [n]."""
         for column in self.actions:
             column.records_before[target] = column.records_before[source]
 
@@ -199,14 +199,14 @@ class Pages:
             self.of_groups[name] = enlarged(values, rows)
 
 
-# Plain tuples of arrays: constructing a frozen dataclass costs more than all other work on these.
+# Plain tuples of arrays: constructing a frozen dataclass costs more than all other work on these columns.
 
 
 class ClosedTrajectories(NamedTuple):
-    """Columns [k] for k trajectories that closed together; their rows are still in their pages."""
+    """Columns [k] of k trajectories that closed together; their rows are still in their pages."""
 
     ends: Numbers
-    """For each trajectory, the row after its last one."""
+    """[k] the row after each trajectory's last row."""
     agent_ids: Numbers
     episode_ids: Numbers
     generation: NDArray[np.int32]
@@ -217,16 +217,16 @@ class ClosedTrajectories(NamedTuple):
 
 
 class EndedEpisodes(NamedTuple):
-    """Columns for episodes that ended together."""
+    """Columns of episodes that ended together."""
 
     agent_ids: Numbers
     returns: NDArray[np.float64]
-    """Undiscounted sums of rewards."""
+    """Undiscounted sum of each episode's rewards."""
     steps: Numbers
-    """Number of decisions."""
+    """Number of decisions in each episode."""
     learning: NDArray[np.bool_]
     parameters: NDArray[np.int32]
-    """Generations of the environment parameters that the episodes began under."""
+    """Generation of the environment parameters under which each episode began."""
 
 
 _NO_IDS = np.empty(0, np.int64)
@@ -236,7 +236,7 @@ _NOTHING = ClosedTrajectories(_NO_IDS, _NO_IDS, _NO_IDS, _NO_NUMBERS, _NO_NUMBER
 
 
 class Outbox:
-    """The closed trajectories, ended episodes and game results of one behaviour id that are not yet emitted.
+    """One behaviour id's closed trajectories, ended episodes and game results that are not yet emitted.
 
     Attributes:
         rows: the total number of rows in these trajectories.
@@ -252,30 +252,30 @@ class Outbox:
         self._episode_groups: list[Columns] = []
 
     def renumber(self) -> None:
-        """Number trajectories from 0 again, for another source."""
+        """Restart the numbering of trajectories at 0, for a new source."""
         self._emitted = 0
 
     def add(self, closed: ClosedTrajectories, rows: int, of_groups: Columns | None = None) -> None:
-        """Add trajectories with this many rows in total; `of_groups` are `GROUP_TRAJECTORY_COLUMNS`."""
+        """Add trajectories with `rows` rows in total; `of_groups` holds their `GROUP_TRAJECTORY_COLUMNS`."""
         self._closed.append(closed)
         self.rows += rows
         if of_groups is not None:
             self._trajectory_groups.append(of_groups)
 
     def add_episodes(self, episodes: EndedEpisodes, of_groups: Columns | None = None) -> None:
-        """Add the episodes that ended with trajectories in the outbox; `of_groups` are `GROUP_EPISODE_COLUMNS`."""
+        """Add episodes that ended with trajectories in the outbox; `of_groups` holds their `GROUP_EPISODE_COLUMNS`."""
         self._episodes.append(episodes)
         if of_groups is not None:
             self._episode_groups.append(of_groups)
 
     def add_games(self, games: Columns) -> None:
-        """Add game results, to be emitted with the next batch."""
+        """Add game results, to emit with the next batch."""
         self._games.append({name: column.copy() for name, column in games.items()})
 
     def emit(self, pages: Pages, behavior_id: str, source: int) -> TrajectoryBatch | None:
-        """Return everything in the outbox as one batch and free its pages; None if the outbox is empty.
+        """Return everything in the outbox as one batch, and free its pages; return None if the outbox is empty.
 
-        Games without a trajectory make a batch without rows.
+        Game results without a trajectory make a batch without rows.
         """
         if not self._closed and not self._games:
             return None
@@ -303,7 +303,7 @@ class Outbox:
 
 
 def _joined(parts: Sequence[NDArray[Element]]) -> NDArray[Element]:
-    """Concatenate contiguous arrays [k] of the same dtype."""
+    """Concatenate contiguous arrays [k] that have the same dtype."""
     if len(parts) == 1:
         return parts[0]
     # For many small arrays, `concatenate` takes twice as long. A bytearray makes the result writable.
@@ -311,7 +311,7 @@ def _joined(parts: Sequence[NDArray[Element]]) -> NDArray[Element]:
 
 
 def _row_columns(pages: Pages, ends: Numbers, lengths: Numbers, total: int) -> Columns:
-    """Gather the row columns [total, …]: for each page, the `lengths` [k] rows up to `ends` [k]."""
+    """Gather the row columns [total, …]: for each page, the `lengths` [k] rows before row `ends` [k]."""
     at = (ends - lengths.cumsum()).repeat(lengths)
     at += np.arange(total)
     rows = {column.name: column.values.take(at, 0) for column in pages.observations}
@@ -328,7 +328,7 @@ def _row_columns(pages: Pages, ends: Numbers, lengths: Numbers, total: int) -> C
 def _trajectory_columns(
     pages: Pages, starts: Numbers, lengths: Numbers, closed: ClosedTrajectories, first: int
 ) -> Columns:
-    """Columns [k]: `columns.TRAJECTORY_COLUMNS` (numbers from `first` on), next observations, previous actions."""
+    """Return `columns.TRAJECTORY_COLUMNS` [k], numbered from `first`, with next observations and previous actions."""
     lengths = lengths.astype(np.int32)
     trajectories: dict[str, Array] = {
         "lengths": lengths,

@@ -1,4 +1,4 @@
-"""The agent processor stage: takes in steps of many agents, and emits trajectories of single agents."""
+"""The agent processor stage, which turns the steps of many agents into trajectories of single agents."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from headrace.stages.errors import StageError
 from headrace.stages.stage import Stage
 
 
-# Runs in the environment stage's task: a queue between them would cost a copy and two switches (docs/decisions/003).
+# Runs in the environment stage's task: a queue between them would cost a copy and two task switches
+# (docs/decisions/003).
 class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
     """Turns steps into trajectories, agent by agent, for all behaviour ids of its actor.
 
-    A row of a `StepBatch` carries the reward of the agent's previous decision and completes that step. An ending row
-    closes the trajectory; so does the `time_horizon`, after which the same episode continues in another trajectory.
-    Closed trajectories leave as one packed batch per behaviour id, with the episodes and games that ended meanwhile. An
-    ending that is not `terminated` counts as truncated.
+    A row of a `StepBatch` carries the reward for the agent's previous decision and completes that step. An ending row
+    closes the trajectory. Reaching `time_horizon` also closes it, and the episode continues in another trajectory.
+    Closed trajectories are emitted as one packed batch per behaviour id, together with the episodes and games that
+    ended in the meantime. An ending that is not `terminated` counts as truncated.
 
-    The stage keeps one open decision per agent and the steps before it. It ignores the ending of an agent without an
-    open decision, and the reward in that agent's decision row. An agent that starts another episode without an
-    ending row loses its open decision, whose reward and next observation are unknown; the steps before it leave as
-    truncated, with that decision's observation as their next observation, and a warning is logged once. If only the
-    self-play stamp of an agent changes, its trajectory is cut: each step keeps the stamp of its decision, and none is
-    lost. An agent that vanishes without an ending row keeps its slot forever, as it may come back: environments must
-    end their agents, or the actor must call `drop_environments`.
+    For each agent, the stage keeps one open decision and the steps before it. If an agent has no open decision, its
+    ending and the reward in its decision row are ignored. If an agent starts another episode without an ending row, its
+    open decision is dropped, as its reward and next observation are unknown. The steps before it are emitted as
+    truncated, with that decision's observation as their next observation, and a warning is logged once. If only an
+    agent's self-play stamp changes, its trajectory is cut: each step keeps its decision's stamp, and no step is lost.
+    An agent that vanishes without an ending row keeps its slot forever, as it may come back. Environments must
+    therefore end their agents, or the actor must call `drop_environments`.
 
     `finish` emits all completed steps. A checkpoint holds neither unfinished trajectories nor the environments' states,
-    so there is no `state_dict`: after a resume the actor collects steps in place of those that were not emitted; in
-    deterministic runs, `close_all` closes them at the checkpoint.
+    so there is no `state_dict`. After a resume the actor collects new steps in place of those that were not emitted. In
+    deterministic runs, `close_all` closes the trajectories at the checkpoint.
 
     Args:
         horizons: `time_horizon` by behaviour name, as a mapping or a function.
-        source: the incarnation of the actor, for flow credits.
-        min_rows: the number of rows in closed trajectories at which `emit_full` emits them; 1 means immediately.
+        source: id of the actor's incarnation, for flow credits.
+        min_rows: the number of rows in closed trajectories at which `emit_full` emits them; with 1, it emits them
+            immediately.
 
     Raises:
         StageError: if `min_rows` or a behaviour's horizon is less than 1, or a horizon is unknown.
@@ -51,13 +53,13 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             raise StageError(f"agent processor: min_rows must be at least 1, got {min_rows}")
         self._horizons = horizons
         self.source = source
-        """The incarnation of the actor, stamped on its batches."""
+        """Id of the actor's incarnation, stamped on its batches."""
         self._min_rows = min_rows
         self._assemblers: dict[str, Assembler] = {}
         self._by_name: dict[str, list[Assembler]] = {}
 
     def process(self, item: StepBatch) -> Iterator[TrajectoryBatch]:
-        """Add one tick; yield at most one batch, after all state is up to date."""
+        """Add one tick; yield at most one batch, after all state is updated."""
         self.add(item)
         yield from self.emit_full(item.behavior_id)
 
@@ -66,7 +68,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         assembler = self._assemblers.get(item.behavior_id)
         if assembler is None:
             if item.ended == len(item.agent_ids) and not item.decisions:
-                return  # no agent has an open decision, and the columns of decisions are not known yet
+                return  # no agent has an open decision, and the decision columns are not known yet
             assembler = self._add_assembler(item)
         try:
             assembler.add(item)
@@ -74,7 +76,7 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
             raise ShapeError(f"{item.behavior_id}: {error}") from error
 
     def emit_full(self, behavior_id: str | None = None) -> list[TrajectoryBatch]:
-        """Emit a behaviour id's closed trajectories if they have at least `min_rows` rows.
+        """Emit a behaviour id's closed trajectories if they have at least `min_rows` rows in total.
 
         Args:
             behavior_id: the behaviour id to emit; None for all.
@@ -89,8 +91,8 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         """Replace the decisions of the last tick's agents, before the environments act on them.
 
         Args:
-            item: the same tick's batch, with decisions of newer policies; its observations, its rewards, and agents
-                forgotten meanwhile are ignored.
+            item: the same tick's batch, with newer policies' decisions. Its observations and rewards are ignored, and
+                so are agents forgotten in the meantime.
         """
         assembler = self._assemblers.get(item.behavior_id)
         if assembler is not None:
@@ -101,40 +103,40 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         return self.flush()
 
     def renew(self, source: int) -> None:
-        """From now on, stamp everything emitted with another source, and spend that source's credits."""
+        """Stamp everything emitted from now on with a new source, and spend that source's credits."""
         self.source = source
         for assembler in self._assemblers.values():
             assembler.renew(source)
 
     def pending(self, behavior_name: str) -> int:
-        """The number of learning-team steps that are completed and not yet emitted."""
+        """Return the number of learning-team steps that are completed but not yet emitted."""
         return sum(assembler.pending for assembler in self._by_name.get(behavior_name, ()))
 
     def emitted(self, behavior_name: str) -> int:
-        """The number of learning-team steps emitted so far by this source: the credits spent."""
+        """Return the number of learning-team steps that this source has emitted, which are the credits spent."""
         return sum(assembler.emitted for assembler in self._by_name.get(behavior_name, ()))
 
     def open_agents(self, behavior_name: str) -> int:
-        """The number of agents with an open decision."""
+        """Return the number of agents with an open decision."""
         return sum(assembler.open_agents for assembler in self._by_name.get(behavior_name, ()))
 
     def flush(self, behavior_name: str | None = None) -> list[TrajectoryBatch]:
         """Close unfinished trajectories at their last completed step and emit everything, including game results.
 
-        The observation of an open decision is the next observation of the trajectory cut before it, and the
-        decision becomes the first step of the agent's next trajectory: no step is lost or doubled.
+        The observation of an open decision is the next observation of the trajectory cut before it, and the decision
+        becomes the first step of the agent's next trajectory. No step is lost or duplicated.
 
         Args:
-            behavior_name: flush only behaviour ids of this name; None for all.
+            behavior_name: flush only behaviour ids with this name; None for all.
         """
         chosen = self._assemblers.values() if behavior_name is None else self._by_name.get(behavior_name, ())
         for assembler in chosen:
             assembler.cut()
         return _emit(chosen)
 
-    # Trajectories across updates would have no bound on their lag (docs/decisions/022).
+    # Trajectories that span updates would have no bound on their policy lag (docs/decisions/022).
     def cut_older_than(self, behavior_id: str, version: int) -> list[TrajectoryBatch]:
-        """Flush one behaviour id, but only trajectories whose first policy version is at most this one."""
+        """Flush one behaviour id, but only trajectories whose first policy version is at most `version`."""
         assembler = self._assemblers.get(behavior_id)
         if assembler is None:
             return []
@@ -142,10 +144,10 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         return _emit([assembler])
 
     def end_learning(self, behavior_id: str) -> None:
-        """End learning from a behaviour id's open decisions; its agents play on.
+        """Exclude a behaviour id's open decisions from learning; its agents play on.
 
-        Their unfinished trajectories close before those decisions, to be emitted with others: steps completed
-        earlier have spent credits, and steps completed from now on spend none.
+        Their unfinished trajectories close before those decisions, and are emitted with others. Steps completed earlier
+        have spent credits; steps completed from now on spend none.
         """
         assembler = self._assemblers.get(behavior_id)
         if assembler is not None:
@@ -157,20 +159,21 @@ class AgentProcessor(Stage[StepBatch, TrajectoryBatch]):
         Open decisions are dropped, and the episodes do not count as ended.
 
         Args:
-            truncated: how the trajectories are marked: true, as no other trajectory continues the episode.
+            truncated: whether the trajectories are marked as truncated. By default they are, as no other trajectory
+                continues the episode.
         """
         for assembler in self._assemblers.values():
             assembler.close(truncated=truncated)
         return _emit(self._assemblers.values())
 
     def close_environments(self, env_ids: ArrayLike) -> None:
-        """Close the agents of instances that have closed, as `close_all` does; the next batch emits their steps."""
+        """Close the agents of closed environment instances, as `close_all` does; the next batch emits their steps."""
         closed = np.asarray(env_ids, np.int64)
         for assembler in self._assemblers.values():
             assembler.close(truncated=True, env_ids=closed)
 
     def drop_environments(self, env_ids: ArrayLike) -> int:
-        """Forget the agents of crashed instances, with their unfinished trajectories.
+        """Forget the agents of crashed environment instances, and drop their unfinished trajectories.
 
         Returns:
             The number of completed learning-team steps that are lost.
