@@ -1,7 +1,8 @@
-"""Assignments: the policy of each behaviour id, frozen for opponents until the next swap; and the wait at resume.
+"""Which policy each behaviour id plays in self-play, and what a resumed run waits for before play continues.
 
-Self-play continues when every participant of the saved run is present again. All participants determine the learning
-team and the matchups, which therefore don't depend on the order of arrival.
+An assignment names a policy per behaviour id; opponents' policies are frozen until the next swap. After a resume,
+self-play continues once every participant of the saved run is present again, as the learning team and the matchups
+depend on all participants, but not on the order in which they arrive.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from headrace.stages.plain_state import generator_state, policy_from_state, poli
 
 
 class Assignments:
-    """The current assignment of a run, and the opponents chosen for the next one.
+    """A run's current assignment, and the opponents chosen for the next one.
 
-    Learners always have their newest policy. An opponent keeps its assigned policy, even after the snapshot has left
-    the window, or after the trainer has sent a newer policy.
+    Learners always play their newest policy. An opponent keeps its assigned policy, even after that snapshot has left
+    the window or the trainer has sent a newer policy.
 
     Attributes:
-        generation: number of the current assignment, 0 before the first one.
+        generation: number of the current assignment; 0 before the first one.
 
     Args:
-        histories: by behaviour name.
-        random: chooses opponents.
+        histories: policy histories by behaviour name.
+        random: the generator with which opponents are chosen.
     """
 
     def __init__(self, histories: Mapping[str, PolicyHistory], random: np.random.Generator) -> None:
@@ -43,28 +44,28 @@ class Assignments:
 
     @property
     def opponents(self) -> dict[str, int]:
-        """The snapshot that each opponent behaviour id plays with, `NEWEST` for the newest policy."""
+        """Per opponent behaviour id, the number of the snapshot that it plays; `NEWEST` for the newest policy."""
         return {behavior_id: update.snapshot for behavior_id, update in self._frozen.items()}
 
     def choose(self, ghosts: Iterable[str]) -> None:
-        """Draw a policy for each of these opponents for the next assignment."""
+        """Choose the policy that each of these opponents plays in the next assignment."""
         for behavior_id in ghosts:
             self._chosen[behavior_id] = self._histories[behavior_name(behavior_id)].choose_opponent(self._random)
 
     def forget(self, gone: Collection[str]) -> None:
-        """Drop the choices for behaviour ids that are gone."""
+        """Drop the choices for behaviour ids that no longer take part."""
         self._chosen = {behavior_id: number for behavior_id, number in self._chosen.items() if behavior_id not in gone}
 
     def begin(self, players: Iterable[str], learning_team: int, changed: Iterable[str]) -> Match:
         """Begin a new assignment.
 
         Args:
-            players: the behaviour ids that play; each has a policy.
-            learning_team: the team that learns, if not all do.
-            changed: behaviour ids that switch to the policy chosen for them; other opponents keep theirs.
+            players: the behaviour ids that play. Each has a policy.
+            learning_team: the team that learns, unless all teams learn.
+            changed: behaviour ids that switch to the policy chosen for them; other opponents keep their policies.
 
         Returns:
-            the snapshots that play each other.
+            The snapshots that play each other.
         """
         self.generation += 1
         old, fresh, players = self._frozen, set(changed), list(players)
@@ -82,7 +83,7 @@ class Assignments:
         return Match(learning_team, {behavior_id: opponents.get(behavior_id, NEWEST) for behavior_id in players})
 
     def matchup(self, players: Iterable[str], learning_team: int) -> Matchup:
-        """Return the current assignment with the policies that it names."""
+        """Return the current assignment together with the policies that it names."""
         policies = []
         for behavior_id in players:
             update = self._frozen.get(behavior_id) or self._histories[behavior_name(behavior_id)].newest
@@ -98,7 +99,7 @@ class Assignments:
         return Matchup(assignment, tuple(policies))
 
     def state_dict(self) -> dict[str, Any]:
-        """The assignment with the frozen policies' weights, the choices for the next one, and the generator's state."""
+        """Return the assignment, the frozen policies' weights, the choices for the next one, and the random state."""
         return {
             "generation": self.generation,
             "chosen": dict(self._chosen),
@@ -107,7 +108,7 @@ class Assignments:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the state from `state_dict()`."""
         self.generation = int(state["generation"])
         self._chosen = {str(behavior_id): int(number) for behavior_id, number in state["chosen"].items()}
         frozen = {str(behavior_id): policy_from_state(plain) for behavior_id, plain in state["frozen"].items()}
@@ -118,15 +119,15 @@ class Assignments:
 log = logging.getLogger(__name__)
 
 POLICY, REPORT = "policy", "report"
-"""The two messages that state a trainer's position: its newest policy, and its report."""
+"""The two kinds of message that state a trainer's position: its newest policy, and its report."""
 
 
 class ResumeWait:
-    """The trainers' messages and the behaviour ids that a resumed run still waits for.
+    """Tracks which trainer messages and behaviour ids a resumed run still waits for.
 
     Args:
-        ids: the behaviour ids that took part.
-        behaviors: the names of those behaviours that have been trained.
+        ids: the behaviour ids that took part in the saved run.
+        behaviors: the names of those behaviours that had been trained.
     """
 
     def __init__(self, ids: Iterable[str] = (), behaviors: Iterable[str] = ()) -> None:
@@ -135,15 +136,15 @@ class ResumeWait:
         self._announced: set[str] = set()
 
     def __bool__(self) -> bool:
-        """True while a message or a behaviour id is missing."""
+        """Return True while a message or a behaviour id is missing."""
         return bool(self._messages or self._ids)
 
     def __contains__(self, behavior: str) -> bool:
-        """True while a message from a behaviour's trainer is missing."""
+        """Return True while a message from this behaviour's trainer is missing."""
         return behavior in self._messages
 
     def receive(self, behavior: str, message: str) -> bool:
-        """Note a trainer's message; returns True if it was missing."""
+        """Record a trainer's message; return True if it was missing."""
         missing = self._messages.get(behavior, set())
         expected = message in missing
         missing.discard(message)
@@ -152,7 +153,7 @@ class ResumeWait:
         return expected
 
     def announce(self, behavior_id: str) -> bool:
-        """Note that an environment has a behaviour id; returns True if it was missing."""
+        """Record that an environment has announced a behaviour id; return True if it was missing."""
         self._announced.add(behavior_name(behavior_id))
         expected = behavior_id in self._ids
         self._ids.discard(behavior_id)
@@ -162,7 +163,7 @@ class ResumeWait:
         """Stop waiting for behaviour ids that no environment has announced.
 
         Returns:
-            the behaviour ids that are gone.
+            The behaviour ids that were still missing.
         """
         gone, self._ids = frozenset(self._ids), set()
         self._messages = {name: missing for name, missing in self._messages.items() if name in self._announced}

@@ -1,17 +1,18 @@
-"""The ghost controller: all of a run's self-play logic, without queues, clocks or channels.
+"""The ghost controller, which holds all of a run's self-play logic, without queues, clocks or channels.
 
-It decides which team learns (or that all do), which snapshots the others play, and which trajectories the trainers
-learn from, and it rates games. The ghost stages pass it their items and carry out its decisions.
+The controller decides which team learns (or that all teams do), which snapshots the others play, and which trajectories
+the trainers learn from. It also rates games. The ghost stages pass their items to the controller and carry out its
+decisions.
 
-Teams are team ids. A team may hold several behaviours and a behaviour several teams, so games may be symmetric (one
-behaviour on all teams), asymmetric (a different one on each), or something in between. `PolicyHistory` keeps a
-behaviour's snapshots, `Assignments` the current policies, `League` past matches and ratings; this module keeps the
-turns.
+A team is identified by its team id. A team may have several behaviours, and a behaviour may be on several teams, so
+games may be symmetric (one behaviour on all teams), asymmetric (a different behaviour on each), or something in
+between. `PolicyHistory` keeps a behaviour's snapshots, `Assignments` the current policies, and `League` past matches
+and ratings. This module keeps track of turns.
 
-Semantics are ML-Agents' (trainer steps drive snapshots and team changes, ghost steps drive opponent swaps), without its
-known defects: one rating per match, an explicit K, no rating against oneself, each game rated for the policies that
-really played it, a separate policy for each opponent team, no turns for behaviours that have reached max_steps, and all
-state in the checkpoint.
+The semantics are those of ML-Agents: trainer steps drive snapshots and team changes, and ghost steps drive opponent
+swaps. Known defects of ML-Agents are fixed: a match is rated once; K is explicit; a policy is never rated against
+itself; each game is rated for the policies that actually played it; each opponent team has its own policy; behaviours
+that have reached max_steps get no turns; and all state is in the checkpoint.
 """
 
 from __future__ import annotations
@@ -38,24 +39,24 @@ log = logging.getLogger(__name__)
 
 
 class GhostController:
-    """Self-play of all behaviours with a `self_play` block.
+    """Controls self-play for all behaviours with a `self_play` block.
 
     Args:
-        random: chooses opponents.
-        bystanders: behaviour ids without self-play, for a warning; the collection may grow.
-        replayed: True if games come from a recording. Its own self-play decided what trainers learn from, and no agent
-            plays under new assignments, so there is nothing to swap or rate.
+        random: the generator with which opponents are chosen.
+        bystanders: behaviour ids without self-play, for use in a warning; the collection may grow.
+        replayed: whether games come from a recording. The recorded run's self-play has already decided what trainers
+            learn from, and no agent plays under new assignments, so there is nothing to swap or rate.
     """
 
     def __init__(self, random: np.random.Generator, bystanders: Collection[str] = (), replayed: bool = False) -> None:
         self._bystanders = bystanders
         self._replayed = replayed
-        self._last_versions: dict[str, int] = {}  # of finished trainers whose last policy has yet to arrive
+        self._last_versions: dict[str, int] = {}  # per finished trainer whose last policy has not arrived: its version
         self.histories: dict[str, PolicyHistory] = {}
-        """The behaviours' policies and counters, by behaviour name."""
+        """Per behaviour name: its policies and counters."""
         self._ids: list[str] = []
         self.learning_team = -1
-        """The team whose trajectories trainers learn from, -1 before the first one is known."""
+        """The team whose trajectories trainers learn from; -1 until a team is known."""
         self._valid_from = 0
         self._assignments = Assignments(self.histories, random)
         self._league = League(self.histories)
@@ -67,16 +68,16 @@ class GhostController:
 
     @property
     def generation(self) -> int:
-        """Number of the current assignment, 0 before the first one."""
+        """Number of the current assignment; 0 before the first one."""
         return self._assignments.generation
 
     @property
     def opponents(self) -> Mapping[str, int]:
-        """The snapshot that each opponent behaviour id plays, -1 for the newest policy."""
+        """Per opponent behaviour id, the number of the snapshot that it plays; -1 for the newest policy."""
         return self._assignments.opponents
 
     def report(self, behavior: str) -> dict[str, Any]:
-        """Return the results of a behaviour's policies so far, as plain data; see `league.report`."""
+        """Return the results of a behaviour's policies so far as plain data; see `league.report`."""
         return report(self.histories[behavior])
 
     def elo(self, behavior: str) -> float:
@@ -90,12 +91,13 @@ class GhostController:
         sampler: OpponentSampler | None = None,
         max_steps: float = math.inf,
     ) -> None:
-        """Add a behaviour with self-play; call this before adding its behaviour ids.
+        """Add a behaviour with self-play. Call this before adding its behaviour ids.
 
         Args:
             behavior: the behaviour name.
             settings: its `self_play` block.
-            sampler: chooses the snapshots that it plays as an opponent; None makes all equally likely.
+            sampler: chooses the snapshots that the behaviour plays as an opponent; None makes all snapshots equally
+                likely.
             max_steps: its trainer's `max_steps`.
         """
         history = self.histories[behavior] = PolicyHistory(behavior, settings, sampler or UniformOpponents(), max_steps)
@@ -104,7 +106,7 @@ class GhostController:
             history.load_state_dict(saved)
 
     def add_behavior(self, behavior_id: str) -> Matchup | None:
-        """Add a behaviour id; returns a matchup if it joins the players, or was the last one missing."""
+        """Add a behaviour id; return a matchup if it joins the players or was the last one missing."""
         if self._resume_wait.announce(behavior_id):
             return self._resume_play()
         if behavior_id in self._ids:
@@ -115,16 +117,16 @@ class GhostController:
         if self.learning_team < 0:
             self.learning_team = behavior_team(behavior_id)
         if behavior_id not in self._players() or not self._can_play():
-            return None  # the first policy brings it into play
+            return None  # the first policy to arrive brings the behaviour id into play
         return self._join([behavior_id])
 
     def all_announced(self) -> Matchup | None:
         """Stop waiting for behaviour ids that no environment has announced at its start.
 
-        A resumed run continues without them: they get no turns, and if they appear later, they join as newcomers.
+        A resumed run continues without them. They get no turns, and if they appear later, they join as newcomers.
 
         Returns:
-            a matchup if nothing else was missing.
+            A matchup if nothing else was missing.
         """
         gone = self._resume_wait.all_announced()
         if not gone:
@@ -137,22 +139,22 @@ class GhostController:
         """Receive a trainer's new policy.
 
         Args:
-            update: the policy, under its behaviour name.
+            update: the policy, with the behaviour name as its behaviour id.
 
         Returns:
-            the policy, addressed to each of its learning behaviour ids, and a matchup if assignments change.
+            The policy, once for each of the behaviour's learning behaviour ids, and a matchup if assignments change.
         """
         name = update.behavior_id
         history = self.histories[name]
         if self._resume_wait.receive(name, POLICY):
             assert history.newest is not None, "the saved history has a policy"
             if history.newest.version != update.version:
-                history.add(update)  # otherwise the checkpoint already has its effects
+                history.add(update)  # otherwise, the checkpoint already includes this policy's effects
             return [], self._resume_play()
         joins = history.newest is None
         history.add(update)
-        # The report alone does not end a turn: it travels separately, and the turn must not depend on which comes
-        # first.
+        # The report alone does not end a turn: it travels separately from the policy, and the turn must not depend on
+        # which of the two arrives first.
         if update.step >= history.max_steps or update.version >= self._last_versions.get(name, math.inf):
             history.counters.done = True
         self._warn_of_one_team(update)
@@ -169,11 +171,11 @@ class GhostController:
 
         Args:
             behavior: the behaviour name.
-            done: True if the trainer has reached max_steps. A team whose behaviours are all done gets no more turns.
-            version: the trainer's newest policy. A trainer counts as done once its last policy has arrived.
+            done: whether the trainer has reached max_steps. A team whose behaviours are all done gets no more turns.
+            version: version of the trainer's newest policy. A trainer counts as done once its last policy has arrived.
 
         Returns:
-            a matchup if another team's turn begins, or if a resumed run missed nothing else.
+            A matchup if another team's turn begins, or if nothing else was missing in a resumed run.
         """
         history, waited_for = self.histories[behavior], behavior in self._resume_wait
         if done and not waited_for and history.newest is not None and history.newest.version < version:
@@ -187,31 +189,31 @@ class GhostController:
         return self._end_turn() if became_done and self.generation and self._can_play() else None
 
     def rewind(self, behavior: str, step: int) -> None:
-        """Return a behaviour to an earlier step of its trainer, which continues from there.
+        """Reset a behaviour to an earlier step, from which its trainer continues.
 
-        Later snapshots stay: they are valid opponents.
+        Later snapshots are kept, as they are valid opponents.
         """
         self._last_versions.pop(behavior, None)
         self.histories[behavior].rewind(step)
 
     def learning_mask(self, batch: TrajectoryBatch) -> NDArray[np.bool_]:
-        """Return a mask [K] of the trajectories to learn from: learning teams' trajectories since the last rotation."""
+        """Return a mask [K], true for trajectories to learn from: by learning teams, and since the last team change."""
         columns = batch.trajectories
-        if self._replayed:  # the recorded generations count that run's assignments
+        if self._replayed:  # the recorded generations number that run's assignments
             return np.asarray(columns["learning"])
         if not self._learns(batch.behavior_id):
             return np.zeros(batch.num_trajectories, np.bool_)
         return np.asarray(columns["learning"] & (columns["generation"] >= self._valid_from))
 
     def count_steps(self, batch: TrajectoryBatch, learned: NDArray[np.bool_]) -> Matchup | None:
-        """Count the steps that trainers learn from, and the ghost steps.
+        """Count the steps that trainers learn from, and the other steps as ghost steps.
 
         Args:
-            batch: trajectories.
+            batch: K trajectories.
             learned: [K] their `learning_mask`.
 
         Returns:
-            a matchup if it is time to swap opponents.
+            A matchup if it is time to swap opponents.
         """
         history, columns = self.histories[batch.behavior], batch.trajectories
         self._swap_balance.count(batch)
@@ -230,11 +232,11 @@ class GhostController:
         return self._assign(ghosts)
 
     def rate_games(self, games: Columns) -> list[tuple[str, str, float]]:
-        """Rate finished games; returns (behaviour name, statistic, value) for newest policies; see `League`."""
+        """Rate finished games; return (behaviour name, statistic, value) for each newest policy; see `League`."""
         return [] if self._replayed else self._league.rate(games)
 
     def state_dict(self) -> dict[str, Any]:
-        """Snapshots with their weights, ratings, counters, the turn, assignments and the generator's state."""
+        """Return snapshots with weights, ratings, counters, the turn, assignments, and the generator's state."""
         known = {name: history.state_dict() for name, history in self.histories.items()}
         return {
             "lineages": {**self._saved, **known},
@@ -246,10 +248,10 @@ class GhostController:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`; histories that are added afterwards get their saved states.
+        """Restore `state_dict()`; histories that are added later get their saved states.
 
-        Play starts once all their behaviour ids are announced and all their trainers have sent policy and report:
-        assignments depend on all of them, and trainers' checkpoints may be slightly newer than this one.
+        Play starts once all saved behaviour ids are announced and each trainer has sent its policy and its report:
+        assignments depend on all of these, and the trainers' checkpoints may be slightly newer than the controller's.
         """
         self._saved, self._resumed = dict(state["lineages"]), True
         self._ids = [str(behavior_id) for behavior_id in state["ids"]]
@@ -261,7 +263,7 @@ class GhostController:
         self._league.load_state_dict(state["matches"])
 
     def _resume_play(self) -> Matchup | None:
-        """Continue after a resume once no participant is missing; until then, return None."""
+        """Continue after a resume if no participant is missing; otherwise return None."""
         if not self._can_play():
             return None
         players, known = self._players(), self._league.players(self.generation)
@@ -269,39 +271,39 @@ class GhostController:
         if newcomers or len(known) > len(players):
             return self._join(newcomers)
         ghosts = {behavior_id for behavior_id in players if not self._learns(behavior_id)}
-        if ghosts != self.opponents.keys():  # `learning_teams` was different before the resume
+        if ghosts != self.opponents.keys():  # the setting `learning_teams` was different before the resume
             return self._assign(players)
         return self._end_turn() or self._assignments.matchup(players, self.learning_team)
 
     def _can_play(self) -> bool:
-        """True if all participants are present: at the start with a policy, after a resume all saved ones."""
+        """Return True if all participants are present: initially those with a policy, after a resume all saved ones."""
         if self._resume_wait or not self._players():
             return False
         return self.generation > 0 or len(self._players()) == len(self._ids)
 
     def _turn_is_over(self) -> bool:
-        """True if the learning team has learned for `team_change` steps or reached max_steps, and turns exist."""
+        """Return True if turns exist, and the learning team has used up its turn or has reached max_steps."""
         if all_teams_learn(self.histories):
             return False
         learners = self._learners()
         return any(learner.turn_is_over for learner in learners) or all(learner.counters.done for learner in learners)
 
     def _turn_is_ending(self) -> bool:
-        """True if the learners' next policy ends the turn: opponents drawn now would play hardly any games."""
+        """Return True if the learners' next policy ends the turn: opponents drawn now would play hardly any games."""
         enough = any(learner.counters.turn_learned > learner.settings.team_change for learner in self._learners())
         return enough and self._next_team() != self.learning_team
 
     def _next_team(self) -> int:
-        """Return the team whose turn is next; the learning team if no other team can learn."""
+        """Return the team whose turn is next, or the learning team if no other team can learn."""
         teams = sorted({behavior_team(behavior_id) for behavior_id in self._players()})
         waiting = [team for team in teams if not all(self.histories[name].counters.done for name in self._names(team))]
         if not waiting and self.learning_team not in teams:
-            waiting = teams  # the learning team is gone, and all others are done
+            waiting = teams  # the learning team no longer takes part, and all others are done
         later = [team for team in waiting if team > self.learning_team]
         return next(iter(later or waiting), self.learning_team)
 
     def _end_turn(self) -> Matchup | None:
-        """Begin the next team's turn, with new opponents, if this turn is over and another team can learn."""
+        """Begin the next team's turn with new opponents, if this turn is over and another team can learn."""
         if not self._turn_is_over() or (team := self._next_team()) == self.learning_team:
             return None
         self.learning_team = team
@@ -314,18 +316,18 @@ class GhostController:
         return self._assign(players)
 
     def _join(self, newcomers: Iterable[str]) -> Matchup:
-        """Assign policies to newcomers, or after others left; this may end the turn."""
+        """Assign policies after behaviour ids have joined or left; this may end the turn."""
         return self._end_turn() or self._assign(newcomers)
 
     def _assign(self, changed: Iterable[str]) -> Matchup:
-        """Begin a new assignment, in which these behaviour ids switch policies."""
+        """Begin a new assignment, in which the `changed` behaviour ids switch policies."""
         players = self._players()
         match = self._assignments.begin(players, self.learning_team, changed)
         self._league.begin(self.generation, match)
         return self._assignments.matchup(players, self.learning_team)
 
     def _players(self) -> list[str]:
-        """Return the behaviour ids that have a policy, in order of their teams."""
+        """Return the behaviour ids that have a policy, in team order."""
         histories = self.histories
         return [i for i in self._ids if (name := behavior_name(i)) in histories and histories[name].newest is not None]
 
@@ -339,7 +341,7 @@ class GhostController:
         return [self.histories[name] for name in sorted(self._names(team))]
 
     def _names(self, team: int) -> set[str]:
-        """The behaviours of a team that have appeared so far."""
+        """Return the names of a team's behaviours that have appeared so far."""
         return {name for i in self._ids if behavior_team(i) == team and (name := behavior_name(i)) in self.histories}
 
     def _warn_of_one_team(self, update: PolicyUpdate) -> None:

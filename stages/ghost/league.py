@@ -1,8 +1,9 @@
-"""Leagues: rate learning policies, and brains that do not learn, by the results of their games.
+"""Leagues, which rate learning policies, and brains that do not learn, by the results of their games.
 
-The leagues remember the matches of past assignments. A game's result carries the generation of its assignment, which
-names the whole mapping, and the draws for opponents that brains may play. So each game is rated for its actual players,
-however late it ends. Without learners, brains play each other, and `BrainLeague` rates them.
+A league remembers the matches of past assignments. A game's result carries the generation of its assignment, which
+identifies all players, and the random draws that decide which opponents are played by brains. So each game is rated for
+its actual players, however late it ends. In runs without learners, brains play each other, and `BrainLeague` rates
+them.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from headrace.stages.ghost.rating import SkillRating, points_lost, skill
 Key = TypeVar("Key")
 
 REMEMBERED = 1000
-"""Number of assignments whose games can still be rated; results under older ones are ignored."""
+"""Number of assignments whose games can still be rated; results of older assignments are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The snapshots that play each other under one assignment."""
+    """The snapshots that play each other under one assignment, and the team that learns."""
 
     learning_team: int
     players: Mapping[str, int]
-    """Behaviour id → snapshot, `NEWEST` for the learning team's and for opponents with the newest policy."""
+    """Per behaviour id, the number of its snapshot; `NEWEST` for learners, and for opponents with the newest policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A team in one game."""
+    """One team in one game, with its players."""
 
     players: tuple[tuple[PolicyHistory, Player], ...]
     outcome: float
@@ -48,15 +49,15 @@ class _Side:
 
     @property
     def rating(self) -> float:
-        """The mean rating of its members."""
+        """Mean rating of the team's players."""
         return sum(record.rating for record in self.records) / len(self.players)
 
 
 class League:
-    """Rates games.
+    """Rates the games of learning behaviours.
 
     Args:
-        histories: by behaviour name; may grow.
+        histories: policy histories by behaviour name; the mapping may grow.
     """
 
     def __init__(self, histories: Mapping[str, PolicyHistory]) -> None:
@@ -65,13 +66,13 @@ class League:
         self._skill = SkillRating()
 
     def begin(self, generation: int, match: Match) -> None:
-        """Remember the match of a new assignment."""
+        """Store the match of a new assignment."""
         self._matches[generation] = match
         while len(self._matches) > REMEMBERED:
             del self._matches[next(iter(self._matches))]
 
     def players(self, generation: int) -> Collection[str]:
-        """Return the behaviour ids that play under an assignment; empty if the assignment is forgotten."""
+        """Return the behaviour ids that play under an assignment; empty if its match is no longer remembered."""
         match = self._matches.get(generation)
         return match.players.keys() if match is not None else ()
 
@@ -79,11 +80,11 @@ class League:
         """Rate finished games, each once.
 
         Args:
-            games: `columns.GAME_COLUMNS` [G], optionally with each team's result, `game_outcomes` [G, T], and with
-                the draws for each team's brains, `game_draws` [G, T].
+            games: `columns.GAME_COLUMNS` [G]; optionally `game_outcomes` [G, T], each team's result, and `game_draws`
+                [G, T], the random draws for each team's brains.
 
         Returns:
-            (behaviour name, statistic, value) for the rating of each newest policy in each rated game.
+            For each rated game, (behaviour name, statistic, value) for the ratings of newest policies and of brains.
         """
         if not games:
             return []
@@ -97,11 +98,11 @@ class League:
         return statistics
 
     def state_dict(self) -> list[Any]:
-        """The remembered matches; the histories hold the ratings."""
+        """Return the remembered matches; ratings are saved with the histories."""
         return [[generation, match.learning_team, dict(match.players)] for generation, match in self._matches.items()]
 
     def load_state_dict(self, state: list[Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the state from `state_dict()`."""
         self._matches = {
             int(generation): Match(int(team), {str(i): int(number) for i, number in players.items()})
             for generation, team, players in state
@@ -158,7 +159,7 @@ def count_result(results: dict[Key, list[int]], key: Key, score: float) -> None:
 
 
 def _brain(history: PolicyHistory, draw: float) -> str | None:
-    """Return the name of the brain that a draw selects; None if it selects a snapshot."""
+    """Return the name of the brain that a random draw selects; None if the draw selects a snapshot."""
     brains = history.settings.brains
     index = drawn([brain.weight for brain in brains], draw) if draw >= 0 else -1
     return brains[index].name if index >= 0 else None
@@ -181,24 +182,26 @@ def _statistics(sides: list[_Side]) -> list[tuple[str, str, float]]:
 
 
 def _on_both(learner: _Side, side: _Side) -> set[str]:
-    """Return the behaviours whose newest policy plays on both sides; games against itself can't rate it."""
+    """Return the behaviours whose newest policy plays on both sides: games against itself can't rate it."""
     mine = {history.name for history, _ in learner.players}
     return {history.name for history, number in side.players if number == NEWEST and history.name in mine}
 
 
 def score_against(mine: float, theirs: float) -> float:
-    """Return the score of one outcome against another: 1 won, 0.5 drawn, 0 lost."""
+    """Return the score of one result against another: 1 if won, 0.5 if drawn, 0 if lost."""
     return float(np.sign(mine - theirs) + 1) / 2
 
 
 def report(history: PolicyHistory) -> dict[str, Any]:
-    """The ratings and results of a behaviour's policies, as plain data for JSON.
+    """Return the ratings and results of a behaviour's policies, as plain data for JSON.
 
     Returns:
-        `snapshots`: each with its rating and its results as an opponent (`won`, `drawn` and `lost` are its own).
-        `brains`: the same for brains that do not learn.
-        `results`: the matrix, entry by entry: the learner's results between its snapshot `since` and the next one,
-        against `snapshot` of behaviour `against`; -1 stands for the newest policy, null for a `brain`.
+        `snapshots`: each snapshot's rating, and its results as an opponent (`won`, `drawn` and `lost` from its own
+            side).
+        `brains`: the same for each brain that does not learn.
+        `results`: the entries of a matrix. Each entry has the learner's results between its snapshot `since` and the
+            next one, against player `snapshot` of behaviour `against`. -1 stands for the newest policy, null for a
+            `brain`.
     """
     newest = history.records[NEWEST]
     return {
@@ -226,7 +229,7 @@ def report(history: PolicyHistory) -> dict[str, Any]:
 
 
 def results_of(record: Record) -> dict[str, Any]:
-    """Return an opponent's rating and results, from its own point of view."""
+    """Return an opponent's rating and results, from the opponent's point of view."""
     return {
         "rating": record.rating,
         "skill": skill(record),
@@ -242,16 +245,17 @@ def _met(player: Player) -> dict[str, Any]:
 
 
 Entrant = tuple[str, str]
-"""A behaviour and one of its brains."""
+"""(behaviour name, name of one of its brains)."""
 
 INITIAL_ELO, ELO_K = 1200.0, 16.0
-"""The default of self-play."""
+"""Self-play's default initial rating and K factor."""
 
 
 class BrainLeague:
     """Rates the brains of behaviours that do not learn, by the results of their games.
 
-    It rates each game once, from the lowest team's side, and skips games that a brain plays against itself.
+    Each game is rated once, from the point of view of the team with the lowest id. Games that a brain plays against
+    itself are not rated.
     """
 
     def __init__(self) -> None:
@@ -260,7 +264,7 @@ class BrainLeague:
         self._results: dict[tuple[Entrant, Entrant], list[int]] = {}
 
     def add_behavior(self, behavior_id: str, brains: Sequence[BrainSettings]) -> None:
-        """Add a behaviour id, with all brains of its behaviour."""
+        """Add a behaviour id with its brains."""
         name = behavior_name(behavior_id)
         mine = brains_of_team(brains, behavior_team(behavior_id))
         self._ids = dict(sorted({**self._ids, behavior_id: mine}.items()))
@@ -268,7 +272,7 @@ class BrainLeague:
             self._records.setdefault((name, brain.name), Record(INITIAL_ELO))
 
     def rate(self, games: Columns) -> list[tuple[str, str, float]]:
-        """Rate finished games; returns (behaviour name, statistic, value) for each brain that played."""
+        """Rate finished games; return (behaviour name, statistic, value) for each brain that played."""
         played: set[Entrant] = set()
         outcomes, draws = games.get("game_outcomes"), games.get(GAME_DRAWS)
         for i in range(len(games.get("game_outcome", ()))):
@@ -284,21 +288,21 @@ class BrainLeague:
         ]
 
     def reports(self) -> dict[str, dict[str, Any]]:
-        """The ratings and results of each behaviour's brains with rated games, as plain data for JSON.
+        """Return the ratings and results of each behaviour's brains that have rated games, as plain data for JSON.
 
-        In `results`, `since` is the index in `brains` of the player, and `brain` its opponent.
+        In `results`, `since` is the player's index in `brains`, and `brain` is its opponent.
         """
         return {name: self._report(name) for name in dict.fromkeys(name for (name, _), _ in self._results)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The ratings and results."""
+        """Return the ratings and results."""
         return {
             "records": [[*entrant, asdict(record)] for entrant, record in self._records.items()],
             "results": [[*mine, *theirs, *counts] for (mine, theirs), counts in self._results.items()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the state from `state_dict()`."""
         self._records |= {(str(name), str(brain)): Record(**record) for name, brain, record in state["records"]}
         self._results = {((a, b), (c, d)): [int(n) for n in counts] for a, b, c, d, *counts in state["results"]}
 
@@ -314,7 +318,7 @@ class BrainLeague:
     def _rate(
         self, team: int, sides: Mapping[int, list[Entrant]], scores: Mapping[int, float], *, draw_or_win: bool
     ) -> set[Entrant]:
-        """Rate one game; returns its players."""
+        """Rate one game; return the brains that played it, or no brains if the game is not rated."""
         mine = sides[team]
         others = {other: side for other, side in sides.items() if other != team and side != mine}
         if not others:

@@ -1,6 +1,6 @@
-"""A league's chart as plain data: matrices over its players, and their ancestry.
+"""Converts a league's report to a chart as plain data: matrices over the players, and the players' ancestry.
 
-`LeagueController.report()` is its source; Pillow (`league_plot`) and the live page draw it.
+The report comes from `LeagueController.report()`. `league_plot` (with Pillow) and the live page draw the chart.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Cell = tuple[float, str, str]
-"""(value, text, details); the value sets the colour, from 0 (lost) through 0.5 (even) to 1 (won)."""
+"""(value, text, details); the value, from 0 (lost) through 0.5 (even) to 1 (won), determines the colour."""
 
 
 def chart_of(report: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Return the chart of a league's report.
+    """Convert a league's report to a chart.
 
     Args:
         report: the report of a league with learners.
-        most: the most players to show; beyond that, neighbours share a place.
+        most: the largest number of columns; with more players, neighbours share a column.
 
     Returns:
-        `columns`, the names of players, learners first, then members by learner; `parts`, each with a `title`, the
-        names of its `rows`, and `cells`, by row and column a `Cell` or None; `descent`, pairs of columns, the child's
-        and the parent's; `behavior` and `heading`.
+        `columns`: the players' names, learners first, then frozen members by learner. `parts`: matrices, each with a
+        `title`, the names of its `rows`, and `cells`, a `Cell` or None by row and column. `descent`: pairs of columns,
+        the child's and its parent's. Also `behavior` and `heading`.
     """
     learners, members = report["learners"], report["members"]
     order = sorted(range(len(members)), key=lambda i: (members[i]["learner"], members[i]["number"]))
@@ -71,7 +71,7 @@ def _title(report: Mapping[str, Any]) -> str:
 
 
 def _payoffs(report: Mapping[str, Any], places: Sequence[int], starts: NDArray[np.intp]) -> list[list[Cell | None]]:
-    """Return the payoff matrix; neighbours that share a place show their mean, weighted by games."""
+    """Return the payoff matrix; neighbours that share a column show their mean payoff, weighted by games."""
     known = np.array([[value is not None for value in row] for row in report["payoffs"]], bool)
     values = np.array([[value or 0.0 for value in row] for row in report["payoffs"]], np.float64)
     games = np.array(report["games"], np.float64)

@@ -1,7 +1,8 @@
-"""Plots of leagues, drawn with Pillow, for self-play and for several learners (`league_chart`).
+"""Draws plots of leagues with Pillow, both for self-play and for several learners (`league_chart`).
 
-In self-play a row is the time from one snapshot of the learner to the next, downwards; a column is an opponent's
-snapshot. Blue: mostly won, white: even, orange: mostly lost (colour-blind safe), grey: never met.
+In self-play, each row covers the time from one of the learner's snapshots to the next, from top to bottom, and each
+column is an opponent's snapshot. Blue means mostly won, white even, orange mostly lost, and grey never met; the colours
+are colour-blind safe.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from PIL import Image, ImageDraw, ImageFont
 from headrace.stages.ghost.league_chart import Cell, chart_of
 
 Opponent = tuple[str, int, int | str]
-"""(behaviour, 0 for a policy or 1 for a brain, snapshot number or brain name)."""
+"""(behaviour name, 0 for a policy or 1 for a brain, snapshot number or brain name)."""
 
 _WON, _EVEN, _LOST = np.array([33, 102, 172]), np.array([247, 247, 247]), np.array([217, 95, 14])
 _NEVER, _INK, _PAPER = (214, 214, 214), (40, 40, 40), (255, 255, 255)
 _MOST_CELLS: Final = 300
-"""The most rows or columns; in a longer league, neighbours are summed."""
+"""The largest number of rows or columns; in a longer league, neighbours are added up."""
 _MOST_PLAYERS = 60
-"""The most rows or columns in a league with several learners, whose cells contain text."""
+"""The largest number of rows or columns in a league with several learners, whose cells contain text."""
 _LARGEST_CELL, _PICTURE = 44, 640
-"""Pixels."""
+"""Largest size of a cell, and target size of the matrix, in pixels."""
 _TEXT_CELL = 30
-"""The smallest cell, in pixels, that shows its score as text."""
+"""Size, in pixels, of the smallest cell that shows its score as text."""
 _MARGIN, _LINE, _TITLE, _ARCS = 12, 14, 22, 90
 _LINK = (120, 120, 120)
 
 
 def draw_league(report: Mapping[str, Any]) -> bytes:
-    """Draw a league's report as a PNG file: of self-play (`league.report`), or of several learners."""
+    """Draw a league's report as a PNG file, either for self-play (`league.report`) or for several learners."""
     if "players" in report:
         return _png(_draw_chart(chart_of(report, _MOST_PLAYERS)))
     columns = sorted({_opponent(entry) for entry in report["results"]})
@@ -54,18 +55,18 @@ def draw_league(report: Mapping[str, Any]) -> bytes:
 
 
 def draw_matrix(heading: Sequence[str], names: Sequence[str], counts: NDArray[np.float64]) -> bytes:
-    """Draw the results of all players [P] against each other as a PNG file.
+    """Draw the results of P players against each other as a PNG file.
 
     Args:
         heading: lines above the matrix.
         names: the names of rows and columns.
-        counts: [P, P, 3] games that the row's player has won, drawn and lost against the column's.
+        counts: [P, P, 3] games that the row's player won, drew and lost against the column's player.
     """
     return _png(_draw(heading, names, names, counts))
 
 
 def _opponent(entry: Mapping[str, Any]) -> Opponent:
-    """Return an entry's opponent; opponents that do not learn are sorted after all snapshots."""
+    """Return the opponent of an entry; opponents that do not learn are sorted after all snapshots."""
     brain = entry.get("brain")
     return (entry["against"], 0, entry["snapshot"]) if brain is None else (entry["against"], 1, brain)
 
@@ -76,7 +77,7 @@ def _label(opponent: Opponent) -> str:
 
 
 def _pooled(counts: NDArray[np.float64], every: int) -> NDArray[np.float64]:
-    """Sum blocks of `every` rows and columns."""
+    """Sum the counts over blocks of `every` rows and `every` columns."""
     if every == 1:
         return counts
     rows, columns = (range(0, size, every) for size in counts.shape[:2])
@@ -86,7 +87,7 @@ def _pooled(counts: NDArray[np.float64], every: int) -> NDArray[np.float64]:
 def _draw(
     heading: Sequence[str], names: Sequence[str], labels: Sequence[str], counts: NDArray[np.float64]
 ) -> Image.Image:
-    """Draw cells [rows, columns, 3], with a name before each row and a label below each column."""
+    """Draw counts [rows, columns, 3] as cells, with a name before each row and a label below each column."""
     return _draw_parts(heading, [("", names, [[*map(_cell, row)] for row in counts])], labels)
 
 
@@ -101,11 +102,11 @@ def _draw_parts(
     labels: Sequence[str],
     descent: Sequence[tuple[int, int]] = (),
 ) -> Image.Image:
-    """Draw matrices with common columns one below the other, and arcs from parents to children."""
+    """Draw matrices with the same columns below each other, and arcs from parents to children."""
     rows, width = sum(len(names) for _, names, _ in parts), len(labels)
     cell = max(2, min(_LARGEST_CELL, _PICTURE // max(rows, width, 1)))
     font = ImageFont.load_default()
-    gap = max(1, -(-_LINE // cell))  # cells from one label to the next
+    gap = max(1, -(-_LINE // cell))  # number of cells between two labels
     named = [name for _, names, _ in parts for name in names]
     left = _MARGIN + 8 + max((int(font.getlength(name)) for name in named), default=0)
     below = 8 + max((int(font.getlength(label)) for label in labels), default=0)
@@ -134,7 +135,7 @@ def _draw_parts(
 
 
 def _draw_title(pen: ImageDraw.ImageDraw, title: str, top: int, font: Any) -> int:
-    """Write the title of a part, if it has one; returns where the part begins."""
+    """Draw a part's title, if it has one; return the top of the part's matrix, in pixels."""
     pen.text((_MARGIN, top + _TITLE - 4), title, _INK, font, anchor="ls")
     return top + _TITLE * bool(title)
 
@@ -142,7 +143,7 @@ def _draw_title(pen: ImageDraw.ImageDraw, title: str, top: int, font: Any) -> in
 def _draw_arcs(
     pen: ImageDraw.ImageDraw, descent: Sequence[tuple[int, int]], origin: tuple[int, int], cell: int, height: int
 ) -> None:
-    """Draw an arc below the columns from each child to its parent, with a dot at the child."""
+    """Draw an arc below the columns for each child and its parent, with a dot at the child."""
     x, y = origin
     longest = max(abs(child - parent) for child, parent in descent)
     for child, parent in descent:
@@ -173,7 +174,7 @@ def _colour(score: float) -> tuple[int, int, int]:
 
 
 def _write_upwards(image: Image.Image, text: str, at: tuple[int, int], font: Any) -> None:
-    """Write text that reads upwards, with its end at the top centre `at`."""
+    """Draw text that reads upwards and ends at the top centre `at`."""
     label = Image.new("RGB", (int(font.getlength(text)) + 2, _LINE), _PAPER)
     ImageDraw.Draw(label).text((label.width, _LINE / 2), text, _INK, font, anchor="rm")
     turned = label.transpose(Image.Transpose.ROTATE_90)

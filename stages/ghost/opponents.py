@@ -1,6 +1,7 @@
-"""Opponent samplers, which choose a snapshot to play against; `config/opponents.py` lists the built-in ones.
+"""Opponent samplers, which choose a snapshot to play against. `config/opponents.py` lists the built-in samplers.
 
-A sampler sees only snapshots: `play_against_latest_model_ratio` decides first whether the newest policy plays instead.
+A sampler chooses only among snapshots. Before that, `play_against_latest_model_ratio` decides whether the newest policy
+plays instead.
 """
 
 from __future__ import annotations
@@ -14,35 +15,35 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A snapshot in the window, with its record."""
+    """A snapshot in the window, with its rating and results."""
 
     number: int
-    """The snapshot's number, counted from 0; the newest has the highest."""
+    """The snapshot's number, counted from 0; the newest snapshot has the highest number."""
     rating: float
-    """ELO points."""
+    """The snapshot's rating, in Elo points."""
     games: int
-    """Games that learners have played against it."""
+    """Number of games that learners have played against the snapshot."""
     wins: int
-    """Games that the learner has won."""
+    """Number of those games that the learner won."""
     draws: int
     losses: int
-    """Games that the learner has lost."""
+    """Number of those games that the learner lost."""
 
     @property
     def beaten(self) -> float:
-        """Probability that the learner beats it: its mean score, smoothed by an extra win and an extra loss."""
+        """Probability that the learner beats this snapshot: its mean score, smoothed by one extra win and loss."""
         return (self.wins + 0.5 * self.draws + 1.0) / (self.games + 2.0)
 
 
 class OpponentSampler(Protocol):
-    """Chooses opponents. Checkpoints do not save its attributes."""
+    """Chooses opponents. Checkpoints do not save a sampler's attributes."""
 
     def choose(self, candidates: Sequence[Candidate], random: np.random.Generator) -> int:
         """Choose a snapshot.
 
         Args:
-            candidates: the window, oldest first; at least one.
-            random: the only generator to draw from, so that equal seeds give equal runs.
+            candidates: the snapshots in the window, oldest first; there is at least one.
+            random: the only generator that the sampler may use, so that equal seeds give equal runs.
 
         Returns:
             The number of the chosen snapshot.
@@ -51,7 +52,7 @@ class OpponentSampler(Protocol):
 
 
 class UniformOpponents:
-    """ML-Agents' rule: all snapshots are equally likely."""
+    """ML-Agents' rule: all snapshots in the window are equally likely."""
 
     def choose(self, candidates: Sequence[Candidate], random: np.random.Generator) -> int:
         """Draw a snapshot uniformly."""
@@ -59,10 +60,10 @@ class UniformOpponents:
 
 
 class PrioritisedOpponents:
-    """Prioritised fictitious self-play: snapshots that the learner loses to are more likely.
+    """Prioritised fictitious self-play: snapshots that the learner tends to lose to are more likely.
 
-    A snapshot that the learner beats with probability p is chosen in proportion to f(p) = (1 - p) ^ power (Vinyals et
-    al. 2019, "Grandmaster level in StarCraft II", Methods, `f_hard`).
+    A snapshot that the learner beats with probability p is chosen with a probability proportional to f(p) = (1 - p) ^
+    power (Vinyals et al. 2019, "Grandmaster level in StarCraft II", Methods, `f_hard`).
 
     Args:
         power: 0 makes all snapshots equally likely; higher values favour the hardest ones.
@@ -72,8 +73,8 @@ class PrioritisedOpponents:
         self._power = power
 
     def choose(self, candidates: Sequence[Candidate], random: np.random.Generator) -> int:
-        """Draw a snapshot in proportion to f(p)."""
-        # Logarithms, because a high power makes all weights underflow to 0.
+        """Draw a snapshot with a probability proportional to f(p)."""
+        # Logarithms, because with a high power all weights would underflow to 0.
         logs = self._power * np.log([1.0 - candidate.beaten for candidate in candidates])
         weights = np.exp(logs - logs.max())
         return candidates[int(random.choice(len(candidates), p=weights / weights.sum()))].number

@@ -1,4 +1,4 @@
-"""One behaviour in self-play: its newest policy, a window of snapshots, ratings and counters."""
+"""The history of one behaviour in self-play: its newest policy, a window of snapshots, ratings and counters."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from headrace.stages.ghost.opponents import Candidate, OpponentSampler
 from headrace.stages.plain_state import policy_from_state, policy_state
 
 NEWEST = -1
-"""Stands for the newest policy in place of a snapshot number."""
+"""Used in place of a snapshot number for the newest policy."""
 
 
 Player = int | str
-"""A behaviour's player in a game: the number of a snapshot, `NEWEST`, or the name of a brain."""
+"""Who plays for a behaviour in a game: a snapshot's number, `NEWEST`, or the name of a brain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A past policy in the window."""
+    """A past policy that is still in the window."""
 
     number: int
     update: PolicyUpdate
@@ -33,29 +33,30 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Record:
-    """Rating and results of a snapshot or the newest policy; outlives the snapshot's time in the window."""
+    """The rating and results of a snapshot or the newest policy, kept even after the snapshot has left the window."""
 
     rating: float
-    """Elo points."""
+    """Rating in Elo points."""
     step: int = 0
-    """Trainer step of its creation."""
+    """The trainer's step when the policy was created."""
     version: int = 0
     wins: int = 0
-    """Games against it that the learner won."""
+    """Number of games that the learner won against this player."""
     draws: int = 0
     losses: int = 0
-    """Games against it that the learner lost."""
+    """Number of games that the learner lost against this player."""
     mu: float | None = None
-    """With `sigma`, the rating in games between more than two teams; None before the first one."""
+    """Mean of the skill rating, with deviation `sigma`, from games between more than two teams; None before the
+    first."""
     sigma: float | None = None
 
     @property
     def games(self) -> int:
-        """Games that learners have played against it."""
+        """Number of games that learners have played against this player."""
         return self.wins + self.draws + self.losses
 
     def count(self, score: float) -> None:
-        """Count a game against it; `score` is the learner's: 1 won, 0.5 drawn, 0 lost."""
+        """Count a game against this player; `score` is the learner's: 1 if won, 0.5 if drawn, 0 if lost."""
         if score == 0.5:
             self.draws += 1
         elif score > 0.5:
@@ -69,39 +70,41 @@ class Counters:
     """The counters in a `PolicyHistory`."""
 
     made: int = 0
-    """Number of snapshots made."""
+    """Number of snapshots made so far."""
     last_save: int = 0
-    """Trainer step of the last snapshot."""
+    """The trainer's step at the last snapshot."""
     turn_began: int = 0
-    """Trainer step at the start of the turn."""
+    """The trainer's step at the start of the turn."""
     ghost_step: int = 0
-    """Steps of its agents that its trainer did not learn from."""
+    """Number of steps by this behaviour's agents that its trainer did not learn from."""
     turn_steps: int = 0
-    """Steps as an opponent in this turn."""
+    """Number of steps as an opponent in this turn."""
     turn_learned: int = 0
-    """Steps as a learner in this turn, including those that its trainer has received but not yet learned from."""
+    """Number of steps as a learner in this turn, including those that the trainer has received but not yet learned
+    from."""
     next_swap: int = 0
-    """Steps in a turn at which the next swap is due."""
+    """The value of `turn_steps` at which the next swap is due."""
     done: bool = False
-    """True once its trainer has reached max_steps."""
+    """True once the behaviour's trainer has reached max_steps."""
 
 
 class PolicyHistory:
-    """The policies of one behaviour in self-play, with their ratings and the counters of its turns.
+    """One behaviour's policies in self-play, with their ratings and the counters of its turns.
 
     Args:
         name: the behaviour name.
         settings: its `self_play` block.
         sampler: chooses snapshots to play against.
-        max_steps: its trainer's `max_steps`; the last policy has this many steps.
+        max_steps: its trainer's `max_steps`, which is the step of its last policy.
 
     Attributes:
-        newest: the newest policy, None before the first.
-        records: records by snapshot number; the newest policy's is under `NEWEST`.
-        brains: records of the brains that learners meet instead of its policies, by name.
-        snapshots: the window, oldest first.
-        counters: the counters of its turns.
-        results: (learner's newest snapshot then, opponent's behaviour, its player) → games won, drawn, lost.
+        newest: the newest policy; None before the first one.
+        records: records by snapshot number; the newest policy's record is under `NEWEST`.
+        brains: records, by name, of the brains that learners may meet in place of this behaviour's policies.
+        snapshots: the snapshots in the window, oldest first.
+        counters: snapshot, turn and swap counters.
+        results: (learner's newest snapshot at the time, opponent's behaviour, opponent's player) → games won, drawn and
+            lost.
     """
 
     def __init__(
@@ -122,26 +125,26 @@ class PolicyHistory:
 
     @property
     def newest_snapshot(self) -> int:
-        """Number of the newest snapshot, -1 before the first."""
+        """Number of the newest snapshot; -1 before the first one."""
         return self.counters.made - 1
 
     @property
     def turn_is_over(self) -> bool:
-        """True if it has learned for `team_change` steps since its turn began."""
+        """True if the behaviour has learned for more than `team_change` steps since its turn began."""
         return self.newest is not None and self.newest.step - self.counters.turn_began > self.settings.team_change
 
     def record_of(self, player: Player) -> Record:
-        """Return the record of a snapshot, of the newest policy, or of a brain."""
+        """Return the record of a snapshot, the newest policy, or a brain."""
         return self.brains[player] if isinstance(player, str) else self.records[player]
 
     def add(self, update: PolicyUpdate) -> None:
-        """Make a trainer's new policy the newest one, and a snapshot if `save_steps` have passed."""
+        """Make a trainer's new policy the newest one, and take a snapshot of it if `save_steps` have passed."""
         self.newest = update.copy()
         if not self.snapshots or update.step - self.counters.last_save > self.settings.save_steps:
             self._save()
 
     def rewind(self, step: int) -> None:
-        """Go back to an earlier step: the newest policy gets the rating of the last snapshot before it."""
+        """Go back to an earlier step; the newest policy gets the rating of the last snapshot before that step."""
         counters, ratings = self.counters, self.records
         earlier = [record for number, record in ratings.items() if number != NEWEST and record.step <= step]
         before = max(earlier, key=lambda record: record.step, default=Record(self.settings.initial_elo))
@@ -150,33 +153,33 @@ class PolicyHistory:
         counters.done = False
 
     def begin_turn(self, learns: bool) -> None:
-        """Begin another team's turn; `learns` if this behaviour is in that team."""
+        """Begin another team's turn; `learns` is true if this behaviour is in that team."""
         counters = self.counters
         counters.turn_steps, counters.turn_learned, counters.next_swap = 0, 0, self._first_swap
         if learns and self.newest is not None:
             counters.turn_began = self.newest.step
 
     def count_ghost_steps(self, steps: int, in_turn: int) -> bool:
-        """Count steps that no trainer learned from; returns True if its policies as an opponent are due for a swap.
+        """Count steps that no trainer learned from; return True if its policies as an opponent must now be swapped.
 
         Args:
-            steps: the total.
-            in_turn: the steps as an opponent since the last rotation. Only these count for swaps, so late steps of the
-                previous turn don't change the number of swaps in a turn.
+            steps: the total number of steps.
+            in_turn: the number of steps as an opponent since the last team change. Only these count towards swaps, so
+                late steps from the previous turn don't change the number of swaps in a turn.
         """
         counters = self.counters
         counters.ghost_step += steps
         counters.turn_steps += in_turn
         if counters.turn_steps < counters.next_swap:
             return False
-        # Counts from the step at which the swap was due: otherwise large batches would cause fewer swaps in a turn.
+        # Counted from the step at which the swap was due: otherwise, large batches would cause fewer swaps in a turn.
         counters.next_swap += self.settings.swap_steps * (
             1 + (counters.turn_steps - counters.next_swap) // self.settings.swap_steps
         )
         return True
 
     def choose_opponent(self, random: np.random.Generator) -> int:
-        """Draw the number of a snapshot to play against a learner, or `NEWEST`.
+        """Choose a snapshot to play against a learner; return its number, or `NEWEST`.
 
         Raises:
             StageError: if the sampler raises, or returns anything but a candidate's number.
@@ -195,12 +198,12 @@ class PolicyHistory:
         return int(chosen)
 
     def policy(self, number: int) -> PolicyUpdate:
-        """The policy of a snapshot; the newest policy if the window has no such snapshot."""
+        """Return a snapshot's policy, or the newest policy if the snapshot is not in the window."""
         assert self.newest is not None
         return next((s.update for s in self.snapshots if s.number == number), self.newest)
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole history, with the weights of its snapshots."""
+        """Return the whole history, including its snapshots' weights."""
         return {
             "newest": policy_state(self.newest),
             "window": [{"number": s.number, "update": policy_state(s.update)} for s in self.snapshots],
@@ -211,7 +214,7 @@ class PolicyHistory:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the state from `state_dict()`."""
         self.newest = policy_from_state(state["newest"])
         updates = [(int(plain["number"]), policy_from_state(plain["update"])) for plain in state["window"]]
         window = [Snapshot(number, update) for number, update in updates if update is not None]
@@ -226,10 +229,10 @@ class PolicyHistory:
 
     @property
     def _first_swap(self) -> int:
-        """Steps in a turn until the first swap is due: half of `swap_steps`.
+        """The number of steps in a turn until the first swap is due: half of `swap_steps`.
 
-        So no swap is due just as a turn ends, when it would be useless and would depend on timing. The formula for x
-        swaps in a turn gives exactly x, even if the last batches come slightly early or late.
+        No swap is then due just as a turn ends, when it would be useless and its occurrence would depend on timing. The
+        formula for x swaps in a turn gives exactly x, even if the last batches arrive slightly early or late.
         """
         return (self.settings.swap_steps + 1) // 2
 
@@ -250,5 +253,5 @@ class PolicyHistory:
 
 
 def all_teams_learn(histories: Mapping[str, PolicyHistory]) -> bool:
-    """Return True if all teams learn simultaneously, with their newest policies; all histories of a run agree."""
+    """Return True if all teams learn simultaneously with their newest policies; all histories agree on this."""
     return any(history.settings.learning_teams == "all" for history in histories.values())

@@ -1,6 +1,7 @@
-"""Rating systems: Elo for games between two sides, openskill's Plackett-Luce model (Weng and Lin 2011) for more.
+"""Rating systems: Elo, and openskill's Plackett-Luce model (Weng and Lin 2011) for games between more than two teams.
 
-openskill is an extra (`league`) and is imported only when a game of more than two teams is first rated.
+openskill belongs to the optional extra `league`, and is imported when the first game between more than two teams is
+rated.
 """
 
 from __future__ import annotations
@@ -18,27 +19,28 @@ from headrace.stages.ghost.policy_history import Record
 log = logging.getLogger(__name__)
 
 SIGMAS = 3.0
-"""The reported skill is the mean minus this many standard deviations: a lower bound on the policy's strength."""
+"""The reported skill is the mean minus this many standard deviations, a lower bound on the policy's strength."""
 MEAN_RATING = 1200.0
-"""The mean of fitted ratings."""
+"""Mean of the ratings returned by `fitted_ratings`."""
 _MOST_ROUNDS, _STEADY = 10_000, 1e-9
-"""The maximum number of iterations of a fit, and the change in log ratings below which it stops."""
+"""The maximum number of iterations of a fit, and the largest change in log ratings at which it has converged."""
 
 
 def expected_score(rating: float, opponent: float) -> float:
-    """The score (1 won, 0.5 drawn, 0 lost) that Elo expects against an opponent (Elo 1978, eq. 1.5)."""
+    """Return the score (1 won, 0.5 drawn, 0 lost) that Elo expects against an opponent (Elo 1978, eq. 1.5)."""
     return 1.0 / (1.0 + math.pow(10.0, (opponent - rating) / 400.0))
 
 
 def points_lost(rating: float, opponents: Sequence[float], outcomes: Sequence[float], k: float) -> list[float]:
-    """Return the Elo points that each opponent in a game loses to one side, which gains the total.
+    """Return the Elo points that each opponent in a game loses to one side, which gains their sum.
 
-    A game with more than two sides counts as one duel per opponent, equally weighted and worth one game in total.
+    A game with more than two sides counts as one duel per opponent. The duels have equal weights and together count as
+    one game.
 
     Args:
         rating: the side's rating.
-        opponents: the ratings of the others.
-        outcomes: the side's result against each opponent: 1 won, 0.5 drawn, 0 lost.
+        opponents: the ratings of the other sides.
+        outcomes: the side's result against each opponent: 1 if won, 0.5 if drawn, 0 if lost.
         k: the points that a completely unexpected win transfers.
     """
     return [
@@ -52,16 +54,16 @@ def fitted_ratings(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Fit the Elo ratings that best explain the results of many games; their order does not matter.
 
-    The maximum-likelihood fit of Bradley and Terry's model by minorization-maximization (Hunter 2004, eq. 3). Each
-    player gets two more games, one won and one lost, against a player of average strength: they bound the ratings of
-    players without games, or with wins only.
+    This is the maximum-likelihood fit of the Bradley-Terry model by minorization-maximization (Hunter 2004, eq. 3). For
+    each player, two games are added against a player of average strength, one won and one lost. They keep the ratings
+    of players that have no games, or only wins, finite.
 
     Args:
-        points: [P, P] of the row's player against the column's: 1 for a win, 0.5 for a draw.
-        games: [P, P] the number of their games.
+        points: [P, P] points of the row's player against the column's player: 1 for a win, 0.5 for a draw.
+        games: [P, P] the number of games between the two players.
 
     Returns:
-        [P] ratings around `MEAN_RATING`, and [P] half the width of their 95 % intervals.
+        [P] ratings with mean `MEAN_RATING`, and [P] half the width of each rating's 95 % confidence interval.
     """
     strength = np.ones(len(points))
     won = points.sum(axis=1) + 1.0
@@ -81,21 +83,22 @@ def fitted_ratings(
 
 
 class SkillRating:
-    """Updates the skills in records; without openskill it warns once and does nothing."""
+    """Updates the skills in records. Without openskill, it warns once and does nothing."""
 
     def __init__(self) -> None:
         self._model: Any = None
         self._missing = False
 
     def rate(self, teams: Sequence[Sequence[Record]], outcomes: Sequence[float]) -> bool:
-        """Update the skills of the policies of one finished game.
+        """Update the skills of the policies that played in one finished game.
 
         Args:
-            teams: the policies that played, by team. A policy that played repeatedly gets the mean of its new ratings.
-            outcomes: each team's result; higher is better, and equal is a draw.
+            teams: the policies that played, by team. A policy that played several times in the game gets the mean of
+                its new ratings.
+            outcomes: each team's result; higher is better, and equal results are a draw.
 
         Returns:
-            False without openskill.
+            False if openskill is not installed.
         """
         model = self._find_model()
         if model is None:
@@ -133,5 +136,5 @@ class SkillRating:
 
 
 def skill(record: Record) -> float | None:
-    """Return a lower bound on a policy's strength; None before its first game with more than two teams."""
+    """Return a lower bound on a policy's strength; None before its first game between more than two teams."""
     return None if record.mu is None or record.sigma is None else record.mu - SIGMAS * record.sigma

@@ -1,8 +1,8 @@
-"""The ghost stages: they pass on the learning team's trajectories; all others they count as ghost steps and drop.
+"""The ghost stages, which pass on the learning team's trajectories, and count and drop all others as ghost steps.
 
-Self-play has one controller for the whole run. Each behaviour has two stages that share it: `GhostStage` between
-actors and trainer, `GhostPolicies` between trainer and publisher. Neither has its own state; the controller's owner
-saves the controller's state once.
+The whole run has one self-play controller. Each behaviour has two stages that use it: `GhostStage` between actors and
+trainer, and `GhostPolicies` between trainer and publisher. The stages have no state; the controller's owner saves the
+controller's state once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):
     """Passes on the trajectories to learn from, counts ghost steps, rates games and swaps opponents.
 
     Args:
-        controller: shared by all behaviours.
+        controller: the controller, shared by all behaviours.
         publish: called immediately with each new matchup.
     """
 
@@ -28,7 +28,7 @@ class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._context = StageContext("ghost")
 
     def start(self, context: StageContext) -> None:
-        """Keep the context, for its statistics."""
+        """Store the context, which provides the statistics."""
         self._context = context
 
     def process(self, item: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
@@ -44,14 +44,14 @@ class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):
 
 
 class GhostPolicies(Stage[PolicyUpdate, PolicyUpdate]):
-    """Receives the trainer's policies, keeps snapshots, rotates teams and addresses policies to the learning team."""
+    """Receives the trainer's policies, takes snapshots, changes the learning team, and sends it its policies."""
 
     def __init__(self, controller: GhostController, publish: Callable[[Matchup], None]) -> None:
         self._controller = controller
         self._publish = publish
 
     def process(self, item: PolicyUpdate) -> Iterator[PolicyUpdate]:
-        """Yield the policy for each behaviour id of the learning team; publish a matchup if assignments change."""
+        """Yield the policy once per learning behaviour id; publish a matchup if assignments change."""
         updates, matchup = self._controller.receive_policy(item)
         if matchup is not None:
             self._publish(matchup)

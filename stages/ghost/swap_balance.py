@@ -1,4 +1,4 @@
-"""A warning if one side in self-play meets many opponents in a turn and the other few, judged by step counts."""
+"""Warns if one side in self-play meets many opponents in a turn and the other side few, judged by step counts."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ from headrace.stages.ghost.policy_history import PolicyHistory
 log = logging.getLogger(__name__)
 
 TOLERANCE = 1.5
-"""Ratio of the sides' swaps in a turn that causes a warning (5 against 4 with the same `swap_steps`)."""
+"""The ratio of the sides' swaps in a turn that causes a warning; 5 against 4 agents with equal `swap_steps` exceeds
+it."""
 UNKNOWN = 1 / 6
-"""Largest share of a side's steps that may be in flight for the advice to be sound."""
+"""The largest share of a side's steps that may be in flight if the advice is to be reliable."""
 _ROUND = 4
-"""Mean number of an agent's trajectories after which all concurrent agents have been seen."""
+"""Trajectories per known agent, on average, after which all concurrent agents are assumed to have been seen."""
 _MOST_AGENTS = 4096
 
 
 @dataclass(slots=True)
 class _Pace:
-    """All steps of a behaviour id's agents that have arrived since the run began, learned from or not."""
+    """All steps by a behaviour id's agents that have arrived since the run began, whether learned from or not."""
 
     steps: int = 0
     longest: int = 0
-    """Steps of the longest trajectory."""
+    """Number of steps in the longest trajectory."""
     agents: int = 0
-    """Rough number of concurrent agents; 0 before all of them have been seen."""
+    """Estimated number of concurrent agents; 0 until all of them have been seen."""
     _seen: set[int] = field(default_factory=set)
     _trajectories: int = 0
 
     @property
     def on_their_way(self) -> float:
-        """An upper bound on the steps in trajectories that have not ended."""
+        """An upper bound on the number of steps in unfinished trajectories."""
         return self.agents * self.longest if self.agents else math.inf
 
     def count(self, batch: TrajectoryBatch) -> None:
-        """Count a batch's trajectories."""
+        """Count the trajectories in a batch."""
         self.steps += batch.num_rows
         self.longest = max(self.longest, int(batch.lengths.max()))
         if (agent_ids := batch.trajectories.get("agent_ids")) is None:
-            return  # a stage without agent ids made it, so the steps in flight are unknown
+            return  # the batch is from a stage without agent ids, so the steps in flight are unknown
         self._seen.update(agent_ids.tolist())
         self._trajectories += batch.num_trajectories
         if self._trajectories >= _ROUND * len(self._seen) or len(self._seen) >= _MOST_AGENTS:
@@ -54,32 +55,34 @@ class _Pace:
 
 
 class SwapBalance:
-    """Compares the opponents' steps with the learners' steps.
+    """Compares the opponents' step counts with the learners'.
 
-    ML-Agents' rule (its documentation of self-play, "Swap Steps"): for x swaps in a turn of the others, a behaviour's
-    `swap_steps` are (its agents / their agents) × their `team_change` / x. With teams of unequal size, equal
-    `swap_steps` let one side meet many opponents in a turn and the other few. In a team with several behaviours, the
-    one that makes the largest share of its `team_change` counts, as it ends the turn.
+    ML-Agents' rule (in its self-play documentation, "Swap Steps") is: for x swaps during the other team's turn, a
+    behaviour's `swap_steps` must be (its agents / their agents) × their `team_change` / x. With teams of unequal size,
+    equal `swap_steps` let one side meet many opponents in a turn and the other few. In a team with several behaviours,
+    the behaviour that completes the largest share of its `team_change` counts, as it ends the turn.
 
-    The comparison uses all steps since the run began: counts for single turns depend on whose trajectories end in them.
+    The comparison uses all steps since the run began, as counts for single turns depend on whose trajectories end in
+    them.
     """
 
     def __init__(self) -> None:
         self.warned = False
-        """True once it has warned."""
+        """True once the warning has been logged."""
         self._paces: dict[str, _Pace] = {}
 
     def count(self, batch: TrajectoryBatch) -> None:
-        """Count the steps of a batch."""
+        """Count the steps in a batch."""
         if batch.num_trajectories and not self.warned:
             self._paces.setdefault(batch.behavior_id, _Pace()).count(batch)
 
     def check(self, ghosts: Collection[PolicyHistory], learners: Collection[PolicyHistory], learning_team: int) -> None:
-        """Warn, once in a run, if the swaps of two teams are uneven, whatever is in flight.
+        """Warn, once per run, if two teams' swaps are uneven even when all steps in flight are allowed for.
 
         Args:
-            ghosts: the behaviours of a team that does not learn now; empty if the team is gone.
-            learners: the learning team's behaviours. One in both teams has a single `swap_steps`: no check needed.
+            ghosts: the behaviours of a team that does not learn now; empty if the team no longer takes part.
+            learners: the learning team's behaviours. If a behaviour is in both teams, no check is needed, as it has
+                only one `swap_steps`.
             learning_team: the team that learns.
         """
         if self.warned or not ghosts or not learners or any(ghost in learners for ghost in ghosts):
@@ -102,7 +105,7 @@ class SwapBalance:
         )
 
     def _fastest(self, team: Iterable[PolicyHistory], plays: Callable[[int], bool]) -> tuple[PolicyHistory, int, float]:
-        """Return the behaviour that makes the largest share of its turn, its steps in the turn, and those in flight."""
+        """Return the behaviour that has completed the most of its turn, its step count, and its steps in flight."""
 
         def steps(history: PolicyHistory) -> tuple[int, float]:
             known = [
@@ -118,12 +121,12 @@ class SwapBalance:
 
 
 def _swaps(ghost: PolicyHistory, learner: PolicyHistory, ratio: float) -> tuple[float, float]:
-    """Return how often the learner, and the opponent when it learns, meet new opponents in a turn.
+    """Return how often the learner meets new opponents in its turn, and how often the opponent does in its own turn.
 
     Args:
         ghost: the opponent.
         learner: the learner.
-        ratio: the opponent's steps for each of the learner's.
+        ratio: the number of steps that the opponent makes per step of the learner.
     """
     theirs, own = ghost.settings, learner.settings
     return ratio * own.team_change / theirs.swap_steps, theirs.team_change / ratio / own.swap_steps
