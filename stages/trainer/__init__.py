@@ -1,4 +1,4 @@
-"""Trainers, and the code that they share. A trainer's module, and with it torch, is imported only to build it."""
+"""Trainers, and the code they share. A trainer's module (and with it torch) is imported only to build the trainer."""
 
 from headrace.stages.trainer.protocol import Schedule, Trainer, TrainerContext
 from headrace.stages.trainer.report import TrainerPort, TrainerReport

@@ -1,7 +1,7 @@
 """Adam over one flat vector of parameters.
 
-A network's parameters are one vector (`FlatParameters.values`), so the whole step is one operation on any device. The
-optimizer's state is two vectors and a step count, exactly what a checkpoint must hold.
+A network's parameters form one vector (`FlatParameters.values`), so a whole step is one operation on any device. The
+optimizer's state is two vectors and a step count, which is exactly what a checkpoint must hold.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 
 class Adam:
-    """Kingma & Ba (2015), "Adam: A Method for Stochastic Optimization", algorithm 1.
+    """The Adam optimizer: Kingma & Ba (2015), "Adam: A Method for Stochastic Optimization", algorithm 1.
 
     Args:
         values: the parameters, changed in place.
         gradients: their gradients.
-        epsilon: added to the root of the second moment.
+        epsilon: added to the square root of the second moment.
         betas: decay rates of the first and the second moment.
     """
 
@@ -43,18 +43,18 @@ class Adam:
         self._gradients = gradients
         self._epsilon = epsilon
         self.steps = 0
-        """The number of steps taken."""
+        """Number of steps taken."""
         self.first_moment = torch.zeros_like(values)
         self.second_moment = torch.zeros_like(values)
         self._count = torch.zeros((), device=values.device)
 
     def step(self, learning_rate: float | Tensor) -> None:
-        """Update the parameters by their gradients.
+        """Update the parameters from their gradients.
 
-        If the rate is a scalar tensor, everything runs on the device, so the step can be captured as a CUDA graph; the
-        caller then counts `steps`.
+        If the learning rate is a scalar tensor, everything runs on the device, so the step can be captured as a CUDA
+        graph. The caller must then update `steps`.
         """
-        # One pass over all five vectors instead of seven operations: for networks larger than the processor's cache,
+        # One pass over all five vectors instead of seven operations: for networks that exceed the processor's cache,
         # memory access dominates a step. The operator is called directly: for small networks, going through torch.optim
         # takes four times as long.
         if isinstance(learning_rate, Tensor):
@@ -79,10 +79,11 @@ class Adam:
         )
 
     def state_dict(self, named_views: Callable[[Tensor], Mapping[str, Tensor]]) -> dict[str, Any]:
-        """The step count, and the moments by parameter name, copied to the host.
+        """Return the step count, and host copies of the moments by parameter name.
 
         Args:
-            named_views: splits a vector as long as the parameters into views by name (`FlatParameters.named_views`).
+            named_views: splits a vector of the same length as the parameters into views by name
+                (`FlatParameters.named_views`).
         """
         moments = {moment: host_copies(named_views(vector)) for moment, vector in self._moments().items()}
         return {"steps": self.steps, **moments}
@@ -90,28 +91,28 @@ class Adam:
     def load_state_dict(
         self, named_views: Callable[[Tensor], Mapping[str, Tensor]], state: Mapping[str, Any], what: str = "optimizer"
     ) -> None:
-        """Continue from `state_dict()`; error messages call it `what`.
+        """Restore `state_dict()`; error messages use the name `what` for the optimizer.
 
         Raises:
-            StageError: naming the tensor that does not fit.
+            StageError: if a tensor does not fit; the message names it.
         """
         for name, moment in self._moments().items():
             write_named(named_views(moment), state[name], f"{what} {name}")
         self._go_on_from(int(state["steps"]))
 
     def snapshot(self) -> tuple[int, Tensor, Tensor]:
-        """A copy of the state, for `restore`."""
+        """Return a copy of the state, for use with `restore`."""
         return self.steps, self.first_moment.clone(), self.second_moment.clone()
 
     def restore(self, snapshot: tuple[int, Tensor, Tensor]) -> None:
-        """Restore a snapshot."""
+        """Restore the state from a snapshot."""
         self._go_on_from(snapshot[0])
         self.first_moment.copy_(snapshot[1])
         self.second_moment.copy_(snapshot[2])
 
     @contextmanager
     def undone_on_failure(self) -> Iterator[None]:
-        """Restore the parameters and this state if a `NotFiniteError` is raised within."""
+        """Restore the parameters and this optimizer's state if a `NotFiniteError` is raised in the `with` block."""
         values, state = self._values.clone(), self.snapshot()
         try:
             yield
@@ -129,7 +130,7 @@ class Adam:
 
 
 class NetworkUpdate(ABC):
-    """Owns a network, and the optimizer that changes it.
+    """Owns a network and the optimizer that changes its weights.
 
     Args:
         network: the network to train.
@@ -143,29 +144,29 @@ class NetworkUpdate(ABC):
         self.replicas = replicas
 
     def state_dict(self) -> dict[str, Any]:
-        """Adam's moments by parameter name, and its step count."""
+        """Return Adam's moments by parameter name, and its step count."""
         return self.adam.state_dict(self.network.named_views)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
+        """Restore the state from `state_dict()`.
 
         Raises:
-            StageError: naming the tensor that does not fit.
+            StageError: if a tensor does not fit; the message names it.
         """
         self.adam.load_state_dict(self.network.named_views, state)
 
     @abstractmethod
     def heads(self, inputs: Inputs) -> Tensor:
-        """The actor's head outputs [B, H]."""
+        """Return the actor's head outputs [B, H]."""
 
 
 def not_finite(names: Sequence[str], losses: NDArray[np.float32], lower: str) -> str:
-    """Describe which of the losses [k, len(names)] of k minibatches is not finite; if all are, blame the weights.
+    """Describe which losses [k, len(names)] of k minibatches are not finite; if all are, blame the weights.
 
     Args:
         names: the names of the losses.
-        losses: the losses of an update that is undone.
-        lower: the setting to lower as a possible fix.
+        losses: the losses of the update that is undone.
+        lower: the setting whose lowering may fix the problem.
     """
     restored = "the weights from before the update are kept"
     bad = np.argwhere(~np.isfinite(losses))
@@ -180,21 +181,22 @@ def not_finite(names: Sequence[str], losses: NDArray[np.float32], lower: str) ->
 
 # With a shared norm, a large value loss would leave little of the actor's gradient (docs/decisions/036).
 class GradientParts:
-    """The parts of a gradient, whose norms are clipped separately.
+    """Clips the norms of a gradient's parts separately.
 
     Args:
         gradients: [n] the whole gradient; scaled in place.
-        parts: [k, n] 1 for the elements of each part, else 0; each element is in exactly one part.
+        parts: [k, n] for each part, 1 for the elements in it, else 0; each element is in exactly one part.
         together: whether to clip all parts by their common norm instead.
     """
 
     def __init__(self, gradients: Tensor, parts: Tensor, together: bool = False) -> None:
         parts = torch.ones_like(parts[:1]) if together else parts
         self._gradients, self._parts = gradients, parts
-        # Small networks: calls dominate. Large ones: multiplying by masks would read every element.
+        # For small networks, the number of calls dominates. For large ones, multiplying by masks would read every
+        # element.
         self._runs: list[list[NDArray[Any]]] | None = None
         self._stretches: NDArray[np.int64] | None = None
-        """[k, 3] first element, end and part number of each run; None if clipping is not compiled."""
+        """[k, 3] first element, end and part number of each run of elements; None if clipping is not compiled."""
         if gradients.device.type == "cpu":
             self._runs = [_runs(gradients, part) for part in parts]
             if compiled.kernels is not None and gradients.dtype == torch.float32:
@@ -202,7 +204,7 @@ class GradientParts:
                 self._stretches = np.array(edges, np.int64)
 
     def clip(self, limit: float) -> Tensor:
-        """Scale each part in place so that its norm is at most `limit`, as torch's `clip_grad_norm_` does.
+        """Scale each part in place so that its norm is at most `limit`, like torch's `clip_grad_norm_`.
 
         Returns:
             [k] the parts' norms before clipping.
@@ -215,7 +217,7 @@ class GradientParts:
             norms = torch.empty(len(self._runs))
             compiled.kernels.limit(self._gradients.numpy(), self._stretches, norms.numpy(), limit)
             return norms
-        with np.errstate(all="ignore"):  # values that are not finite stay so
+        with np.errstate(all="ignore"):  # non-finite values stay non-finite
             found = [sqrt(sum([float(run.dot(run)) for run in runs])) for runs in self._runs]  # noqa: C419
             for runs, norm in zip(self._runs, found, strict=True):
                 if not norm <= limit:
@@ -227,27 +229,27 @@ class GradientParts:
 
 
 def _runs(gradients: Tensor, part: Tensor) -> list[NDArray[Any]]:
-    """Views of the runs of gradients [n] where a part [n] is 1."""
+    """Return views of the runs of gradients [n] in which `part` [n] is 1."""
     return [gradients.numpy()[first:end] for first, end in _edges(part)]
 
 
 def _edges(part: Tensor) -> NDArray[np.int64]:
-    """The first elements and the ends [k, 2] of the runs where a part [n] is 1."""
+    """Return the first element and the end [k, 2] of each run in which `part` [n] is 1."""
     return np.flatnonzero(np.diff(part.numpy(), prepend=0, append=0)).reshape(-1, 2)
 
 
 # If a weight's gradient stays 0 (dead ReLU units, images without a pattern), its Adam moments shrink by a tenth each
 # step until they are denormal, below 1.2e-38, where processors compute a hundred times as slowly; an Adam step in soft
-# actor-critic took eight times as long. Learning does not depend on numbers this small: they are treated as 0.
+# actor-critic took eight times as long. Learning does not depend on numbers this small, so they are treated as 0.
 _DENORMAL = np.float32(1e-40)
 _ONE = np.float32(1.0)
 for _kind in (np.float32, np.float64):
-    np.finfo(_kind)  # NumPy computes its limits on first use, and would then warn that denormal numbers are 0
+    np.finfo(_kind)  # NumPy computes its limits on first use, and would otherwise warn that denormal numbers are 0
 
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Treat denormal numbers as 0 in this thread, if its processor can; also a decorator."""
+    """Treat denormal numbers as 0 in this thread, if the processor supports it. Can also be used as a decorator."""
     before = bool(_DENORMAL * _ONE == 0)
     torch.set_flush_denormal(True)
     try:

@@ -1,4 +1,4 @@
-"""Make the trainer that the YAML names: a built-in one, or `module:Class`."""
+"""Makes the trainer that the YAML names: a built-in trainer, or `module:Class`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def make_trainer(context: TrainerContext) -> Trainer:
     """Make a behaviour's trainer.
 
     Args:
-        context: the trainer's arguments.
+        context: the arguments that the trainer receives.
 
     Raises:
         LoadError: if the class can't be imported, is not a Trainer, needs columns that no policy provides, does not
-            accept the hyperparameters, or raises.
+            accept the hyperparameters, or raises an exception.
     """
     trainer_type, path = context.settings.trainer_type, ("behaviors", context.behavior)
     found = find_trainer(trainer_type, context.folder, path)
     try:
         return _settled(found, context)
-    except ValidationError as error:  # from a subclass: its base class validates the YAML's hyperparameters as its own
+    except ValidationError as error:  # a subclass's base class validates the YAML's hyperparameters as its own
         with blaming(*path, "hyperparameters"):
             raise LoadError(_describe(error, f"{dotted(path)}.hyperparameters", trainer_type)) from error
     except (StageError, SpecError, ConfigError):
@@ -44,9 +44,9 @@ _COMPUTES = ("add", "learn", "policy", "state_dict", "load_state_dict", "load_bu
 
 
 def _settled(kind: type[Trainer], context: TrainerContext) -> Trainer:
-    """Make a trainer; built-in trainers and their subclasses use torch's own defaults, whatever other code has set.
+    """Make a trainer. Built-in trainers and their subclasses get torch's own defaults, whatever other code has set.
 
-    An environment in the same process may have set the default dtype or device, or turned gradients off.
+    For example, an environment in the same process may have set the default dtype or device, or disabled gradients.
     """
     if not any(each.__module__.startswith("headrace.") for each in kind.__mro__ if not issubclass(Trainer, each)):
         return kind(context)
@@ -58,15 +58,15 @@ def _settled(kind: type[Trainer], context: TrainerContext) -> Trainer:
 
 
 def find_trainer(trainer_type: str, folder: Path | None, path: KeyPath) -> type[Trainer]:
-    """Import and check a trainer's class.
+    """Import a trainer's class and check it.
 
     Args:
         trainer_type: the name of a built-in trainer, or `module:Class`.
         folder: the YAML's folder, whose modules are importable.
-        path: the behaviour's block in the YAML.
+        path: the key path of the behaviour's block in the YAML.
 
     Raises:
-        LoadError: if it can't be imported, is not a Trainer, or needs columns that no policy provides.
+        LoadError: if the class can't be imported, is not a Trainer, or needs columns that no policy provides.
     """
     where = f"{dotted(path)}.trainer_type"
     found = trainer_class(trainer_type, folder, path)

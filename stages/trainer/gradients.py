@@ -1,4 +1,4 @@
-"""The ways to compute a step's gradients: by autograd or by hand, captured as a CUDA graph or not."""
+"""How a step's gradients are computed: by autograd or by hand, and with or without capture as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Measured = TypeVar("Measured", covariant=True)
 
 
 class Gradients(Protocol[Arguments, Measured]):
-    """The interface between an update and the code that computes its gradients, by autograd or by hand."""
+    """The interface through which an update gets its gradients, whether computed by autograd or by hand."""
 
     def __call__(self, *arguments: Arguments.args, **named: Arguments.kwargs) -> Measured:
-        """Set the gradients for one step's rows (in a replica, for its part of them); return the measurements."""
+        """Set the gradients for one step's rows (in a replica, for its share); return the step's measurements."""
         ...
 
 
 def say_autograd(context: TrainerContext, why: str) -> None:
-    """Log that autograd computes the gradients, although trainers of this kind can compute them by hand."""
+    """Log why autograd computes the gradients, although trainers of this kind can compute them by hand."""
     log.info(
         "%s: autograd computes the gradients, which is slower than the built-in formulas: %s.", context.behavior, why
     )
 
 
 def say_uncompiled(context: TrainerContext) -> None:
-    """If NumPy runs in place of compiled code, log that."""
+    """Log that NumPy is used in place of compiled code, if that is the case."""
     if compiled.kernels is None:
         log.info(
             "%s: NumPy computes small layers. Compiled code is faster, but Headrace builds it only if it finds a C "
@@ -46,30 +46,31 @@ def say_uncompiled(context: TrainerContext) -> None:
 
 
 # A captured step is a CUDA graph: on replay, the GPU repeats its kernels without calling Python, using the addresses
-# and host-side numbers from the capture. Everything that changes from step to step is therefore an input, learning rate
-# and clip range included, and is copied into the graph's buffers; tensors that a step changes in place (weights,
-# moments, counts on the device) keep their addresses for good.
+# and host-side numbers from the capture. Everything that changes from step to step, including the learning rate and the
+# clip range, must therefore be an input, which is copied into the graph's buffers. Tensors that a step changes in place
+# (weights, moments, device-side counts) must keep their addresses.
 StepInputs = TypeVar("StepInputs")
 Found = TypeVar("Found")
 
 WARM_UP = 3
-"""Uncaptured steps for each input form before its capture, in which libraries choose kernels and allocate memory."""
+"""Number of uncaptured steps per input form before its capture, during which libraries choose kernels and allocate
+memory."""
 MOST_FORMS = 8
-"""The largest number of input forms captured, each with separate memory; capturing more gains nothing."""
+"""The largest number of input forms to capture. Each has separate memory, so capturing more would gain nothing."""
 
 
 class Graphs(Protocol):
-    """Captures the work that functions do on a device."""
+    """Captures the work that functions do on a device, for later replay."""
 
     def beside(self, function: Callable[[], Found]) -> Found:
-        """Call a function on the stream on which it can be captured later."""
+        """Call a function on the stream on which its work may later be captured."""
         ...
 
     def capture(self, function: Callable[[], Found]) -> tuple[Callable[[], None], Found]:
-        """Record a function's work on the device, without doing it.
+        """Record a function's work on the device without executing it.
 
         Returns:
-            A callable that repeats the recorded work, and the function's result; each call refills its tensors.
+            A callable that executes the recorded work, and the function's result, whose tensors each call refills.
 
         Raises:
             RuntimeError: if the function does something that can't be captured, such as waiting for a result.
@@ -78,7 +79,7 @@ class Graphs(Protocol):
 
 
 class CudaGraphs:
-    """Captures on a separate stream, as CUDA requires.
+    """Captures CUDA graphs on a separate stream, as CUDA requires.
 
     Args:
         device: the GPU.
@@ -89,7 +90,7 @@ class CudaGraphs:
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def beside(self, function: Callable[[], Found]) -> Found:
-        """Call a function on the capture stream: libraries keep a workspace per stream, and can't allocate it later."""
+        """Call a function on the capture stream: libraries can't allocate their workspace for it during a capture."""
         present = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(present)
         with torch.cuda.stream(self._stream):
@@ -98,7 +99,7 @@ class CudaGraphs:
         return found
 
     def capture(self, function: Callable[[], Found]) -> tuple[Callable[[], None], Found]:
-        """See `Graphs.capture`. Other threads may use the GPU meanwhile."""
+        """See `Graphs.capture`. Other threads may use the GPU during a capture."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             found = function()
@@ -106,16 +107,17 @@ class CudaGraphs:
 
 
 class CapturedStep(Generic[StepInputs, Found]):
-    """A step that is captured once per input form: shapes, dtypes, missing tensors and host-side numbers.
+    """Captures a step once per input form and then replays it.
 
-    The first steps of each form run uncaptured, as real steps. If a capture fails, that step and all later ones do too.
+    An input form consists of shapes, dtypes, missing tensors and host-side numbers. The first few steps of each form
+    run normally, without capture. If a capture fails, that step and all later steps also run normally.
 
     Args:
-        step: takes a step; changes no host state, draws no random numbers, and returns tensors that the next call may
-            overwrite.
+        step: the function that takes a step. It must not change host state or draw random numbers, and the next call
+            may overwrite the tensors that it returns.
         graphs: captures the step.
-        tell: receives, once, the reason why steps are not captured, if they are not.
-        most: the largest number of forms captured; 1 if the step keeps buffers that another form would replace.
+        tell: called once with the reason if steps are not captured.
+        most: the largest number of forms to capture; 1 if the step has buffers that another form would replace.
     """
 
     def __init__(
@@ -127,7 +129,7 @@ class CapturedStep(Generic[StepInputs, Found]):
         self._gave_up = False
 
     def __call__(self, inputs: StepInputs) -> Found:
-        """Take a step. The result's tensors are valid until the next step."""
+        """Take a step. The tensors in the result are valid until the next step."""
         if self._gave_up:
             return self._step(inputs)
         tensors: list[Tensor] = []
@@ -145,7 +147,7 @@ class CapturedStep(Generic[StepInputs, Found]):
             try:
                 capture = self._captures[form] = self._captured(outline, tensors)
             except RuntimeError as error:
-                # Ending the capture raises as well, which would hide the reason.
+                # Ending the capture raises an exception as well, which would hide the reason.
                 reason = error.__context__ if isinstance(error.__context__, RuntimeError) else error
                 return self._without(inputs, str(reason).strip().partition("\n")[0] or type(reason).__name__)
         return capture.replay(tensors)
@@ -164,12 +166,12 @@ class CapturedStep(Generic[StepInputs, Found]):
 
 
 class _Capture(Generic[Found]):
-    """The capture of one input form.
+    """One captured input form.
 
     Args:
-        buffers: the graph's inputs.
-        again: repeats the captured work.
-        found: the captured result.
+        buffers: the graph's input tensors.
+        again: replays the captured work.
+        found: the result, whose tensors each replay refills.
     """
 
     def __init__(self, buffers: list[Tensor], again: Callable[[], None], found: Found) -> None:
@@ -183,7 +185,7 @@ class _Capture(Generic[Found]):
 
 
 def copied(found: Found) -> Found:
-    """A copy of a step's result that stays valid after the next step."""
+    """Return a copy of a step's result that stays valid after the next step."""
     tensors: list[Tensor] = []
     outline = _outline(found, tensors)
     copies: Found = _filled(outline, [tensor.clone() for tensor in tensors])
@@ -191,7 +193,7 @@ def copied(found: Found) -> Found:
 
 
 def _outline(value: Any, tensors: list[Tensor]) -> Any:
-    """A nested value (tuples, dataclasses) with indices in place of tensors; appends each tensor to the list once."""
+    """Copy a nested value (tuples, dataclasses) with indices in place of tensors; add each tensor to the list once."""
     if isinstance(value, Tensor):
         for place, tensor in enumerate(tensors):
             if tensor is value:
@@ -206,7 +208,7 @@ def _outline(value: Any, tensors: list[Tensor]) -> Any:
 
 
 def _filled(outline: Any, tensors: list[Tensor]) -> Any:
-    """The value that an outline describes, with these tensors filled in."""
+    """Rebuild the value that an outline describes, with these tensors in place of indices."""
     if isinstance(outline, _TensorAt):
         return tensors[outline]
     if not isinstance(outline, tuple):
@@ -217,11 +219,11 @@ def _filled(outline: Any, tensors: list[Tensor]) -> Any:
 
 
 class _TensorAt(int):
-    """The index of a tensor in a list of them."""
+    """An index into a list of tensors."""
 
 
 def graphs_for(context: TrainerContext) -> Graphs | None:
-    """Return what captures a behaviour's gradient steps; if they can't be captured, log why and return None."""
+    """Return what captures a behaviour's gradient steps; log why and return None if they can't be captured."""
     graphs = graphs_on(context.device) if context.cuda_graphs else None
     if graphs is None:
         return None

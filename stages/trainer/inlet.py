@@ -21,23 +21,24 @@ from headrace.stages.stage import Statistics
 from headrace.stages.trainer.report import EpisodeSink
 
 RECENT_EPISODES = 100
-"""The number of episodes in the recent mean return, as is customary in RL."""
+"""Number of episodes in the recent mean return, as is customary in RL."""
 
 
 class FinishedEpisodes:
-    """Counts and reports episodes of the behaviour's learning agents.
+    """Counts and reports the episodes of a behaviour's learning agents.
 
     Args:
         behavior: the behaviour name.
         strength: strength of the extrinsic reward, for its statistic; 0 if the trainer does not learn from it.
         kept_returns: the largest number of returns kept for the next report.
-        judged: the number of returns that a stop criterion looks at.
-        each: called with each episode.
-        reports: whether statistics are reported; those of an imitator's episodes belong to its teacher.
+        judged: the number of returns that the stop criterion uses; 0 without a criterion.
+        each: called with the ended episodes of each batch, if not None.
+        reports: whether to report statistics; false for an imitator, whose episodes are reported by its teacher's
+            trainer.
 
     Attributes:
         count: the number of episodes so far.
-        recent: returns of the last (up to) 100 episodes, or as many as are judged.
+        recent: returns of up to the last 100 episodes, or of `judged` episodes if that is more.
         parameter_generation: generation of the environment parameters under which the kept returns' episodes began.
     """
 
@@ -61,12 +62,12 @@ class FinishedEpisodes:
 
     @property
     def recent_return(self) -> float | None:
-        """Mean return of the last (up to) 100 episodes, None before the first."""
+        """Mean return of up to the last 100 episodes; None before the first one."""
         recent = [*islice(reversed(self.recent), RECENT_EPISODES)]
         return math.fsum(recent) / len(recent) if recent else None
 
     def add(self, batch: TrajectoryBatch, statistics: Statistics) -> None:
-        """Add the episodes that have ended in a batch."""
+        """Add the episodes that ended in a batch."""
         if not batch.episodes or not len(batch.episodes["episode_returns"]):
             return
         learning = batch.episodes["episode_learning"]
@@ -90,13 +91,13 @@ class FinishedEpisodes:
             statistics.extend(self._behavior, "Environment/Group Cumulative Reward", of_groups, "histogram")
 
     def take_returns(self) -> tuple[float, ...]:
-        """Return the newest returns since the last call, all from episodes begun under the same parameters."""
+        """Return the newest returns since the last call, all of them from episodes begun under the same parameters."""
         returns = tuple(self._kept)
         self._kept.clear()
         return returns
 
     def _keep(self, returns: list[float], parameters: Array | None, learning: Array) -> None:
-        """Keep returns, dropping those of episodes begun under older parameters than the newest."""
+        """Keep the returns of episodes begun under the newest parameters so far; drop all others."""
         begun = parameters[learning] if parameters is not None else np.zeros(len(returns), np.int32)
         newest = int(begun.max(initial=0))
         if newest > self.parameter_generation:
@@ -108,15 +109,16 @@ class FinishedEpisodes:
 
 
 class StopCriterion:
-    """Stops a trainer before `max_steps`: once its returns have reached a threshold, or no longer rise.
+    """Decides when to stop a trainer before `max_steps`: if its returns have reached a threshold, or no longer rise.
 
-    The criterion depends only on the order of these returns, so a trainer's replicas agree, as do deterministic runs.
+    The decision depends only on the sequence of returns, so all of a trainer's replicas make the same one, as do
+    repeated deterministic runs.
 
     Args:
-        settings: the behaviour's `stop_when`; None: it never stops.
+        settings: the behaviour's `stop_when` settings; None to never stop.
 
     Attributes:
-        met: why the trainer was stopped, as readable text; empty until then.
+        met: the reason why the trainer was stopped, as readable text; empty until then.
     """
 
     def __init__(self, settings: StopWhenSettings | None) -> None:
@@ -127,15 +129,15 @@ class StopCriterion:
 
     @property
     def episodes(self) -> int:
-        """The number of returns that the criterion looks at."""
+        """The number of returns that the criterion uses; 0 without a criterion."""
         return 0 if self._settings is None else self._settings.over
 
     def look(self, step: int, recent: Sequence[float]) -> None:
-        """Check the criterion.
+        """Check the criterion, and set `met` if it is fulfilled.
 
         Args:
             step: the trainer's step.
-            recent: returns of the last episodes, at least `episodes` of them if that many have ended.
+            recent: returns of the last episodes; at least `episodes` returns, if that many episodes have ended.
         """
         settings = self._settings
         if settings is None or self.met or len(recent) < settings.over:
@@ -156,25 +158,26 @@ class StopCriterion:
         return {"best": self._best, "best_step": self._best_step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Restore the state from a checkpoint."""
         self._best, self._best_step = float(state["best"]), int(state["best_step"])
 
 
 SAMPLED_PER_UPDATE = 32
-"""Rows per update whose actions are sampled (fewer for small updates): sampling all rows would cost too much."""
+"""Number of rows per update whose actions are sampled (fewer for small updates), as sampling all would cost too
+much."""
 _SMALLEST_STRIDE = 32
 
 
 class ActionHistograms:
-    """Samples actions and reports them as `action/<head>`.
+    """Samples actions, and reports them as statistics `action/<head>`.
 
-    For discrete heads these are the choices, for continuous heads the actions that environments receive.
+    Discrete heads report the choices, continuous heads the actions that environments receive.
 
-    Every n-th arriving row is sampled, so all rows count equally.
+    Every n-th row that arrives is sampled, so all rows count equally.
 
     Args:
         actions: the behaviour's actions.
-        squashed: true if continuous actions were drawn as SAC draws them.
+        squashed: whether continuous actions were drawn as SAC draws them.
         rows_per_update: the trainer's rows per update.
     """
 
@@ -183,19 +186,19 @@ class ActionHistograms:
         self._squashed = squashed
         self._stride = max(_SMALLEST_STRIDE, rows_per_update // SAMPLED_PER_UPDATE)
         self._next = 0
-        """The number of rows to skip before sampling the next."""
+        """Number of rows to skip before the next row to sample."""
         self._taken: dict[str, list[Array]] = {"continuous_actions": [], "discrete_actions": []}
         self._count = 0
-        """The number of sampled rows not yet reported."""
+        """Number of sampled rows that are not yet reported."""
         self._reported = False
 
     @property
     def due(self) -> bool:
-        """True if enough rows were sampled for a report; at the start of a run, any number is enough."""
+        """True if enough rows are sampled for a report; for a run's first report, one row is enough."""
         return self._count >= (SAMPLED_PER_UPDATE if self._reported else 1)
 
     def add(self, rows: Columns, count: int) -> None:
-        """Copy the sampled rows of a batch [count, …]."""
+        """Sample actions from a batch's rows [count, …]."""
         if self._next < count:
             for name, taken in self._taken.items():
                 if name in rows:
@@ -206,7 +209,7 @@ class ActionHistograms:
         self._next -= count
 
     def report(self, statistics: Statistics, behavior: str) -> None:
-        """Report the sampled rows."""
+        """Report the sampled actions, and drop them."""
         heads = {"continuous_actions": self._actions.continuous_heads, "discrete_actions": self._actions.branch_heads}
         for name, taken in self._taken.items():
             if taken:
@@ -219,21 +222,22 @@ class ActionHistograms:
         self._count, self._reported = 0, True
 
 
-# Only tests check deliveries, with `HEADRACE_DELIVERIES`: custom stages may legitimately drop, delay or duplicate
+# Only tests check deliveries, by setting `HEADRACE_DELIVERIES`: custom stages may legitimately drop, delay or duplicate
 # trajectories.
 VARIABLE = "HEADRACE_DELIVERIES"
-"""`once`: no trajectory may arrive twice or out of order within its source; `all`: also, none may be missing."""
+"""The variable's values: with `once`, no trajectory may arrive twice or out of order within its source; with `all`,
+none may be missing either."""
 
 
 class DeliveryError(StageError):
-    """A trajectory arrived twice, out of order, or not at all; the message gives source and sequence numbers."""
+    """Raised if a trajectory arrives twice, out of order, or never; the message gives source and sequence numbers."""
 
 
 class Deliveries:
     """Checks the sequence numbers of trajectories that arrive at a trainer, per behaviour id and source.
 
     Args:
-        complete: whether none may be missing, starting with number 0.
+        complete: whether to require all numbers, starting with 0.
     """
 
     def __init__(self, complete: bool) -> None:
@@ -242,15 +246,15 @@ class Deliveries:
 
     @classmethod
     def asked_for(cls) -> Deliveries | None:
-        """Make the check requested by the environment variable; None if it requests none."""
+        """Make the check that the environment variable requests; return None if it requests none."""
         asked = os.environ.get(VARIABLE)
         return cls(complete=asked == "all") if asked in ("once", "all") else None
 
     def check(self, batch: TrajectoryBatch) -> None:
-        """Check a batch; batches without numbers, from a custom stage or an earlier release, pass.
+        """Check a batch. Batches without sequence numbers, from a custom stage or an earlier release, pass.
 
         Raises:
-            DeliveryError: if a trajectory arrives twice, out of order, or after one that is missing.
+            DeliveryError: if a trajectory arrives twice or out of order, or if an earlier one is missing.
         """
         numbers = batch.trajectories.get("numbers")
         if numbers is None or not len(numbers):
@@ -273,22 +277,22 @@ class Deliveries:
 
 @dataclass(slots=True)
 class Waiting:
-    """A batch's rows that were added but not yet learned from."""
+    """Those rows of a batch that were added to the trainer but not yet learned from."""
 
     source: int
     rows: int
     credits: int
     version: float | None = None
-    """The policy version that began each row's trajectory, averaged over rows; None for rows from before a resume."""
+    """Mean over rows of the policy version that began the row's trajectory; None for rows from before a resume."""
 
     @classmethod
     def of(cls, batch: TrajectoryBatch) -> Waiting:
-        """Make the entry for a batch."""
+        """Make the entry for a batch that was just added."""
         begun_by = float(batch.trajectories["first_version"] @ batch.lengths.astype(np.int64))
         return cls(batch.source, batch.num_rows, batch.credits, begun_by / batch.num_rows)
 
     def use(self, rows: int) -> int:
-        """Remove the first rows; return their share of the credits."""
+        """Remove `rows` rows; return their share of the credits."""
         share = self.credits * rows // self.rows
         self.rows -= rows
         self.credits -= share

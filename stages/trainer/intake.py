@@ -1,8 +1,8 @@
-"""The first and the last step of every built-in trainer.
+"""The first and the last processing step of every built-in trainer.
 
-The first step encodes a batch's observations, rejects bad numbers, and normalises. The last step makes a policy: the
-actor's weights and the normaliser's state. Reward signals and imitation take rows as `Transitions`, whichever buffer
-the rows come from; on-policy trainers' networks take them as `InputRows`.
+The first step encodes a batch's observations, rejects bad numbers, and normalises. The last step makes a policy from
+the actor's weights and the normaliser's state. Reward signals and imitation take rows as `Transitions`, whichever
+buffer the rows come from. On-policy trainers' networks take rows as `InputRows`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from headrace.stages.policy.observations import EncodedObservations, Normalizer,
 from headrace.stages.trainer.protocol import Trainer, TrainerContext
 
 EXPORTED_STEPS = 100_000
-"""The number of observations assumed for an exported policy's normaliser, as the export has none: large enough that its
-mean drifts slowly from the policy's, and small enough to adapt to a different environment in time."""
+"""Number of observations that an exported policy's normaliser is assumed to have seen, as the export does not say. It
+is large enough that the mean drifts only slowly, and small enough to adapt to a different environment in time."""
 
 
 def with_group_rewards(batch: TrajectoryBatch) -> TrajectoryBatch:
-    """Return the batch for a trainer that ignores groups: a group's reward is added to each member's own."""
+    """Add each group's reward to its members' own rewards, for a trainer that ignores groups; return the batch."""
     of_groups = batch.rows.get("group_rewards")
     return batch if of_groups is None else batch.replace(rewards=batch.rewards + of_groups)
 
 
 def policy_design(context: TrainerContext) -> PolicyDesign:
-    """Return the design of the policy that a built-in trainer learns.
+    """Return the design of the policy that a built-in trainer is to learn.
 
     Raises:
         StageError: if the behaviour has no actions to learn, or settings for noise that does not apply to its actions.
@@ -68,21 +68,21 @@ def policy_design(context: TrainerContext) -> PolicyDesign:
 class Intake:
     """Encodes the batches of one behaviour.
 
-    Trainers that learn only from the task's rewards ignore the observation after a terminated episode, and diverged
-    simulators return NaN there, so its vectors are set to zero. With `beyond_termination` that observation is kept, for
-    values that continue past the end of episodes (`RewardSignal.ignores_termination`); if it is not finite, it is
-    replaced by the previous observation, as if nothing had changed.
+    Trainers that learn only from the task's rewards ignore the observation after a terminated episode, for which
+    diverged simulators may return NaN, so its vectors are set to zero. With `beyond_termination`, that observation is
+    kept, for values that continue past the end of episodes (`RewardSignal.ignores_termination`). If it is not finite,
+    the previous observation takes its place, as if nothing had changed.
 
     Args:
         spec: observations and actions.
-        normalize: normalise vectors by their running mean and variance.
-        beyond_termination: keep observations after terminated episodes.
+        normalize: whether to normalise vectors by their running mean and variance.
+        beyond_termination: whether to keep observations after terminated episodes.
     """
 
     def __init__(self, spec: BehaviorSpec, normalize: bool, beyond_termination: bool = False) -> None:
         self.layout = ObservationLayout(spec)
         self.normalizer = Normalizer(self.layout.vector_size) if normalize and self.layout.vector_size else None
-        """The running normaliser of vectors; None without normalisation."""
+        """The running normaliser of vectors; None if vectors are not normalised."""
         self._spec = spec
         self._beyond_termination = beyond_termination
 
@@ -94,11 +94,11 @@ class Intake:
             step: agent steps so far, for messages.
 
         Returns:
-            Observations of the rows [N, …] and after the last row of each trajectory [K, …]; not normalised. Vectors
-            are new arrays; images and sets are views into the batch.
+            The observations of the rows [N, …], and those after each trajectory's last row [K, …], not normalised.
+            Vectors are new arrays; images and sets are views into the batch.
 
         Raises:
-            NotFiniteError: naming agent, column and step, if a number to learn from is NaN or infinite.
+            NotFiniteError: if a number to learn from is NaN or infinite; the message gives agent, column and step.
         """
         with np.errstate(over="ignore", invalid="ignore"):  # detected and reported below
             rows = self.layout.encode_columns(batch.rows)
@@ -110,13 +110,13 @@ class Intake:
         return rows, finals
 
     def normalized(self, vectors: Array) -> NDArray[np.float32]:
-        """Vectors [n, V] as network input; the same array if it is float32 and there is no normaliser."""
+        """Return vectors [n, V] as network input; without a normaliser, float32 vectors are returned as they are."""
         if self.normalizer is not None:
             return self.normalizer.apply(vectors)
         return vectors.astype(np.float32, copy=False)
 
     def policy(self, trainer: Trainer, acting: Mapping[str, Tensor], layout: Layout) -> PolicyUpdate:
-        """A trainer's policy: the network's and the normaliser's tensors, concatenated in the layout's order."""
+        """Make a trainer's policy: the network's and the normaliser's tensors, concatenated in the layout's order."""
         tensors = host_copies(acting)
         if self.normalizer is not None:
             tensors[NORMALIZER_MEAN], tensors[NORMALIZER_INVERSE_STD] = self.normalizer.tensors()
@@ -127,14 +127,14 @@ class Intake:
         return PolicyUpdate(trainer.context.behavior, trainer.version, weights, layout, trainer.step)
 
     def normalizer_state(self) -> dict[str, Any] | None:
-        """The normaliser's `state_dict()`; None without normalisation."""
+        """Return the normaliser's `state_dict()`; None without normalisation."""
         return None if self.normalizer is None else self.normalizer.state_dict()
 
     def load_normalizer(self, state: Mapping[str, Any] | None) -> None:
-        """Continue from `normalizer_state()`.
+        """Restore the state returned by `normalizer_state()`.
 
         Raises:
-            StageError: if only one of the two normalises, or the state belongs to other observations.
+            StageError: if only one of state and trainer normalises, or the state belongs to other observations.
         """
         if (self.normalizer is None) != (state is None):
             raise StageError(self._mismatch("the saved state"))
@@ -145,7 +145,7 @@ class Intake:
         """Start from an exported policy's normaliser, whose tensors are named as in `PolicyUpdate.layout`.
 
         Raises:
-            StageError: if only one of the two normalises, or the policy belongs to other observations.
+            StageError: if only one of policy and trainer normalises, or the policy belongs to other observations.
         """
         if (self.normalizer is None) == (NORMALIZER_MEAN in tensors):
             raise StageError(self._mismatch("the policy"))
@@ -165,7 +165,7 @@ class Intake:
     def _sound_at_ends(
         self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations
     ) -> EncodedObservations:
-        """Return `finals`, with observations after terminated episodes made safe to compute with; see the class."""
+        """Return `finals`, with the observations after terminated episodes made safe to compute with; see the class."""
         ended = batch.terminated
         checked = [other for other in finals.others if other.dtype.kind == "f"]
         if self._beyond_termination:
@@ -190,7 +190,7 @@ class Intake:
         return EncodedObservations(finals.vectors, tuple(others))
 
     def _check(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, step: int) -> None:
-        # Networks take float32, where large numbers would become infinite.
+        # Networks take float32, in which large numbers would become infinite.
         columns: dict[str, Array] = {"obs": rows.vectors.astype(np.float32, copy=False), "rewards": batch.rewards}
         columns["log_probs"] = batch.rows["log_probs"]
         for name in ("group_rewards", "continuous_actions", "memories", "action_heads"):
@@ -237,25 +237,26 @@ def _first_bad_row(column: Array) -> int:
 class Transitions:
     """B steps for reward signals, in no particular order.
 
-    Observations are not normalised: a signal that needs normalised ones keeps a separate normaliser.
+    Observations are not normalised; a signal that needs normalised observations has its own normaliser.
     """
 
     inputs: Inputs
-    """Observations, without memories."""
+    """Observations that the agents acted on, without memories."""
     next_inputs: Inputs
-    """Observations after the step. At a terminated episode's end, as `Intake` returns them: the observation itself, or
-    if it was not finite, the one before; zeros in the vectors if none of the trainer's signals continues there."""
+    """Observations after the step. After a terminated episode, they are as `Intake` returns them: the observation
+    itself or, if it was not finite, the previous one; the vectors are zero if none of the trainer's signals continues
+    there."""
     continuous: Tensor
     """[B, C] continuous actions in the environment's form: in [-1, 1] where bounded."""
     choices: Tensor
-    """[B, branches] int64 choices of the discrete branches."""
+    """[B, branches] int64 choices in the discrete branches."""
     rewards: Tensor
-    """[B] the environment's rewards."""
+    """[B] rewards from the environment."""
     terminated: Tensor
     """[B] 1 if the step ended the episode by the task's own rules, else 0."""
 
     def rows(self, which: Tensor | slice) -> Transitions:
-        """The transitions selected by `which`."""
+        """Return the transitions that `which` selects."""
         return replace(
             self,
             inputs=self.inputs.rows(which),
@@ -273,7 +274,7 @@ def drawn_actions(
     """Return continuous actions [n, C] as the policy drew them, and choices [n, branches]; width 0 if there are none.
 
     Args:
-        actions: the actions' spec.
+        actions: the behaviour's actions.
         columns: `continuous_actions` and `discrete_actions`, if the spec has such actions.
         n: the number of rows.
         prefix: the prefix of the columns' names, such as `previous_`.
@@ -291,7 +292,7 @@ class InputRows:
     vectors: Tensor
     """[N, V] normalised vectors, on the device."""
     others: tuple[Tensor, ...]
-    """[N, *shape] images and sets, on the host."""
+    """[N, *shape] each image and set, on the host."""
     previous_actions: Tensor | None = None
     """[N, P] features of the previous actions, on the device; None without memory."""
 
@@ -304,15 +305,15 @@ class InputRows:
         device: str,
         images: Collection[int] = (),
     ) -> InputRows:
-        """Make rows from arrays, sharing their memory if the device allows it.
+        """Make rows from arrays, sharing the arrays' memory if the device allows it.
 
         Args:
-            vectors: [N, V]
-            others: [N, *shape] of each image and set.
-            previous: [N, P]
-            device: the torch device that computes with them.
-            images: the indices in `others` of channels-first images. On a CPU, they are converted here to channels-last
-                memory, as convolutions need it: once, instead of in each pass.
+            vectors: [N, V] normalised vectors.
+            others: [N, *shape] each image and set.
+            previous: [N, P] features of the previous actions; None without memory.
+            device: the torch device that computes with the rows.
+            images: the indices in `others` of channels-first images. On a CPU, they are converted here, once, to the
+                channels-last memory format that convolutions need, instead of in each pass.
         """
         tensors = [torch.from_numpy(other) for other in others]
         if device == "cpu":
@@ -333,12 +334,12 @@ class InputRows:
         return self.vectors.device
 
     def part(self, rows: slice) -> InputRows:
-        """Views of the rows in a slice."""
+        """Return views of the rows in a slice."""
         previous = None if self.previous_actions is None else self.previous_actions[rows]
         return InputRows(self.vectors[rows], tuple(other[rows] for other in self.others), previous)
 
     def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> Inputs:
-        """Gather sequences of rows [q, L] that start with memories [q, m]."""
+        """Gather sequences of rows [q, L] that start with the memories [q, m]."""
         device, flat = self.vectors.device, torch.from_numpy(rows.reshape(-1))
         there = to_device(flat, device)
         previous = None if self.previous_actions is None else self.previous_actions.index_select(0, there)
@@ -352,5 +353,5 @@ class InputRows:
 
 
 def gather_others(others: tuple[Tensor, ...], rows: Tensor, device: str | torch.device) -> tuple[Tensor, ...]:
-    """Gather rows of images and sets, copied to the device in their own dtype."""
+    """Gather rows of images and sets, and copy them to the device with their dtype unchanged."""
     return tuple(gathered(other, rows, device) for other in others)

@@ -1,4 +1,4 @@
-"""Replicas of a trainer in several processes, joined by torch.distributed."""
+"""Joins a trainer's replicas in several processes with torch.distributed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headrace.stages.trainer.protocol import ReplicaLostError, Replicas
 
 LOOPBACK = "127.0.0.1"
 _LIBUV = False
-"""Whether the store uses libuv: faster with hundreds of replicas, but missing from torch's Windows builds."""
+"""Whether the store uses libuv, which is faster with hundreds of replicas but missing from torch's Windows builds."""
 
 
-# Replicas read the same stream, so they only exchange sums over rows (docs/decisions/039).
+# All replicas read the same stream, so they exchange only sums over rows (docs/decisions/039).
 class JoinedReplicas(Replicas):
-    """Replicas in several processes or threads, each of which constructs this object at about the same time.
+    """Replicas in several processes or threads, each of which constructs its object at about the same time.
 
     Args:
         rank: this replica's number.
         size: the number of replicas.
-        store: the store through which replicas find each other: see `listen` and `connect`.
+        store: the store through which replicas find each other; see `listen` and `connect`.
         device: this replica's torch device. Replicas with separate GPUs (`cuda:<n>`) use NCCL, all others gloo.
-        address: the address at which other replicas reach this machine.
-        timeout_s: seconds of waiting for a replica after which it counts as lost; None: never.
+        address: the address at which other replicas can reach this machine.
+        timeout_s: number of seconds after which a replica that does not respond counts as lost; None to wait forever.
 
     Raises:
         ReplicaLostError: if the other replicas do not connect.
@@ -63,7 +63,7 @@ class JoinedReplicas(Replicas):
             raise ReplicaLostError(text) from error
 
     def add_up(self, *tensors: Tensor) -> None:
-        """Replace tensors by their sums over all replicas, in a single message."""
+        """Replace each tensor by its sum over all replicas, using a single message."""
         packed = tensors[0] if len(tensors) == 1 else torch.cat([tensor.reshape(-1) for tensor in tensors])
         try:
             self._group.allreduce([packed]).wait()
@@ -77,7 +77,7 @@ class JoinedReplicas(Replicas):
 
 
 def listen(size: int, address: str = LOOPBACK) -> TCPStore:
-    """Make the store for the first of `size` replicas; it listens at `address`, on its `port`."""
+    """Make the store for the first of `size` replicas, which listens at `address`, on the store's `port`."""
     # torch's own socket would listen on all addresses.
     sock = socket.create_server((address, 0))
     port = sock.getsockname()[1]
@@ -85,7 +85,7 @@ def listen(size: int, address: str = LOOPBACK) -> TCPStore:
 
 
 def connect(address: str, port: int, size: int) -> TCPStore:
-    """Make the store for any other replica; it connects to the first replica's.
+    """Make the store for any other replica, which connects to the first replica's store.
 
     Raises:
         ReplicaLostError: if no replica listens there.

@@ -1,4 +1,4 @@
-"""The number of steps that actors send to a trainer at a time: both sides compute it from settings and trainer type."""
+"""How many steps actors send to a trainer at a time. Both sides compute it from the settings and the trainer type."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from collections.abc import Mapping
 from headrace.config import BehaviorSettings
 
 USUAL_BUFFER_SIZE = 1024
-"""Assumed for a custom trainer without a `buffer_size`; flow control copes with another number."""
+"""`buffer_size` assumed for a custom trainer that has none; flow control also works if the trainer uses another
+number."""
 
 _OFF_POLICY_ROWS = 8
-"""Steps between two policies of an off-policy trainer: few enough that policies stay fresh, and enough that messages do
-not cost more than learning."""
+"""Number of steps between two policies of an off-policy trainer: few enough that policies stay up to date, and enough
+that messages do not cost more than learning."""
 
 
-# Credits pace off-policy trainers too: otherwise actors run ahead by whatever a queue holds (docs/decisions/023).
+# Credits also pace off-policy trainers: otherwise, actors would run ahead by the capacity of a queue
+# (docs/decisions/023).
 def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:
-    """Rows after which the trainer learns and publishes a policy.
+    """Return the number of rows after which the trainer learns and publishes a policy.
 
     Args:
         settings: the behaviour's settings.
-        agents: the number of agents that act at a time.
-        off_policy: the trainer learns from steps of any age.
+        agents: the number of agents that act concurrently.
+        off_policy: whether the trainer can learn from steps of any age.
     """
     if off_policy:
         return _off_policy_rows(settings) or agents * longest_piece(settings, agents, off_policy)
@@ -34,9 +36,10 @@ def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -
 
 
 def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:
-    """Steps at which an agent's trajectory is cut: `time_horizon`, an unroll, or less for an off-policy trainer.
+    """Return the number of steps after which an agent's trajectory is cut.
 
-    An off-policy trainer need not wait for long trajectories; with memory, a piece is one sequence.
+    The number is `time_horizon`, or the length of an unroll. It is smaller for an off-policy trainer, which need not
+    wait for long trajectories; with memory, it is the length of a sequence.
     """
     if not off_policy:
         hyperparameters = settings.hyperparameters
@@ -48,6 +51,6 @@ def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> 
 
 
 def _off_policy_rows(settings: BehaviorSettings) -> int | None:
-    """Rows after which an off-policy trainer learns, if its settings define it."""
+    """Return the number of rows after which an off-policy trainer learns; None if its settings do not define it."""
     hyperparameters = settings.hyperparameters
     return None if isinstance(hyperparameters, Mapping) else hyperparameters.rows_per_update

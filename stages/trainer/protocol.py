@@ -1,7 +1,8 @@
-"""The `Trainer`, which learns from trajectories, with its schedules, randomness and replicas; the stage drives it.
+"""The interface `Trainer`, for classes that learn from trajectories; also schedules, randomness and replicas.
 
-The YAML can name any class with this interface (`trainer_type: "module:Class"`). A trainer knows nothing of queues,
-credits, hosts or files; it depends only on its constructor's arguments and the order of `add` calls.
+The trainer stage drives the trainer. The YAML can name any class with this interface (`trainer_type: "module:Class"`).
+A trainer does not use queues, credits, hosts or files; it depends only on its constructor's arguments and the order of
+`add` calls.
 """
 
 from __future__ import annotations
@@ -27,34 +28,35 @@ if TYPE_CHECKING:  # main and actors need no torch
 
     from headrace.stages.environments.protocol import GoalRewards
 
-# Replicas of a trainer learn together, from the same input and with the same random numbers, each from a part of every
-# minibatch. All hold the same rows and the same weights. They therefore agree without messages, except for sums over
-# rows: each computes the sums of its part, and `Replicas.add_up` adds them. `joined_replicas` joins processes.
+# A trainer's replicas learn together, from the same input and with the same random numbers, each from a part of every
+# minibatch. All of them hold the same rows and the same weights. They therefore agree without messages, except for sums
+# over rows: each replica computes the sums for its part, and `Replicas.add_up` adds them up. `joined_replicas` connects
+# replicas in several processes.
 
 
 class ReplicaLostError(StageError):
-    """A replica no longer takes part: it has ended, or does not respond."""
+    """Raised if a replica no longer takes part, because it has ended or does not respond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One replica's part of n consecutive rows (or of sequences, or of anything countable)."""
+    """One replica's share of n consecutive rows, sequences or other items."""
 
     rows: slice
     weight: float
-    """Factor on the replica's sums: 1, or less if several replicas have the same part."""
+    """Factor on the replica's sums: 1, or less if several replicas have the same rows."""
 
     @property
     def size(self) -> int:
-        """The number of its rows."""
+        """The number of rows in this part."""
         return int(self.rows.stop - self.rows.start)
 
 
 class Replicas(ABC):
-    """The replicas of one trainer, as one of them sees them.
+    """The replicas of one trainer, from the point of view of one of them.
 
     Attributes:
-        rank: this replica's number, from 0.
+        rank: this replica's number, counted from 0.
         size: the number of replicas.
     """
 
@@ -62,21 +64,21 @@ class Replicas(ABC):
     size: int = 1
 
     def part(self, count: int) -> Part:
-        """This replica's part of `count` rows; if there are fewer rows than replicas, each has all of them."""
+        """Return this replica's part of `count` rows; if there are fewer rows than replicas, each gets all rows."""
         if count < self.size:
             return Part(slice(0, count), 1.0 / self.size)
         return Part(slice(count * self.rank // self.size, count * (self.rank + 1) // self.size), 1.0)
 
     @abstractmethod
     def add_up(self, *tensors: Tensor) -> None:
-        """Replace tensors by their sums over all replicas, which are bit-identical on each.
+        """Replace each tensor by its sum over all replicas; the sums are bit-identical on all replicas.
 
         Raises:
             ReplicaLostError: if another replica does not take part.
         """
 
     def of_each(self, numbers: Tensor) -> Tensor:
-        """The numbers [size, …] of each replica, given those of this one."""
+        """Return each replica's numbers [size, …], given those of this replica."""
         if self.size == 1:
             return numbers[None]
         found = numbers.new_zeros(self.size, *numbers.shape)
@@ -85,7 +87,7 @@ class Replicas(ABC):
         return found
 
     def gathered(self, part: Tensor, here: Part, count: int) -> Tensor:
-        """All `count` rows, of which this replica has computed its part."""
+        """Return all `count` rows, given the part that this replica has computed."""
         if self.size == 1:
             return part
         whole = part.new_zeros(count, *part.shape[1:])
@@ -96,51 +98,51 @@ class Replicas(ABC):
 
 class _SingleTrainer(Replicas):
     def add_up(self, *tensors: Tensor) -> None:
-        """Do nothing: the tensors are sums already."""
+        """Do nothing: with a single trainer, each tensor already is the sum."""
 
 
 SINGLE_TRAINER = _SingleTrainer()
-"""Stands for the replicas of a trainer without replicas."""
+"""The `Replicas` object for a trainer that has no other replicas."""
 
 
 @dataclass(frozen=True)
 class TrainerContext:
-    """The arguments of a trainer."""
+    """The arguments that a trainer is constructed with."""
 
     behavior: str
     """Name of the behaviour."""
     settings: BehaviorSettings
-    """The behaviour's block of `behaviors` in the YAML."""
+    """The behaviour's block under `behaviors` in the YAML."""
     spec: BehaviorSpec
-    """Observations and actions: those of the first behaviour id with this name, with which all others must agree."""
+    """Observations and actions of the first behaviour id with this name; the others must have the same."""
     seed: int = 0
-    """Seed of all random draws."""
+    """Seed for all random draws."""
     device: str = "cpu"
     """The torch device to compute on."""
     autograd: bool = False
-    """True if torch's autograd computes gradients even where they could be computed by hand."""
+    """True to compute gradients by autograd even if they could be computed by hand."""
     cuda_graphs: bool = True
     """Whether gradient steps on a GPU are captured as CUDA graphs if possible."""
     products: ProductSettings = TORCHS_OWN
-    """How wide hidden layers' matrix products and convolutions are computed."""
+    """How matrix products and convolutions of wide hidden layers are computed."""
     agents: int = 1
-    """Number of agents that act at a time, as far as the configuration shows: environments × actors."""
+    """Number of agents that act concurrently, as far as the configuration determines it: environments × actors."""
     folder: Path | None = None
-    """The YAML's folder, which holds modules named in the settings, and where relative paths start."""
+    """The YAML's folder, which contains modules named in the settings, and which relative paths start from."""
     teacher_squashed: bool = False
-    """True if a teacher of the trajectories draws continuous actions as SAC does (tanh)."""
+    """True if the trajectories come from a teacher that draws continuous actions as SAC does (with tanh)."""
     replay_shards: int = 0
-    """The number of replay shards in separate hosts; 0 if the trainer keeps the replay buffer."""
+    """Number of replay shards in separate hosts; 0 if the trainer itself holds the replay buffer."""
     goal_rewards: GoalRewards | None = None
-    """The environment's reward as a function of goals, not opened; None if no environment is known."""
+    """The environment's reward as a function of goals, not opened yet; None if no environment is known."""
     statistics: Statistics = field(default_factory=NoStatistics)
-    """Sink of the trainer's statistics."""
+    """Receives the trainer's statistics."""
     replicas: Replicas = SINGLE_TRAINER
-    """This trainer's place among the replicas that learn with it, each from its part of every minibatch."""
+    """The replicas that learn together with this trainer, each from its share of every minibatch."""
 
     @contextmanager
     def naming_behavior(self) -> Iterator[None]:
-        """Prefix a `StageError` raised within with the behaviour's name."""
+        """Prefix a `StageError` raised in the `with` block with the behaviour's name."""
         try:
             yield
         except StageError as error:
@@ -148,18 +150,19 @@ class TrainerContext:
 
 
 class Trainer(ABC):
-    """Learns one behaviour. The class attributes are static properties: `headrace.config.trainers.TrainerKind`."""
+    """Learns one behaviour. Class attributes are its static properties; see `headrace.config.trainers.TrainerKind`."""
 
     squashed: bool = False
-    """True if the policies draw continuous actions as SAC's do: tanh of a Gaussian with a spread for each state."""
+    """True if policies draw continuous actions like SAC's: tanh of a Gaussian with a state-dependent deviation."""
     off_policy: ClassVar[bool] = False
-    """True if it can learn from steps of any age: actors then send a few at a time (`pacing`), not a whole buffer."""
+    """True if the trainer can learn from steps of any age; actors then send a few steps at a time, not a whole
+    buffer."""
     imitates: ClassVar[bool] = False
-    """True if another policy made the trajectories: their returns are not those of the learned policy."""
+    """True if another policy made the trajectories, so their returns are not those of the learned policy."""
     threads_sleep = False
-    """True if the trainer's second thread sleeps while it waits, so that it can share a core with an actor."""
+    """True if the trainer's second thread sleeps while it waits, so it can share a core with an actor."""
     extra_columns: ClassVar[tuple[str, ...]] = ()
-    """Names of the columns that policies add to each decision for the trainer, of `headrace.stages.policy.design`."""
+    """Names of the columns that policies add to each decision for the trainer; see `headrace.stages.policy.design`."""
 
     def __init__(self, context: TrainerContext) -> None:
         self.context = context
@@ -167,61 +170,61 @@ class Trainer(ABC):
     @property
     @abstractmethod
     def step(self) -> int:
-        """Agent steps added so far (continues over a resume)."""
+        """Number of agent steps added so far, including those before a resume."""
 
     @property
     @abstractmethod
     def version(self) -> int:
-        """Number of updates so far: the version of `policy()`."""
+        """Number of updates so far, which is the version of `policy()`."""
 
     @property
     @abstractmethod
     def rows_per_update(self) -> int:
-        """Number of rows at which `ready()` holds (on-policy: `buffer_size`); flow control sizes its window by it."""
+        """Number of rows at which `ready()` is true (on-policy: `buffer_size`); it determines flow control's window."""
 
     @property
     def corrects_age(self) -> bool:
-        """True if it learns equally well from steps of policies that are an update old; see `max_policy_lag: auto`."""
+        """True if learning works equally well with steps by policies one update old; see `max_policy_lag: auto`."""
         return self.off_policy
 
     @abstractmethod
     def add(self, batch: TrajectoryBatch) -> None:
-        """Add trajectories, copying the kept data; may compute values, normalise, and report statistics.
+        """Add trajectories, copying all data that is kept. May compute values, normalise, and report statistics.
 
         Raises:
-            NotFiniteError: naming agent, column and step, if an observation, action or reward is NaN or infinite; then
-                the batch is not added.
+            NotFiniteError: if an observation, action or reward is NaN or infinite; the message gives agent, column and
+                step, and the batch is not added.
         """
 
     @abstractmethod
     def ready(self) -> bool:
-        """Return True if there is enough to learn from."""
+        """Return True if there are enough rows for an update."""
 
     @abstractmethod
     def learn(self) -> int:
-        """Learn from the added trajectories; return the number of rows used up, which return as credits.
+        """Learn from the added trajectories; return the number of rows used up, whose credits are then returned.
 
         Raises:
-            NotFiniteError: if a loss is NaN or infinite; then the weights are those before the update.
+            NotFiniteError: if a loss is NaN or infinite; the weights from before the update are kept.
         """
 
     def use_threads(self, threads: int) -> None:
-        """Use this many threads for learning from now on."""
+        """Use this number of threads for learning from now on."""
         import torch
 
         torch.set_num_threads(threads)
 
     @abstractmethod
     def policy(self) -> PolicyUpdate:
-        """Return the current policy, to act with; its behaviour id is the behaviour name."""
+        """Return the current policy, for acting; its behaviour id is the behaviour name."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that future updates depend on: plain values and NumPy arrays, nested in dicts and lists."""
+        """Return all state that future updates depend on: plain values and NumPy arrays in nested dicts and lists."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
+        """Restore the state from `state_dict()`.
 
         Raises:
             StageError: if the state belongs to another network, spec or set of signals; the message names the tensor.
@@ -231,25 +234,25 @@ class Trainer(ABC):
         """Set a hyperparameter that has a schedule, with effect from the next update.
 
         Raises:
-            StageError: if this trainer has none of this name.
-            ValueError: if the value is out of its bounds.
+            StageError: if this trainer has no hyperparameter of this name that can change.
+            ValueError: if the value is out of bounds.
         """
         raise StageError(f"{type(self).__name__} has no {name} that can change during a run")
 
     def save_bulk(self, folder: Path) -> None:  # noqa: B027 - most trainers have nothing to write
-        """Write the part of a checkpoint that is too large for `state_dict()` (a replay memory) into a folder.
+        """Write the state that is too large for `state_dict()`, such as a replay memory, into a checkpoint's folder.
 
-        Called right after `state_dict()`. The folder belongs to the checkpoint, and is complete once the checkpoint is.
+        This method is called right after `state_dict()`. The files become valid together with the checkpoint.
 
         Raises:
-            OSError: if the disk refuses the file.
+            OSError: if a file can't be written.
         """
 
     def load_bulk(self, folder: Path) -> str | None:
-        """Read the files of `save_bulk`; called after `load_state_dict`.
+        """Read the files that `save_bulk` wrote. This method is called after `load_state_dict`.
 
         Returns:
-            A warning that training continues without a missing or broken file; else None.
+            A warning if a file is missing or broken, and training continues without it; otherwise None.
         """
         return None
 
@@ -258,14 +261,14 @@ class Trainer(ABC):
         return {}
 
     def warm_state(self) -> dict[str, Any]:
-        """Return the state other than the policy that a new run may start from: critics, normaliser. Exported.
+        """Return the state, other than the policy, that a new run can start from, such as critics and normaliser.
 
-        Plain values and NumPy arrays of numbers, nested in dicts.
+        The state is exported with the policy. It consists of plain values and NumPy arrays of numbers, nested in dicts.
         """
         return {}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
-        """Start from another run's `warm_state()`, with a fresh optimizer, at step 0.
+        """Start from another run's `warm_state()`, at step 0 and with a new optimizer.
 
         Raises:
             StageError: if the state belongs to another network, spec or set of signals; the message names the tensor.
@@ -273,7 +276,7 @@ class Trainer(ABC):
         raise StageError(f"{type(self).__name__} can't start from another run (init_path, initialize_from)")
 
     def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from the acting part of an exported policy, by the names of `policy().layout`.
+        """Start from the acting part of an exported policy, whose tensors are named as in `policy().layout`.
 
         Raises:
             StageError: if this trainer can't do that, or a tensor does not fit; the message names it.
@@ -284,25 +287,25 @@ class Trainer(ABC):
 LEARNING_RATE_FLOOR = 1e-10
 EPSILON_FLOOR = 0.1
 BETA_FLOOR = 1e-5
-"""The ends of linear schedules, as in ML-Agents."""
+"""The floors of linear schedules for learning rate, clip range and entropy bonus, as in ML-Agents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A number that is constant, or falls linearly to `floor` at `max_steps`: learning rate, clip range and so on.
+    """A hyperparameter, such as the learning rate, that is constant or falls linearly to `floor` at `max_steps`.
 
     Raises:
         StageError: if `kind` is neither `linear` nor `constant`, or `max_steps` is not positive.
     """
 
     kind: str
-    """`linear` or `constant`."""
+    """The kind of schedule: `linear` or `constant`."""
     start: float
     """Value at step 0."""
     floor: float
-    """Value at `max_steps` and beyond, of a linear schedule that starts above it."""
+    """Value of a linear schedule at `max_steps` and beyond; without effect if `start` is not above it."""
     max_steps: int
-    """Agent steps of the whole run."""
+    """Number of agent steps in the whole run."""
 
     def __post_init__(self) -> None:
         if self.kind not in ("linear", "constant"):
@@ -313,19 +316,19 @@ class Schedule:
     def at(self, step: int) -> float:
         """Return the value at an agent step of the run."""
         if self.kind == "constant" or self.start <= self.floor:
-            # ML-Agents lets a value below the floor rise to it: an entropy bonus of 0 would become positive.
+            # ML-Agents lets a value below the floor rise to the floor: an entropy bonus of 0 would become positive.
             return self.start
         left = 1.0 - min(step, self.max_steps) / self.max_steps
         return (self.start - self.floor) * left + self.floor
 
 
 def new_random(seed: int) -> np.random.Generator:
-    """A generator whose state is an array of 64-bit words, which checkpoints can hold (unlike NumPy's default's)."""
+    """Return a generator whose state is 64-bit words, which checkpoints can hold (unlike that of NumPy's default)."""
     return np.random.Generator(np.random.SFC64(seed))
 
 
 def random_state(random: np.random.Generator) -> dict[str, Any]:
-    """The state of a generator made by `new_random`, as plain values and a copied array."""
+    """Return the state of a generator made by `new_random`, as plain values and a copied array."""
     state = random.bit_generator.state
     return {
         "words": state["state"]["state"].copy(),
@@ -335,7 +338,7 @@ def random_state(random: np.random.Generator) -> dict[str, Any]:
 
 
 def restore_random(random: np.random.Generator, state: Mapping[str, Any]) -> None:
-    """Continue from `random_state()`."""
+    """Restore the state returned by `random_state()`."""
     random.bit_generator.state = {
         "bit_generator": "SFC64",
         "state": {"state": np.array(state["words"], np.uint64)},
@@ -346,8 +349,8 @@ def restore_random(random: np.random.Generator, state: Mapping[str, Any]) -> Non
 
 @contextmanager
 def torch_defaults() -> Iterator[None]:
-    """Make float32 tensors on the CPU and keep gradients within, whatever has been set; also a decorator."""
-    import torch  # here, as code that looks up a trainer's name does not need torch
+    """Use float32 on the CPU and enable gradients in the `with` block, whatever is set. Also a decorator."""
+    import torch  # imported here, as code that looks up a trainer's name does not need torch
 
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     if dtype is torch.float32 and device.type == "cpu" and torch.is_grad_enabled():

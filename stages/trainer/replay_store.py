@@ -1,4 +1,4 @@
-"""The columns of a replay memory, which allocate memory only as they fill, and their file with checksums."""
+"""Columns of a replay memory, which allocate memory only as they fill, and the file format that stores them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _FIRST_SLOTS = 1024
 
 
 class LazyColumn:
-    """Rows of one shape and dtype, in blocks that are allocated when they are first written to.
+    """Rows of one shape and dtype, in blocks that are allocated when first written to.
 
-    `np.empty` of a large array costs nothing on Linux until its pages are written, but a system may refuse to promise
-    more memory than it has: 10^6 images of 84×84×4 are 28 GB. Blocks are therefore limited to `block_bytes`; a column
-    that fits into one block, as vectors do, is one array, and gathering from it is one operation.
+    On Linux, `np.empty` of a large array costs nothing until its pages are written. But a system may refuse to reserve
+    more memory than it has, and 10^6 images of 84×84×4 take 28 GB. Blocks are therefore limited to `block_bytes`. A
+    column that fits into one block, as vectors usually do, is a single array, so gathering from it is one operation.
 
     Args:
         column: name, dtype and shape of a row.
@@ -48,7 +48,7 @@ class LazyColumn:
         self._blocks: list[Array] = []
 
     def take(self, index: Index) -> Array:
-        """Rows [n, *shape] that have been written; a new array."""
+        """Return rows [n, *shape] that have been written, as a new array."""
         if len(self._blocks) == 1:
             return self._blocks[0].take(index, axis=0)
         out = np.empty((len(index), *self.shape), self.dtype)
@@ -57,7 +57,7 @@ class LazyColumn:
         return out
 
     def put(self, index: Index, rows: Array) -> None:
-        """Write rows [n, *shape] at positions [n], each below the capacity."""
+        """Write rows [n, *shape] to positions [n], each below the capacity."""
         if not len(index):
             return
         self._reach(int(index.max()) + 1)
@@ -68,7 +68,7 @@ class LazyColumn:
             block[at] = rows[chosen]
 
     def parts(self, rows: int) -> Iterator[Array]:
-        """The first `rows` rows as contiguous arrays, views; allocated if they were never written to."""
+        """Yield the first `rows` rows as views of contiguous arrays, allocating blocks that were never written to."""
         self._reach(rows)
         for block in self._blocks:
             yield block[: max(0, rows)]
@@ -87,33 +87,33 @@ class LazyColumn:
 
 
 class ReusedSlots:
-    """Numbers of rows in columns: 0, 1, …, of which those freed last are the first to be reused.
+    """Allocates slots, which are row numbers 0, 1, …; the slots freed last are the first to be reused.
 
-    The memory in use grows to the largest number of slots in use at a time, not to `capacity`.
+    Memory use grows with the largest number of slots in use at the same time, not with `capacity`.
 
     Args:
-        capacity: the largest number of slots in use at a time.
+        capacity: the largest number of slots that may be in use at the same time.
 
     Attributes:
-        touched: the number of slots ever in use, which are the first ones: only these take memory.
+        touched: the number of slots that have ever been in use. These are the first ones, and only they take memory.
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._slots: Index = np.empty(0, np.int64)
-        """Those in use, then the free ones."""
+        """The slots in use, followed by the free slots."""
         self._used = self.touched = 0
 
     def clear(self) -> None:
-        """Free all slots, as if none had been in use."""
+        """Free all slots, as if none had ever been in use."""
         self.restore(0, np.empty(0, np.int64))
 
     def __len__(self) -> int:
-        """The number of slots in use."""
+        """Return the number of slots in use."""
         return self._used
 
     def allocate(self, count: int) -> Index:
-        """Return free slots [count] as a new array, and mark them as in use."""
+        """Mark `count` free slots as in use, and return them as a new array [count]."""
         total, missing = len(self._slots), self._used + count - len(self._slots)
         if missing > 0:
             grown = min(self._capacity, total + max(missing, total, _FIRST_SLOTS))
@@ -130,7 +130,7 @@ class ReusedSlots:
         self._slots[self._used : self._used + len(slots)] = slots
 
     def restore(self, touched: int, used: Index) -> None:
-        """Mark the slots in `used`, all below `touched`, as in use."""
+        """Mark the slots in `used` as in use; all of them are below `touched`."""
         free = np.ones(touched, np.bool_)
         free[used] = False
         self._slots = np.concatenate((used, np.flatnonzero(free)))
@@ -138,11 +138,11 @@ class ReusedSlots:
 
 
 class ObservationStore(ReusedSlots):
-    """Slots of encoded observations: each observation is stored once, whichever rows refer to it.
+    """Stores encoded observations in slots, each only once even if several rows refer to it.
 
     Args:
         layout: the columns of an observation.
-        capacity: the largest number of slots in use at a time.
+        capacity: the largest number of slots that may be in use at the same time.
         block_bytes: see `LazyColumn`.
     """
 
@@ -158,22 +158,22 @@ class ObservationStore(ReusedSlots):
             column.put(slots, arrays[column.name])
 
     def read(self, slots: Index) -> EncodedObservations:
-        """The observations in n slots; new arrays."""
+        """Return the observations in n slots, as new arrays."""
         return self._layout.from_columns({column.name: column.take(slots) for column in self.columns})
 
     def vectors(self, slots: Index) -> Array:
-        """Only the vectors of the observations in n slots; a new array."""
+        """Return the vectors, but not the other observations, in n slots, as a new array."""
         return self.columns[0].take(slots)
 
 
-# The file is written from, and read into, the memory's own arrays, so that a large memory is never held twice. The file
-# is complete or absent: it is written under another name, made durable, and renamed. Its layout: `MAGIC`, length of the
-# header (8 bytes), header (JSON), its CRC-32 (4 bytes), then each column's bytes and their CRC-32. Numbers are
-# little-endian, as all platforms that torch runs on are.
+# The file is written from, and read into, the memory's own arrays, so a large memory is never held twice. The file is
+# either complete or absent: it is written under another name, synced to disk, and renamed. Its layout is: `MAGIC`,
+# length of the header (8 bytes), header (JSON), its CRC-32 (4 bytes), then each column's bytes and their CRC-32.
+# Numbers are little-endian, like all platforms that torch runs on.
 MAGIC = b"headrace replay 1\n"
 
 _FORMER_NAMES = {"buffer_size": "capacity"}
-"""Facts that files of this version name differently from the YAML."""
+"""YAML keys, with the names under which files of this version store their values."""
 
 _CHUNK_BYTES = 2**24
 _MOST_HEADER_BYTES = 2**26
@@ -184,23 +184,23 @@ class SavedMemory(Protocol):
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The YAML keys that determine the memory's shape, with their values: a file must match them."""
+        """The YAML settings that determine the memory's shape; a file must have the same values."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Everything except the columns: numbers and lists of numbers."""
+        """Return everything except the columns, as numbers and lists of numbers."""
         ...
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
-        """All columns, each with the number of leading rows in use."""
+        """Return all columns, each with the number of leading rows in use."""
         ...
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        """Restore `facts()`; the caller then fills the columns, and calls `restored`."""
+        """Restore `facts()`; the caller must then fill the columns and call `restored`."""
         ...
 
     def restored(self) -> None:
-        """Finish restoring, after all columns are filled."""
+        """Finish restoring, once all columns are filled."""
         ...
 
     def clear(self) -> None:
@@ -209,12 +209,12 @@ class SavedMemory(Protocol):
 
 
 class ReplayFileError(Exception):
-    """A replay file can't be read, or belongs to another memory; the message says why."""
+    """Raised if a replay file can't be read or belongs to another memory; the message says why."""
 
 
 # msgpack cannot hold gigabytes, so the memory is a separate file (docs/decisions/046).
 def write_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
-    """Write a memory into a file, replacing it.
+    """Write a memory to a file, replacing any older file.
 
     Args:
         memory: the memory.
@@ -222,16 +222,16 @@ def write_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
         step: the trainer's step, which identifies the checkpoint that the file belongs to.
 
     Raises:
-        OSError: if the disk refuses; then an older file still exists.
+        OSError: if the file can't be written; an older file is then kept.
     """
     write_whole(path, lambda file: _write(memory, file, step))
 
 
 def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
-    """Fill a memory from a file that `write_replay` wrote at the same step; after a failure it is empty.
+    """Fill a memory from a file that `write_replay` wrote at the same step; after a failure, the memory is empty.
 
     Raises:
-        ReplayFileError: if the file is missing, cut short, changed, or of another memory or step.
+        ReplayFileError: if the file is missing, truncated or modified, or belongs to another memory or step.
     """
     try:
         with path.open("rb", buffering=0) as file:
@@ -240,7 +240,7 @@ def read_replay(memory: SavedMemory, path: Path, step: int = 0) -> None:
         memory.clear()
         raise ReplayFileError(f"{path}: {error.strerror if isinstance(error, OSError) else error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        memory.clear()  # the checksums are right, so another program wrote it
+        memory.clear()  # the checksums are right, so the file comes from another program
         raise ReplayFileError(f"{path}: not a replay buffer: {error!r}") from error
 
 
@@ -295,12 +295,12 @@ def _described(memory: SavedMemory) -> list[list[Any]]:
 
 
 def _before(name: str, dtype: str, shape: list[int], rows: int) -> tuple[str, str, list[int], int]:
-    """A column as described when all vectors were float32; those that are normalised are float64 now."""
+    """Return the column as it was described when normalised vectors were still float32; they are float64 now."""
     return name, "<f4" if dtype == "<f8" else dtype, shape, rows
 
 
 def _chunks(part: Array) -> Iterator[memoryview]:
-    """An array as bytes, in its own memory."""
+    """Yield an array's memory in chunks of bytes, without copying."""
     data = _as_bytes(part)
     for at in range(0, len(data), _CHUNK_BYTES):
         yield data[at : at + _CHUNK_BYTES]

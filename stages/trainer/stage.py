@@ -1,6 +1,6 @@
-"""The trainer stage: feeds a trainer with trajectories, lets it learn, emits its policies, returns credits.
+"""The trainer stage, which passes trajectories to a trainer, makes it learn, emits its policies, and returns credits.
 
-What the trainer learns depends only on the order of its input: replaying a recording of the input gives the same
+What the trainer learns depends only on its input and the order of the input: replaying a recorded input gives the same
 weights.
 """
 
@@ -35,28 +35,28 @@ RESTORED_SOURCE = -1
 class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
     """Drives one trainer.
 
-    Consumes TrajectoryBatches of one behaviour name; yields a PolicyUpdate after each update. Once `max_steps` is
-    reached it continues to drain its input, so that no upstream stage blocks, but stops learning.
+    Consumes TrajectoryBatches with one behaviour name; yields a PolicyUpdate after each update. Once `max_steps` is
+    reached, it stops learning, but continues to drain its input so that no upstream stage blocks.
 
     Args:
         trainer: the trainer.
         behavior: the behaviour name.
-        max_steps: agent steps after which it stops learning.
+        max_steps: the number of agent steps after which it stops learning.
         strength: strength of the extrinsic reward, for its statistic; 0 if the trainer does not learn from it.
         port: the connection to its host.
-        reports_each: report after each batch, however small, for a main process that waits until stages are idle.
+        reports_each: whether to report after each batch, for a main process that waits until stages are idle.
         kept_returns: the largest number of episodes' returns in a report.
-        clock: seconds, for durations of updates.
+        clock: returns the time in seconds, for measuring updates.
         columns: the columns that the trainer requires from the policies, which all rows must have.
-        actions: the behaviour's actions, for their histograms; None: no histograms.
-        deliveries: checks in tests that no trajectory arrives twice; None: no check.
-        stop_when: when it stops learning before `max_steps`; None: only at `max_steps`.
-        threads: the threads that updates compute with; None: as the process is set.
-        make_trainer: makes a replacement for `trainer`, to start again with; None: it is never replaced.
+        actions: the behaviour's actions, for histograms; None for no histograms.
+        deliveries: in tests, checks that no trajectory arrives twice; None for no check.
+        stop_when: a criterion for stopping before `max_steps`; None to stop only at `max_steps`.
+        threads: chooses the number of threads for updates; None to use the process's setting.
+        make_trainer: makes a replacement for `trainer` that starts from scratch; None if the trainer is never replaced.
 
     Attributes:
-        ended_by: why it has stopped before `max_steps`, as readable text; empty if it has not.
-        late_rows: rows that arrived after it was done.
+        ended_by: the reason, as readable text, why it stopped before `max_steps`; empty if it did not.
+        late_rows: the number of rows that arrived after it was done.
     """
 
     may_block = True
@@ -106,14 +106,14 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._repeats = False
         self._takeover = Takeover(make_trainer)
         self.changed: dict[str, float] = {}
-        """Hyperparameters that were set during the run."""
+        """Hyperparameters that were changed during the run, with their new values."""
         self._actions: ActionHistograms | None = None
-        if actions is not None and not trainer.imitates:  # a teacher's trainer reports its actions
+        if actions is not None and not trainer.imitates:  # its teacher's trainer reports the actions
             self._actions = ActionHistograms(actions, trainer.squashed, trainer.rows_per_update)
 
     @property
     def version(self) -> int:
-        """The version of the trainer's policy: its updates, plus those of earlier trainers."""
+        """Version of the trainer's policy: the trainer's updates, plus those of earlier trainers."""
         return self.trainer.version + self._takeover.versions
 
     @property
@@ -123,25 +123,25 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
 
     @property
     def done(self) -> bool:
-        """True once the trainer has reached max_steps, or its stop criterion."""
+        """True once the trainer has reached max_steps, or has been stopped earlier."""
         return bool(self.ended_by) or self.step >= self._max_steps
 
     @property
     def held_rows(self) -> int:
-        """Flow credits of rows added and not yet learned from."""
+        """Flow credits of the rows that were added but not yet learned from."""
         return sum(waiting.credits for waiting in self._unlearned)
 
     @property
     def recent_return(self) -> float | None:
-        """Mean return of the last (up to) 100 finished episodes."""
+        """Mean return of up to the last 100 finished episodes; None before the first one."""
         return self._episodes.recent_return
 
     def start(self, context: StageContext) -> None:
-        """Keep the context."""
+        """Store the context."""
         self._context = context
 
     def process(self, item: TrajectoryBatch) -> Iterator[PolicyUpdate]:
-        """Add a batch, and learn as soon as there is enough.
+        """Add a batch, and learn if there are enough rows.
 
         Raises:
             StageError: if the rows lack a column that the trainer requires.
@@ -156,7 +156,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._end_item(item)
 
     def _take(self, item: TrajectoryBatch) -> bool:
-        """Add a batch; return True if there may be something to learn from."""
+        """Add a batch; return True if the trainer may now have enough rows to learn from."""
         if self._deliveries is not None:
             self._deliveries.check(item)
         self._episodes.add(item, self._context.statistics)
@@ -169,7 +169,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             return False
         item, others = self._takeover.own(item)
         self._give_back(item.source, others)
-        if item.num_trajectories:  # a batch may hold only ended episodes or games
+        if item.num_trajectories:  # a batch may contain only episodes or games that have ended
             if self._columns:
                 require_columns(item, self._columns)
             self.trainer.add(item)
@@ -185,7 +185,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self.end_learning(self._criterion.met)
 
     def end_learning(self, why: str) -> None:
-        """Stop learning, as if `max_steps` were reached, for this reason; do nothing if the reason is empty."""
+        """Stop learning for this reason, as if `max_steps` were reached; do nothing if the reason is empty."""
         if why and not self.ended_by and not self.done:
             self.ended_by = why
             self._context.log.info("%s stops at step %d: %s.", self._behavior, self.step, why)
@@ -205,17 +205,17 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._give_back(waiting.source, waiting.credits)
 
     def policy(self) -> PolicyUpdate:
-        """The policy last emitted, by which actors act; before the first update, the untrained one.
+        """Return the last policy emitted, which actors use; before the first update, this is the untrained policy.
 
-        Not the trainer's present policy: its step and the normaliser's state have moved on with the rows added since,
-        and a resumed run would act differently from one that was never interrupted.
+        It is not the trainer's current policy, whose step and normaliser have changed with the rows added since. If
+        actors used that one, a resumed run would act differently from one that was never interrupted.
         """
         if self._policy is None:
             self._policy = self._takeover.numbered(self.trainer.policy())
         return self._policy
 
     def begin_anew(self, number: int, weights: NDArray[np.float32] | None = None) -> None:
-        """Replace the trainer from the next batch on; see `Takeover.want`."""
+        """Replace the trainer before the next batch; see `Takeover.want`."""
         self._takeover.want(number, weights)
 
     def _change_trainer(self) -> PolicyUpdate:
@@ -227,19 +227,19 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         return self.policy()
 
     def number_above(self, version: int) -> None:
-        """Give policies higher versions than this, which another trainer used: actors take the highest for the newest.
+        """Give policies higher versions than this one, which another trainer used; actors use the highest version.
 
-        The count of updates continues from there, as if none of that trainer's had been lost.
+        The count of updates continues from there, as if none of the other trainer's updates had been lost.
         """
         if self._takeover.number_above(version, self.trainer.version):
             self._policy = replace(self.policy(), version=self.version)
 
     def set_hyperparameter(self, name: str, value: float) -> None:
-        """Use another value of a hyperparameter from the next update on; it is kept in checkpoints.
+        """Change a hyperparameter, with effect from the next update; the value is saved in checkpoints.
 
         Raises:
             StageError: if the trainer has no changeable hyperparameter of this name.
-            ValueError: if the value is out of its bounds.
+            ValueError: if the value is out of bounds.
         """
         self.trainer.set_hyperparameter(name, value)
         self.changed[name] = value
@@ -249,7 +249,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._report()
 
     def state_dict(self) -> Mapping[str, Any]:
-        """The trainer's whole state, the policy last emitted, and the number of rows not yet learned from."""
+        """Return the trainer's whole state, the last policy emitted, and the number of rows not yet learned from."""
         policy = self.policy()
         changed = {"hyperparameters": dict(self.changed)} if self.changed else {}
         threads = None if self._threads is None else self._threads.state
@@ -268,7 +268,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the checkpoint."""
+        """Restore the state from a checkpoint."""
         self.trainer.load_state_dict(state["trainer"])
         for name, value in state.get("hyperparameters", {}).items():
             self.set_hyperparameter(name, float(value))
@@ -278,7 +278,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         policy, current = state["policy"], self.trainer.policy()
         weights = np.asarray(policy["weights"], np.float32)
         (rest,) = dict(current.layout).get(NORMALIZER_REST, (0,))
-        if len(weights) + rest == len(current.weights):  # an earlier release's: the rest, which comes last, was 0
+        if len(weights) + rest == len(current.weights):  # an earlier release's: the rest at the end was 0
             weights = np.pad(weights, (0, rest))
         self._policy = replace(current, weights=weights, step=int(policy["step"]), version=int(policy["version"]))
         self._unlearned.clear()
@@ -286,14 +286,14 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._unlearned.append(Waiting(RESTORED_SOURCE, int(state["held_rows"]), int(state["held_rows"])))
         self._episodes.recent.extend(float(value) for value in state["recent_returns"])
         self._episodes.count = int(state["episodes"])
-        self._frames = int(state.get("frames", self.step))  # checkpoints from before action repeat lack it
-        if "stop_when" in state:  # older checkpoints lack it
+        self._frames = int(state.get("frames", self.step))  # checkpoints from before action repeat lack this key
+        if "stop_when" in state:  # older checkpoints lack this key
             self._criterion.load_state_dict(state["stop_when"])
             self._judge()
 
     def _learn(self) -> PolicyUpdate:
         if len(self._arrived) > 1:
-            self._report_arrivals()  # now, so that waiting actors continue during the update
+            self._report_arrivals()  # report now, so that waiting actors can continue during the update
         began, version = self._clock(), self.version
         if self._threads is not None:
             self._threads.begin()
@@ -306,8 +306,8 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             add(self._behavior, "Pipeline/Update Mean Return", recent)
         self._report_actions()
         known, age = self._use_up(used, version)
-        if known and not self.trainer.imitates:  # an imitator's rows carry its teacher's versions
-            add(self._behavior, "Policy/Lag", age / known)  # rows that wait grow older: docs/decisions/025
+        if known and not self.trainer.imitates:  # an imitator's rows have its teacher's versions
+            add(self._behavior, "Policy/Lag", age / known)  # waiting rows grow older: docs/decisions/025
         self._policy = self._takeover.numbered(self.trainer.policy())
         self._time_update(began)
         return self._policy
@@ -322,10 +322,10 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._context.statistics.add(self._behavior, "Pipeline/Update Duration", took)
 
     def _use_up(self, rows: int, version: int) -> tuple[int, float]:
-        """Return the credits of rows, which the update after `version` uses up in order of arrival.
+        """Return the credits of the oldest `rows` rows, which the update after `version` has used up.
 
         Returns:
-            The number of rows whose version is known, and the sum of the updates since those versions.
+            The number of rows whose version is known, and the sum over these rows of the number of updates since then.
         """
         known, age = 0, 0.0
         while rows > 0 and self._unlearned:
@@ -346,7 +346,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._unreported_rows = self.trainer.rows_per_update
 
     def _count_frames(self, batch: TrajectoryBatch) -> None:
-        """Count the environment steps that a batch's actions lasted, and take some of its actions for histograms."""
+        """Count the environment steps that a batch's actions lasted, and sample its actions for histograms."""
         frames = batch.rows.get("env_frames")
         self._repeats |= frames is not None
         self._frames += batch.num_rows if frames is None else int(frames.sum())
@@ -361,12 +361,12 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
             self._actions.report(statistics, self._behavior)
 
     def _report_due(self) -> bool:
-        """True after an update, and half-way to the next unless that is near: a report wakes main and this host."""
+        """Return True after an update, and half-way to the next unless it is near: reports wake this host and main."""
         unreported, enough = self._unreported_rows, self.trainer.rows_per_update
         return unreported >= enough or (2 * unreported >= enough and 4 * self.held_rows < 3 * enough)
 
     def _report_arrivals(self) -> None:
-        """Report if steps by older versions have arrived: other actors may wait for them."""
+        """Report if steps by older versions have arrived, as other actors may wait for that."""
         if self._unreported_age:
             self._report()
 

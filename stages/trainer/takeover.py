@@ -1,4 +1,4 @@
-"""Continuous counts of steps and versions when another trainer replaces one that was lost or restarts."""
+"""Keeps counts of steps and versions continuous when a new trainer replaces one that was lost or restarts."""
 
 from __future__ import annotations
 
@@ -14,43 +14,45 @@ from headrace.stages.trainer.protocol import Trainer
 
 
 class Takeover:
-    """The totals of earlier trainers, and the request for a new one.
+    """Earlier trainers' step and version totals, and the request for a new trainer.
 
     Args:
-        make: makes a trainer with its first weights; None: there is only one.
+        make: makes a trainer with initial weights; None if the trainer is never replaced.
 
     Attributes:
-        steps: the steps that earlier trainers have learned from.
-        versions: the policy versions that earlier trainers have made.
+        steps: the number of steps that earlier trainers have counted.
+        versions: the number of policy versions that earlier trainers have used.
     """
 
     def __init__(self, make: Callable[[], Trainer] | None) -> None:
         self._make = make
         self._wanted = False
         self._number = 0
-        """The newest request that was granted or waits."""
+        """Number of the newest request, whether granted or pending."""
         self._weights: NDArray[np.float32] | None = None
         self._oldest = -1
-        """Version of the present trainer's first policy: steps by older versions are another trainer's."""
+        """Version of the current trainer's first policy; steps by older versions belong to another trainer. -1 if none
+        is older."""
         self.steps = 0
         self.versions = 0
 
     def __bool__(self) -> bool:
-        """True if another trainer is to take over."""
+        """Return True if a new trainer is due to take over."""
         return self._wanted
 
     def want(self, number: int, weights: NDArray[np.float32] | None) -> None:
-        """Request a replacement, with a fresh optimiser, normaliser and schedules.
+        """Request a new trainer with a new optimiser, normaliser and schedules.
 
         Args:
-            number: counts the requests from 1; one that is known already, also from a checkpoint, has no effect.
-            weights: the weights of its first policy; None: newly drawn ones.
+            number: number of the request, counted from 1; a request that is already known, possibly from a checkpoint,
+                has no effect.
+            weights: the weights of the new trainer's first policy; None for newly drawn weights.
         """
         if number > self._number:
             self._number, self._wanted, self._weights = number, True, weights
 
     def next(self, before: Trainer) -> Trainer:
-        """Return the trainer that takes over."""
+        """Make and return the new trainer that takes over from `before`."""
         assert self._make is not None, "only called to replace the trainer"
         version, trainer = before.version + self.versions + 1, self._make()
         if self._weights is not None:
@@ -61,7 +63,7 @@ class Takeover:
         return trainer
 
     def number_above(self, version: int, present: int) -> bool:
-        """Give policies higher versions than this, which a lost trainer used; return False if they already have."""
+        """Give policies higher versions than this one, which a lost trainer used; return False if they already have."""
         lost = version + 1 - present - self.versions
         if version < 0 or lost <= 0:
             return False
@@ -69,13 +71,13 @@ class Takeover:
         return True
 
     def numbered(self, policy: PolicyUpdate) -> PolicyUpdate:
-        """Return a policy of the present trainer, with the totals added to its version and step."""
+        """Return a policy of the current trainer with the totals added to its version and step."""
         if not (self.versions or self.steps):
             return policy
         return replace(policy, version=policy.version + self.versions, step=policy.step + self.steps)
 
     def own(self, batch: TrajectoryBatch) -> tuple[TrajectoryBatch, int]:
-        """Return the trajectories by policies of the present trainer, and the credits of all others."""
+        """Return the trajectories by the current trainer's policies, and the credits of all other trajectories."""
         if self._oldest < 0 or not batch.num_trajectories:
             return batch, 0
         keep = batch.trajectories["first_version"] >= self._oldest
@@ -83,7 +85,7 @@ class Takeover:
         return batch if keep.all() else batch.select(keep), others
 
     def state_dict(self) -> dict[str, Any]:
-        """Its part of the stage's state; nothing if there was no other trainer."""
+        """Return what the stage must save for this object; empty if no trainer has been replaced."""
         lost = {"lost_updates": self.versions} if self.versions else {}
         wanted = {"begins_anew": {"weights": self._weights}} if self._wanted else {}
         known = {"begun_anew": self._number} if self._number else {}
@@ -92,7 +94,7 @@ class Takeover:
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the stage's state."""
+        """Restore the state from the stage's state."""
         self._number = int(state.get("begun_anew", 0))
         self._wanted = "begins_anew" in state
         self._weights = state["begins_anew"]["weights"] if self._wanted else None

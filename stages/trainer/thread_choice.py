@@ -1,7 +1,7 @@
-"""The number of threads that a trainer computes with, chosen by its first updates.
+"""Chooses the number of threads that a trainer computes with, by timing its first updates.
 
-More threads speed up networks over images and wide ones, and slow down small ones; the machine matters as well. Each
-number is therefore tried in turn, and the fastest is kept.
+More threads speed up image networks and wide networks, but slow down small ones; the machine also matters. Each number
+of threads is therefore tried, and the fastest is kept.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 ROUNDS = 3
-"""Updates with each number of threads, after a first one in which libraries choose their kernels."""
+"""Number of timed updates per number of threads, after an untimed first update in which libraries choose their
+kernels."""
 GAIN = 0.9
-"""More threads must take at most this share of the time with fewer: for a smaller gain they stay free for others."""
+"""More threads must take at most this share of the time with fewer threads; otherwise, they stay free for other
+work."""
 LEAST_S = 1e-3
-"""Seconds below which a call made no update, or one too short for threads to help."""
+"""Calls shorter than this many seconds made no update, or an update too short to benefit from threads."""
 
 
 class ThreadChoice:
-    """Numbers of threads, of which the fastest is chosen.
+    """Tries several numbers of threads and chooses the fastest.
 
     Args:
-        candidates: the numbers, ascending; a single one is used without measuring.
-        use: sets the number of threads of the calling thread's computations.
-        tell: receives the chosen number, and the seconds of an update with each.
+        candidates: the numbers of threads to try, ascending; a single number is used without measuring.
+        use: sets the number of threads for computations in the calling thread.
+        tell: called with the chosen number, and the seconds per update with each number.
     """
 
     def __init__(
@@ -35,24 +37,24 @@ class ThreadChoice:
         self._candidates, self._use, self._tell = candidates, use, tell
         self._chosen = candidates[0] if len(candidates) == 1 else None
         self._took: list[tuple[float, float]] = []
-        """Seconds of each update, and seconds per row."""
+        """For each timed update, its seconds, and its seconds per row."""
 
     @property
     def state(self) -> int | None:
-        """The number that was chosen by measuring; None if none has been chosen."""
+        """The number of threads chosen by measuring; None if none has been chosen."""
         return self._chosen if len(self._candidates) > 1 else None
 
     def keep(self, threads: int) -> None:
-        """Keep the choice of another run of the same trainer, if there are several candidates."""
+        """Keep the number that another run of the same trainer chose, if there are several candidates."""
         if len(self._candidates) > 1:
             self._chosen = threads
 
     def begin(self) -> None:
-        """Use the chosen number, or otherwise the next one to be tried; an update follows."""
+        """Set the number of threads for the update that follows: the chosen one, or the next one to try."""
         self._use(self._chosen or self._candidates[max(0, len(self._took) - 1) % len(self._candidates)])
 
     def took(self, seconds: float, rows: int) -> None:
-        """Note the duration of the update after `begin`, and how many rows it learned from."""
+        """Record the duration of the update after `begin`, and the number of rows that it learned from."""
         if self._chosen is not None or seconds < LEAST_S or not rows:
             return
         self._took.append((seconds, seconds / rows))
@@ -70,7 +72,7 @@ class ThreadChoice:
 
 
 def candidates_for(cores: int) -> list[int]:
-    """Numbers of threads to try on `cores` cores: 1, 2, 4, … and all."""
+    """Return the numbers of threads to try on `cores` cores: 1, 2, 4, … and `cores`."""
     found = [1]
     while 2 * found[-1] <= cores:
         found.append(2 * found[-1])

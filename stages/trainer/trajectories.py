@@ -1,4 +1,4 @@
-"""Trajectories as pieces of episodes: how they split, how they form chains, and what is kept from one to the next.
+"""Trajectories as pieces of episodes: splitting them, chaining them, and keeping values from one piece to the next.
 
 Axis letters: N rows of K consecutive trajectories, in order of arrival.
 """
@@ -20,33 +20,33 @@ Floats = NDArray[np.float64]
 Tables = tuple[Columns, Columns]
 """Row columns [N] and trajectory columns [K]."""
 
-# Trajectories are split where the rows of an update are complete, by pure functions of columns. The piece before the
-# split is like one that flow control closed there: its episode continues, and its next observation is the first row of
-# the piece after it.
+# Pure functions of columns split trajectories where the rows for an update are complete. The piece before the split is
+# like one that flow control has closed there: its episode continues, and its next observation is that of the first row
+# of the piece after it.
 
 _GOES_ON = {"terminated": False, "truncated": False, "group_left": True}
 
 
 def rows_within(lengths: NDArray[np.integer], room: int) -> Numbers:
-    """For each of K trajectories, the number [K] of its leading rows among the first `room` rows of all."""
+    """Return, for each of K trajectories, how many of its rows [K] are among the first `room` rows of all."""
     before = np.cumsum(lengths, dtype=np.int64) - lengths
     kept: Numbers = np.clip(room - before, 0, lengths)
     return kept
 
 
 def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
-    """As `rows_within`, for groups of agents: group mates are split at one tick, at which all of them decide.
+    """Do the same as `rows_within` for groups of agents: teammates are split at one tick, at which all of them decide.
 
-    The rows may therefore exceed `room`: by fewer than the group's members, or if mates decide at different ticks, up
-    to the next tick at which all decide, or to the end of their trajectories.
+    There may therefore be more than `room` rows. The excess is less than the size of the group; or, if teammates decide
+    at different ticks, it reaches to the next tick at which all decide, or to the end of their trajectories.
 
     Args:
-        trajectories: `headrace.queues.columns.GROUP_TRAJECTORY_COLUMNS` and lengths, of one source.
-        ticks: [N]
-        room: less than N.
+        trajectories: `headrace.queues.columns.GROUP_TRAJECTORY_COLUMNS` and lengths, from a single source.
+        ticks: [N] the tick of each row.
+        room: the number of rows to keep, less than N.
     """
     lengths, groups = trajectories["lengths"], trajectories["group_ids"]
-    # Trajectories of mates close together; an agent without a group counts as a separate group.
+    # Trajectories of teammates close together; an agent without a group counts as a separate group.
     apart = np.where(groups == 0, -1 - np.arange(len(groups)), groups)
     keys = np.stack([apart, trajectories["next_ticks"]])
     _, first, which = np.unique(keys, axis=1, return_index=True, return_inverse=True)
@@ -64,14 +64,14 @@ def moments_within(trajectories: Columns, ticks: Numbers, room: int) -> Numbers:
 def split(
     rows: Columns, trajectories: Columns, kept: Numbers, following: Mapping[str, str], preceding: Mapping[str, str]
 ) -> tuple[Tables, Tables]:
-    """Split trajectories in two: their `kept` [K] leading rows, and the rest.
+    """Split trajectories into their `kept` [K] leading rows and the rest.
 
     Args:
         rows: row columns [N].
         trajectories: trajectory columns [K], including `lengths`.
-        kept: from 0 to the length of each.
-        following: columns of trajectories that hold the next value of a column of rows.
-        preceding: columns of trajectories that hold the previous value of a column of rows.
+        kept: the number of leading rows of each trajectory, from 0 to its length.
+        following: per trajectory column that holds a row column's next value, the name of that row column.
+        preceding: per trajectory column that holds a row column's previous value, the name of that row column.
     """
     lengths = trajectories["lengths"]
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
@@ -91,7 +91,7 @@ def split(
     number = np.arange(int(lengths.sum())) - starts.repeat(lengths)
     chosen = number < kept.repeat(lengths)
     at = int(kept.sum())
-    if chosen[:at].all():  # no copies of contiguous rows
+    if chosen[:at].all():  # contiguous rows need no copies
         first, rows_left = ({name: column[of] for name, column in rows.items()} for of in (slice(at), slice(at, None)))
     else:
         first, rows_left = ({name: column[of] for name, column in rows.items()} for of in (chosen, ~chosen))
@@ -106,15 +106,15 @@ def cut_every(
     following: Mapping[str, str],
     preceding: Mapping[str, str],
 ) -> Columns:
-    """Cut trajectories at each multiple of `length` rows, which stay as they are; return the pieces' columns.
+    """Cut trajectories at each multiple of `length` rows; return the pieces' columns. The rows do not change.
 
     Args:
         rows: row columns [N].
         trajectories: trajectory columns [K], including `lengths`.
-        length: rows between two cuts.
-        before: the number of earlier rows.
-        following: columns of trajectories that hold the next value of a column of rows.
-        preceding: columns of trajectories that hold the previous value of a column of rows.
+        length: the number of rows between two cuts.
+        before: the number of rows before these trajectories.
+        following: per trajectory column that holds a row column's next value, the name of that row column.
+        preceding: per trajectory column that holds a row column's previous value, the name of that row column.
     """
     lengths = trajectories["lengths"]
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
@@ -139,7 +139,7 @@ def cut_every(
 
 
 def _moments_of_group(lengths: NDArray[np.integer], ticks: Numbers, room: int) -> Numbers:
-    """Leading rows [k] of mates' trajectories, up to the first tick at which all decide after at least `room` rows."""
+    """Return teammates' leading rows [k], up to the first tick, after at least `room` rows, at which all decide."""
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
     moments, place = np.unique(ticks, return_inverse=True)
     deciding = np.bincount(place)
@@ -152,11 +152,11 @@ def _moments_of_group(lengths: NDArray[np.integer], ticks: Numbers, room: int) -
     return earlier
 
 
-# Chains of trajectories, and numbers that a trainer keeps for each agent from one trajectory to the next.
+# Chains of trajectories, and the values that a trainer keeps for each agent from one trajectory to the next.
 
 PATIENCE = 100
-"""Updates after which an agent without a new trajectory is forgotten: it vanished without an episode's end, or
-there are enough agents that it does no harm to restart their memories now and then."""
+"""Number of updates after which an agent without a new trajectory is forgotten. Either it has vanished without an
+episode's end, or there are enough agents that resetting their memories now and then does no harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,9 @@ class Chains:
     """The order in which trajectories continue each other."""
 
     rounds: tuple[Numbers, ...]
-    """Indices of trajectories; the predecessor of each, if any, is in the round before."""
+    """Indices of trajectories; each trajectory's predecessor, if any, is in the previous round."""
     previous: Numbers
-    """[K] the trajectory that each one continues, of the same agent and episode; -1 for none."""
+    """[K] the trajectory, of the same agent and episode, that each trajectory continues; -1 for none."""
     latest: NDArray[np.bool_]
     """[K] true for an agent's last trajectory."""
 
@@ -189,15 +189,15 @@ class Chains:
 
     @classmethod
     def unlinked(cls, count: int) -> Chains:
-        """Trajectories that do not continue each other: one round."""
+        """Make chains for trajectories that do not continue each other: a single round."""
         return cls((np.arange(count),), np.full(count, -1, np.int64), np.ones(count, np.bool_))
 
 
 class AgentTable:
-    """Numbers [width] for each agent in the middle of an episode."""
+    """Values [width] kept for each agent in the middle of an episode."""
 
     def __init__(self, width: int, dtype: str) -> None:
-        self._agents = np.empty(0, np.int64)  # rising
+        self._agents = np.empty(0, np.int64)  # ascending
         self._episodes = np.empty(0, np.int64)
         self._heard = np.empty(0, np.int64)
         self._values = np.empty((0, width), dtype)
@@ -206,7 +206,7 @@ class AgentTable:
         return len(self._agents)
 
     def values_of(self, agents: Numbers, episodes: Numbers) -> NDArray[Any]:
-        """Numbers [n, width] of agents in these episodes; zeros for unknown ones. A new array."""
+        """Return the values [n, width] of agents in these episodes, as a new array; zeros for unknown agents."""
         found = np.zeros((len(agents), self._values.shape[1]), self._values.dtype)
         if not len(self):
             return found
@@ -223,13 +223,13 @@ class AgentTable:
         ended: NDArray[np.bool_],
         update: int,
     ) -> None:
-        """Keep the numbers of n agents; forget agents whose episode ended, and those absent for `PATIENCE` updates.
+        """Store n agents' values; forget agents whose episode has ended, and agents absent for `PATIENCE` updates.
 
         Args:
-            agents: [n] each once.
-            episodes: [n] the episode of each.
-            values: [n, width]
-            ended: [n] true if that episode is over.
+            agents: [n] the agents, each only once.
+            episodes: [n] the episode of each agent.
+            values: [n, width] the values of each agent.
+            ended: [n] true if the episode has ended.
             update: the update's number, ascending.
         """
         stay = ~np.isin(self._agents, agents) & (self._heard > update - PATIENCE)
@@ -242,7 +242,7 @@ class AgentTable:
         self._values = np.concatenate([self._values[stay], values[on].astype(self._values.dtype)])[order]
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of the columns."""
+        """Return copies of the columns."""
         return {
             "agents": self._agents.copy(),
             "episodes": self._episodes.copy(),
@@ -251,7 +251,7 @@ class AgentTable:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
+        """Restore the state from `state_dict()`.
 
         Raises:
             StageError: if the state's rows have another width.
@@ -274,10 +274,10 @@ def add_to_episodes(
     update: int,
     chains: Chains | None = None,
 ) -> Floats:
-    """Add up amounts over episodes that came in K pieces.
+    """Add up amounts over episodes that arrived in K pieces.
 
     Args:
-        table: the sums of unfinished episodes; updated by the pieces.
+        table: the sums for unfinished episodes, which this function updates.
         agents: [K] the agent of each piece.
         episodes: [K] the episode of each piece.
         ended: [K] true if the episode ends with the piece.
@@ -286,7 +286,7 @@ def add_to_episodes(
         chains: which piece continues which, if already known.
 
     Returns:
-        [E, width] the sums of the episodes that ended.
+        The sums [E, width] for the episodes that ended.
     """
     chains = chains or Chains.of(agents, episodes, ended)
     sums = np.array(amounts)
@@ -299,21 +299,21 @@ def add_to_episodes(
     return sums[ended]
 
 
-# Rewards divided by the running standard deviation of discounted returns, which keeps value targets near 1: as in
+# Rewards are divided by the running standard deviation of discounted returns, which keeps value targets near 1, as in
 # `VecNormalize` of Stable-Baselines3 (and Engstrom et al. (2020), "Implementation Matters in Deep Policy Gradients",
 # section 3). Each agent's R = γ·R + r restarts with each episode; its variance over all steps so far is kept, and a
-# reward becomes r / sqrt(variance + 1e-8), clipped to ±10. The rewards of a buffer are divided by the deviation after
-# its last row; a replay memory keeps unscaled rewards, which are divided by the deviation at the time of the draw.
-# Scores and statistics stay in the environment's own rewards.
+# reward becomes r / sqrt(variance + 1e-8), clipped to ±10. A buffer's rewards are divided by the deviation after its
+# last row. A replay memory keeps unscaled rewards, which are divided by the deviation when they are drawn. Scores and
+# statistics use the environment's unscaled rewards.
 
 LIMIT = 10.0
 _EPSILON = 1e-8
 _FIRST_COUNT = 1e-4
-"""The number of steps that the initial variance of 1 counts as."""
+"""Weight of the initial variance of 1, as a number of steps."""
 
 
 class RewardScale:
-    """The running deviation of one behaviour's discounted returns.
+    """Divides one behaviour's rewards by the running standard deviation of its discounted returns.
 
     Args:
         gamma: γ, the discount.
@@ -323,7 +323,7 @@ class RewardScale:
         self._gamma = gamma
         self._count, self._mean, self._variance = _FIRST_COUNT, 0.0, 1.0
         self._returns = AgentTable(1, "float64")
-        """R for each agent in the middle of an episode."""
+        """The discounted return R so far, for each agent in the middle of an episode."""
 
     def see(
         self,
@@ -335,13 +335,13 @@ class RewardScale:
         update: int,
         chains: Chains | None = None,
     ) -> None:
-        """Count the rewards [N] of K consecutive trajectories.
+        """Update the deviation with the rewards [N] of K consecutive trajectories.
 
         Args:
-            rewards: [N]
-            lengths: [K] rows of each trajectory.
-            agents: [K] the agent of each.
-            episodes: [K] the episode of each.
+            rewards: [N] the rewards, unscaled.
+            lengths: [K] the number of rows of each trajectory.
+            agents: [K] the agent of each trajectory.
+            episodes: [K] the episode of each trajectory.
             ended: [K] true if the episode ends with the trajectory.
             update: the update's number, ascending; see `AgentTable.keep`.
             chains: which trajectory continues which, if already known.
@@ -359,17 +359,17 @@ class RewardScale:
         self._include(found)
 
     def apply(self, rewards: NDArray[np.floating[Any]]) -> Floats:
-        """Return scaled rewards, of any shape."""
+        """Return the rewards, of any shape, after scaling and clipping."""
         scaled: Floats = np.clip(rewards / np.sqrt(self._variance + _EPSILON), -LIMIT, LIMIT)
         return scaled
 
     def state_dict(self) -> dict[str, Any]:
-        """The complete state."""
+        """Return the complete state."""
         moments = {"count": self._count, "mean": self._mean, "variance": self._variance}
         return {**moments, "returns": self._returns.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the state from `state_dict()`."""
         self._count, self._mean, self._variance = (float(state[name]) for name in ("count", "mean", "variance"))
         self._returns.load_state_dict(state["returns"])
 
@@ -381,7 +381,7 @@ class RewardScale:
         returns: Floats,
         found: Floats,
     ) -> None:
-        """Write R for trajectories in parallel, from its value before each."""
+        """Compute R for each row of trajectories, in parallel, given R before each trajectory; write it to `found`."""
         order = np.argsort(-lengths, kind="stable")
         starts, returns = starts[order], returns[order]
         going = np.searchsorted(-lengths[order], -np.arange(int(lengths.max())), side="left")
@@ -392,7 +392,7 @@ class RewardScale:
             found[rows] = returns[:count]
 
     def _include(self, values: Floats) -> None:
-        """Join the moments of two sets, after Chan, Golub and LeVeque (1979)."""
+        """Combine the moments with those of new values, after Chan, Golub and LeVeque (1979)."""
         count, mean, variance = len(values), float(values.mean()), float(values.var())
         total, delta = self._count + count, mean - self._mean
         squares = self._variance * self._count + variance * count + delta * delta * self._count * count / total

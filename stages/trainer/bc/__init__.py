@@ -1,4 +1,4 @@
-"""Behavioural cloning, `trainer_type: bc`, which only imitates (imports torch)."""
+"""Behavioural cloning, `trainer_type: bc`, which learns only by imitation (imports torch)."""
 
 from headrace.stages.trainer.bc.trainer import BCTrainer
 

@@ -1,4 +1,4 @@
-"""An expert's steps for training or evaluation: encoded, with actions in the learner's form."""
+"""Stores an expert's steps for training or evaluation: encoded, and with actions in the learner's form."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from headrace.stages.trainer.intake import drawn_actions
 
 
 class ExampleBuffer:
-    """Stores whole trajectories, oldest first.
+    """Stores whole trajectories in order of arrival, oldest first.
 
     Args:
         design: the learning policy's design.
-        teacher_squashed: whether continuous actions have SAC's form.
+        teacher_squashed: whether the continuous actions added have SAC's form.
     """
 
     def __init__(self, design: PolicyDesign, teacher_squashed: bool) -> None:
@@ -34,11 +34,11 @@ class ExampleBuffer:
         self._lengths: list[int] = []
 
     def __len__(self) -> int:
-        """The number of steps."""
+        """Return the number of steps in the buffer."""
         return sum(self._lengths)
 
     def add(self, batch: TrajectoryBatch, observations: EncodedObservations) -> None:
-        """Copy a batch and its encoded observations into the buffer."""
+        """Add copies of a batch and its encoded observations."""
         rows = self._layout.as_columns(observations)
         continuous, choices = self._actions(batch.rows, batch.num_rows)
         rows["continuous"] = policy_actions(self._design.spec.actions, continuous, squashed=False)
@@ -62,7 +62,7 @@ class ExampleBuffer:
         self._parts, self._lengths = [], []
 
     def examples(self) -> Examples:
-        """All trajectories as examples."""
+        """Return all trajectories as examples."""
         columns = self._joined()
         return Examples.from_runs(
             self._design,
@@ -75,14 +75,14 @@ class ExampleBuffer:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of the columns, and the lengths of the trajectories."""
+        """Return copies of the columns, and the trajectories' lengths."""
         return {"columns": self._joined(), "lengths": np.array(self._lengths, np.int64)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
+        """Restore the state from `state_dict()`.
 
         Raises:
-            StageError: naming the column that is missing or has the wrong shape.
+            StageError: if a column is missing or has the wrong shape; the message names it.
         """
         columns = state["columns"]
         for name, column in self._columns.items():
@@ -95,7 +95,7 @@ class ExampleBuffer:
 
     def _append(self, rows: Mapping[str, Array], lengths: list[int]) -> None:
         at = 0
-        for length in lengths:  # one part per trajectory, so that old ones can be dropped
+        for length in lengths:  # one part per trajectory, so that old trajectories can be dropped
             self._parts.append({name: rows[name][at : at + length].copy() for name in self._columns})
             at += length
         self._lengths += lengths
@@ -105,13 +105,13 @@ class ExampleBuffer:
         return {name: np.concatenate([none[name], *(part[name] for part in self._parts)]) for name in self._columns}
 
     def _actions(self, columns: Mapping[str, Array], n: int, prefix: str = "") -> tuple[Array, Array]:
-        """Return continuous actions [n, C] as the environment received them, and choices [n, branches] int64."""
+        """Return continuous actions [n, C] as the environment received them, and int64 choices [n, branches]."""
         actions = self._design.spec.actions
         drawn, choices = drawn_actions(actions, columns, n, prefix)
         return environment_actions(actions, drawn, self._teacher_squashed), choices.astype(np.int64)
 
     def _previous(self, batch: TrajectoryBatch, continuous: Array, choices: Array) -> Array:
-        """Features [N, P] of each row's previous action; the batch has the one before a trajectory's first row."""
+        """Return features [N, P] of each row's previous action, which the batch has for trajectories' first rows."""
         actions = self._design.spec.actions
         features = action_features(actions, continuous, choices)
         previous = np.empty_like(features)

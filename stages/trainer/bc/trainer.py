@@ -1,7 +1,8 @@
-"""Behavioural cloning, as a `Trainer`: imitation without reward or critic.
+"""Behavioural cloning as a `Trainer`: imitation without rewards or a critic.
 
-Trajectories may come from an expert's demonstrations, repeatedly, or from another behaviour of the run, the teacher. A
-share of the episodes is held out; how well the policy predicts their actions measures what it has learned.
+Trajectories may come from an expert's demonstrations, which are replayed repeatedly, or from another behaviour of the
+run, the teacher. A share of the episodes is held out. How well the policy predicts the actions in these episodes
+measures what it has learned.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ log = logging.getLogger(__name__)
 class BCTrainer(Trainer):
     """Learns one behaviour by maximising the likelihood of an expert's actions.
 
-    Continuous actions have the expert's form: plain Gaussian, or SAC's if `context.teacher_squashed`. With memory, the
-    trainer learns from sequences, each starting with an empty memory.
+    Continuous actions have the expert's form: plain Gaussian, or SAC's form if `context.teacher_squashed`. With memory,
+    the trainer learns from sequences, each of which starts with an empty memory.
 
     Raises:
         StageError: if there are no actions to learn, or the network does not fit the observations.
@@ -56,9 +57,9 @@ class BCTrainer(Trainer):
     imitates = True
 
     step = 0
-    """Agent steps added so far."""
+    """Number of agent steps added so far."""
     version = 0
-    """Calls to `learn` so far."""
+    """Number of calls to `learn` so far."""
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
@@ -72,28 +73,28 @@ class BCTrainer(Trainer):
         design = self._design
         self._intake = Intake(spec, settings.network_settings.normalize)
         self._held_out_intake = Intake(spec, normalize=False)
-        """Encodes the held-out episodes, which the normaliser must not see."""
+        """Encodes the held-out episodes, which must not affect the normaliser."""
         self._actor = FlatParameters(seeded(self._random, lambda: ActorNetwork(design)), context.device)
         self._likelihood = MaximumLikelihood(design, self._actor)
         self._examples = ExampleBuffer(design, context.teacher_squashed)
         self._held_out = ExampleBuffer(design, context.teacher_squashed)
         self._waiting = 0
-        """The number of rows added since the last update, held out or not."""
+        """Number of rows added since the last update, whether held out or not."""
         self._warned = False
 
     @property
     def rows_per_update(self) -> int:
-        """`buffer_size`."""
+        """`buffer_size` from the hyperparameters."""
         return self._hyperparameters.buffer_size
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories into the training or the held-out buffer."""
+        """Add copies of trajectories to the training buffer or the held-out buffer."""
         if not batch.num_rows:
             return
         h, trajectories = self._hyperparameters, batch.trajectories
         chosen = held_out(trajectories["agent_ids"], trajectories["episode_ids"], self.context.seed, h.held_out)
         to_evaluate, to_learn = batch.select(chosen), batch.select(~chosen)
-        # Both parts are checked before anything is stored.
+        # Check both parts before storing anything.
         evaluated = self._held_out_intake.encode(to_evaluate, self.step)[0]
         learned = self._intake.encode(to_learn, self.step)[0]
         self._held_out.add(to_evaluate, evaluated)
@@ -103,15 +104,15 @@ class BCTrainer(Trainer):
         self._waiting += batch.num_rows
 
     def ready(self) -> bool:
-        """Return True after at least `buffer_size` rows, held out or not: flow control counts both."""
+        """Return True once `buffer_size` rows are waiting. Held-out rows count, as they do in flow control."""
         return self._waiting >= self._hyperparameters.buffer_size
 
     @flushed_denormals()
     def learn(self) -> int:
-        """Learn from the waiting examples, evaluate on the held-out ones, and return the number of rows consumed.
+        """Learn from the waiting examples, evaluate on held-out examples, and return the number of rows consumed.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; everything is then as it was before.
+            NotFiniteError: if a loss or a weight becomes NaN or infinite; everything is then restored.
         """
         h, normalizer = self._hyperparameters, self._intake.normalizer
         learning_rate = self._learning_rate()
@@ -138,7 +139,7 @@ class BCTrainer(Trainer):
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, normaliser, counters, random state, and the waiting and held-out rows."""
+        """Return weights, optimizer, normaliser, counters, random state, and the waiting and held-out rows."""
         return {
             **self.warm_state(),
             "step": self.step,
@@ -159,7 +160,7 @@ class BCTrainer(Trainer):
         self._hyperparameters = self._hyperparameters.with_value(name, value)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the state from `state_dict()`."""
         self.warm_start(state)
         with self.context.naming_behavior():
             self._likelihood.load_state_dict(state["optimizer"])
@@ -170,11 +171,11 @@ class BCTrainer(Trainer):
         self._waiting = int(state["waiting"])
 
     def parameter_counts(self) -> Mapping[str, int]:
-        """The actor's parameter count."""
+        """Return the number of the actor's parameters."""
         return {"actor": self._actor.values.numel()}
 
     def warm_state(self) -> dict[str, Any]:
-        """The weights and the normaliser's state."""
+        """Return the weights and the normaliser's state."""
         return {"weights": self._actor.state_dict(), "normalizer": self._intake.normalizer_state()}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
@@ -184,17 +185,17 @@ class BCTrainer(Trainer):
             self._actor.load(state["weights"])
 
     def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from an exported policy: its actor and normaliser."""
+        """Start from an exported policy's actor and normaliser."""
         with self.context.naming_behavior():
             self._actor.module.load_acting(tensors)
             self._intake.load_exported_normalizer(tensors)
 
     def policy(self) -> PolicyUpdate:
-        """The actor's weights and the normaliser's state."""
+        """Return a policy with the actor's weights and the normaliser's state."""
         return self._intake.policy(self, self._actor.module.acting_views(self._actor.parameters), self._layout)
 
     def _warn(self) -> None:
-        """Warn once if episodes should be held out but none is, or if all are."""
+        """Warn once if episodes should be held out but none are, or if all of them are."""
         h = self._hyperparameters
         if self._warned or not h.held_out:
             return
@@ -214,27 +215,28 @@ class BCTrainer(Trainer):
             )
 
 
-# The choice of held-out episodes: the trainer evaluates on them, but does not learn from them.
+# The choice of held-out episodes, on which the trainer evaluates but does not learn.
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-"""2⁶⁴ / φ."""
+"""2⁶⁴ / φ, a step of one golden ratio around a circle of 2⁶⁴ positions."""
 
 
 def held_out(
     agent_ids: NDArray[np.int64], episode_ids: NDArray[np.int64], seed: int, share: float
 ) -> NDArray[np.bool_]:
-    """[K] whether each trajectory belongs to a held-out episode; the same each time an episode is repeated.
+    """Return whether each trajectory belongs to a held-out episode [K]; a repeated episode gets the same answer.
 
-    An agent's successive episodes step around a circle by the golden ratio (Knuth, TAOCP 3, §6.4, "Fibonacci hashing"),
-    starting at a point that depends on agent and seed; a `share` of the circle is held out. Steps of this size spread
-    evenly: a share of 0.1 holds out 1 to 3 of any 20 consecutive episodes, whereas independent draws would hold out
-    none in one case in eight.
+    An agent's successive episodes advance around a circle in steps of the golden ratio (Knuth, TAOCP 3, §6.4,
+    "Fibonacci hashing"), starting at a point that depends on the agent and the seed. Episodes in a `share` of the
+    circle are held out. Steps of this size spread evenly: a share of 0.1 holds out 1 to 3 of any 20 consecutive
+    episodes, whereas independent draws would hold out none of them in one case in eight.
 
     Args:
-        agent_ids: [K]
-        episode_ids: [K] ascending by about 1 from one episode of an agent to the next.
-        seed: changes which episodes are held out.
-        share: the share to hold out, in [0, 1).
+        agent_ids: [K] the agent of each trajectory.
+        episode_ids: [K] the episode of each trajectory; ids increase by about 1 from one of an agent's episodes to the
+            next.
+        seed: determines, with `share`, which episodes are held out.
+        share: the share of episodes to hold out, in [0, 1).
     """
     start = _mixed(agent_ids.astype(np.uint64) ^ _mixed(np.array(seed % 2**64, np.uint64)))
     place = start + episode_ids.astype(np.uint64) * _GOLDEN  # modulo 2⁶⁴
@@ -243,7 +245,7 @@ def held_out(
 
 
 def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea & Flood, 2014): every input bit affects every output bit."""
+    """Mix bits with SplitMix64's finaliser (Steele, Lea & Flood, 2014): each input bit affects each output bit."""
     mixed: NDArray[np.uint64] = np.atleast_1d(number) + _GOLDEN
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -251,34 +253,34 @@ def _mixed(number: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed
 
 
-# Maximum likelihood: gradient steps on an expert's data, and a measure of how well a policy predicts it.
+# Maximum likelihood: gradient steps on an expert's data, and measures of how well a policy predicts the data.
 
 LOG_SIGMA_FLOOR = -5.0
-"""σ is at least e⁻⁵ (0.2 % of an action's range): for a noiseless expert σ would keep falling, and likelihoods rising,
-until one surprise made the loss infinite."""
+"""Lower bound on log σ, so σ is at least e⁻⁵ (0.2 % of an action's range). With a noiseless expert, σ would otherwise
+keep falling, and likelihoods rising, until one unexpected action made the loss infinite."""
 
 _ROWS = 4096
-"""Rows per forward pass of an evaluation: bounds memory, and fits the processor's cache."""
+"""Number of rows per forward pass of an evaluation: limits memory, and fits the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionQuality:
-    """How well a policy predicts an expert's actions: means over steps."""
+    """How well a policy predicts an expert's actions, averaged over steps."""
 
     log_likelihood: float
-    """Log-likelihood of a step's joint action as the policy draws it, in nats; a density for continuous actions."""
+    """Log-likelihood, in nats, of a step's joint action under the policy; for continuous actions, of the density."""
     accuracy: float | None
-    """Share of branches in which the most likely choice is the expert's; None without branches."""
+    """Share of branches in which the most likely choice is the expert's; None without discrete branches."""
     error: float | None
-    """Squared error of the mean continuous action as the environment receives it; None without continuous actions."""
+    """Squared error of the mean continuous action, in the environment's form; None without continuous actions."""
 
 
 class MaximumLikelihood:
-    """Trains an actor, and owns its optimizer.
+    """Trains an actor by maximum likelihood, and owns its optimizer.
 
     Args:
-        design: the actor's design; not squashed.
-        actor: the network that learns.
+        design: the actor's design; its actions must not be squashed.
+        actor: the network to train.
     """
 
     def __init__(self, design: PolicyDesign, actor: FlatParameters[ActorNetwork]) -> None:
@@ -289,7 +291,8 @@ class MaximumLikelihood:
         limits = torch.full((c,), ACTION_LIMIT)
         limits[list(design.spec.actions.unbounded)] = torch.inf
         self._limits = limits.to(actor.values.device)
-        """[C] bounds for the environment: actions are clipped to them, and divided by those that are finite."""
+        """[C] bounds of the environment's actions: actions are clipped to them, then divided by those that are
+        finite."""
 
     def learn(
         self,
@@ -300,13 +303,13 @@ class MaximumLikelihood:
         learning_rate: float,
         random: np.random.Generator,
     ) -> tuple[float, float]:
-        """Make passes over the examples, each in a new random order.
+        """Make `epochs` passes over the examples, each in a new random order.
 
         Returns:
-            The mean loss, nats per step, and the norm of the last gradient.
+            The mean loss, in nats per step, and the norm of the last gradient.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; then weights and optimizer are as before.
+            NotFiniteError: if a loss or a weight becomes NaN or infinite; weights and optimizer are then restored.
         """
         actor = self._actor
         at_a_time = max(1, batch_size // examples.rows.shape[1])
@@ -333,7 +336,7 @@ class MaximumLikelihood:
 
     @torch.no_grad()
     def evaluate(self, examples: Examples, normalizer: Normalizer | None) -> PredictionQuality:
-        """Evaluate the policy's predictions of at least one example."""
+        """Evaluate the policy's predictions on the examples, of which there must be at least one."""
         at_a_time = max(1, _ROWS // examples.rows.shape[1])
         sums, steps = torch.zeros(3, dtype=torch.float64), 0
         for start in range(0, len(examples), at_a_time):
@@ -353,14 +356,14 @@ class MaximumLikelihood:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Adam's moments by parameter name, and its step count."""
+        """Return Adam's moments by parameter name, and its step count."""
         return self._adam.state_dict(self._actor.named_views)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
+        """Restore the state from `state_dict()`.
 
         Raises:
-            StageError: naming the tensor that does not fit.
+            StageError: if a tensor does not fit; the message names it.
         """
         self._adam.load_state_dict(self._actor.named_views, state)
 
@@ -370,7 +373,7 @@ class MaximumLikelihood:
         return heads, log_likelihood(heads, self._actor.module.log_sigma, batch, self._design)
 
     def _hits(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
-        """[B] share of branches in which the most likely choice is the expert's."""
+        """Return the share of branches [B] in which the most likely choice is the expert's."""
         branches = split_logits(heads, batch, self._design)
         if not branches:
             return torch.zeros(len(heads), device=heads.device)
@@ -378,7 +381,7 @@ class MaximumLikelihood:
         return (best == batch.choices).float().mean(dim=1)
 
     def _error(self, heads: Tensor, batch: ImitationBatch) -> Tensor:
-        """[B] squared error of the actions that the environment receives, averaged over dimensions."""
+        """Return the squared error [B] of the actions that the environment receives, averaged over dimensions."""
         if not len(self._limits):
             return torch.zeros(len(heads), device=heads.device)
         scale = torch.where(torch.isinf(self._limits), 1.0, self._limits)

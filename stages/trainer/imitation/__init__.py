@@ -1,4 +1,4 @@
-"""Imitation: demonstrations, their sources, and learning from them (`cloning`, which needs torch)."""
+"""Imitation: demonstrations, where they come from, and learning from them (`cloning`, which needs torch)."""
 
 from headrace.stages.trainer.imitation.demonstrations import Demonstrations
 from headrace.stages.trainer.imitation.loading import load_demonstrations, load_recorded

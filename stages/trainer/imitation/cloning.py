@@ -1,7 +1,7 @@
-"""Behavioural cloning alongside a trainer's own learning: `behavioral_cloning` of a PPO or SAC behaviour.
+"""Behavioural cloning alongside a trainer's own learning: the setting `behavioral_cloning` of a PPO or SAC behaviour.
 
-Cloning has a separate optimizer for the trainer's actor, and fades out over `steps`. `headrace.stages.trainer.bc` is
-the trainer that only imitates; both learn from `Examples`.
+Cloning has a separate optimizer for the trainer's actor, and fades out over `steps`. The trainer in
+`headrace.stages.trainer.bc` learns only by imitation. Both learn from `Examples`.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ _USUAL_EPOCHS = 3
 class ClonedActor:
     """The acting part of a trainer's network, to be trained by cloning.
 
-    `values` may hold more than the actor (PPO's include the critic): parameters that do not affect the loss get no
-    gradient, and Adam does not change them.
+    `values` may also contain parameters that are not the actor's: PPO's include the critic's. Parameters that do not
+    affect the loss get no gradient, so Adam does not change them.
     """
 
     design: PolicyDesign
     forward: Callable[[Inputs], Tensor]
-    """Computes action heads [B, H]; with memory, for sequences that start from the memories in the inputs."""
+    """Computes action heads [B, H]. With memory, the inputs are sequences with the memories to start from."""
     values: Tensor
-    """All parameters, concatenated; changed in place."""
+    """All parameters as one vector, changed in place."""
     gradients: Tensor
-    """Gradients of `values`; backward adds to them, and cloning leaves them zero."""
+    """Gradients of `values`. The backward pass adds to them, and cloning sets them to zero afterwards."""
     named_views: Callable[[Tensor], dict[str, Tensor]]
-    """Splits a vector as long as `values` into views by parameter name."""
+    """Splits a vector of the same length as `values` into views by parameter name."""
 
     @classmethod
     def from_actor(cls, design: PolicyDesign, actor: FlatParameters[ActorNetwork]) -> ClonedActor:
-        """Make one from SAC's actor, which is a separate network."""
+        """Make a `ClonedActor` from SAC's actor, which is a separate network."""
         return cls(design, lambda inputs: actor.module(inputs)[0], actor.values, actor.gradients, actor.named_views)
 
 
 class BehavioralCloning:
-    """Trains an actor to imitate an expert's demonstrations.
+    """Trains an actor to imitate demonstrations.
 
     Args:
         examples: the demonstrations.
         actor: the actor to train.
-        settings: sizes and schedule.
+        settings: sizes and schedule of the cloning.
         learning_rate: the trainer's initial learning rate.
-        batch_size: the trainer's batch size, used if the settings have none.
+        batch_size: the trainer's batch size, used if the settings have no batch size.
         intake: provides the normaliser for the actor's inputs.
-        random: shuffles the examples; the trainer saves its state.
+        random: the generator that shuffles the examples; the trainer saves its state.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class BehavioralCloning:
         kind = "linear" if settings.steps else "constant"
         rate = learning_rate * settings.strength
         self._learning_rate = Schedule(kind, rate, LEARNING_RATE_FLOOR, max(1, settings.steps))
-        # Counts sequences, which may include padding; without memory a sequence is a single step.
+        # Counted in sequences, which may include padding; without memory, a sequence is a single step.
         length = examples.rows.shape[1]
         bound = max(1, settings.samples_per_update // length) if settings.samples_per_update else len(examples)
         self._per_pass = min(bound, len(examples))
@@ -97,16 +97,16 @@ class BehavioralCloning:
         self._adam = Adam(actor.values, actor.gradients)
 
     def update(self, step: int) -> Mapping[str, float]:
-        """Make one trainer update's passes over the demonstrations (or over `samples_per_update` of them).
+        """Make the cloning passes of one trainer update, over all demonstrations or over `samples_per_update` of them.
 
         Args:
-            step: agent steps of the run, for the schedule.
+            step: the run's agent steps so far, for the schedule.
 
         Returns:
             The loss, keyed by statistic name; empty once cloning has faded out.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; then weights and optimizer are as before.
+            NotFiniteError: if a loss or a weight becomes NaN or infinite; weights and optimizer are then restored.
         """
         learning_rate = self._learning_rate.at(step)
         if learning_rate <= LEARNING_RATE_FLOOR:
@@ -131,14 +131,14 @@ class BehavioralCloning:
         return {"Losses/Pretraining Loss": float(history.mean())}
 
     def state_dict(self) -> dict[str, Any]:
-        """Adam's moments by parameter name, and its step count."""
+        """Return Adam's moments by parameter name, and its step count."""
         return self._adam.state_dict(self._actor.named_views)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
+        """Restore the state from `state_dict()`.
 
         Raises:
-            StageError: naming the tensor that does not fit.
+            StageError: if a tensor does not fit; the message names it.
         """
         self._adam.load_state_dict(self._actor.named_views, state, "behavioral_cloning")
 
@@ -156,9 +156,9 @@ def make_cloning(
     intake: Intake,
     random: np.random.Generator,
 ) -> BehavioralCloning | None:
-    """Make the cloning that a behaviour's settings request, and load its demonstrations; None without cloning.
+    """Load the demonstrations and make the cloning that the settings request; return None if they request none.
 
-    Takes the arguments of `BehavioralCloning`, and the trainer's own.
+    `context` contains the trainer's arguments; see `BehavioralCloning` for the others.
 
     Raises:
         StageError: if the demonstrations can't be used; see `load_demonstrations`.
@@ -171,26 +171,26 @@ def make_cloning(
     return BehavioralCloning(examples, actor, settings, learning_rate, batch_size, intake, random)
 
 
-# Examples are an expert's steps as input to an update, from demonstrations or from a teacher's trajectories, with
-# actions as the learning policy would draw them. Without memory an example is a step; with memory it is a sequence of
-# steps that starts with an empty memory, as the expert's memories mean nothing to the learner.
+# Examples are an expert's steps, from demonstrations or from a teacher's trajectories, as input to an update. Their
+# actions are in the form in which the learning policy draws them. Without memory an example is a step; with memory it
+# is a sequence of steps that starts with an empty memory, as the expert's memories are meaningless to the learner.
 
 
 class ImitationBatch(NamedTuple):
-    """B rows to imitate, on the device; with memory B / L sequences of L rows each, padded at their ends."""
+    """B rows to imitate, on the device. With memory, they are B / L sequences of L rows each, padded at the end."""
 
     inputs: Inputs
     continuous: Tensor
-    """[B, C] the expert's continuous actions, as the policy would draw them."""
+    """[B, C] the expert's continuous actions, in the form in which the policy draws them."""
     choices: Tensor
-    """[B, branches] int64, the expert's choice in each branch."""
+    """[B, branches] int64 choices by the expert."""
     penalties: Tensor | None
-    """[B, choices] to be added to logits: `MASK_PENALTY` where a choice was forbidden."""
+    """[B, choices] added to logits: `MASK_PENALTY` for choices that were forbidden, else 0; None without masks."""
     weights: Tensor | None
     """[B] 1 for real rows, 0 for padding; None without padding."""
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of values [B] over all rows except padding: a scalar."""
+        """Return the mean of values [B] over all rows except padding, as a scalar."""
         if self.weights is None:
             return values.mean()
         return (values * self.weights).sum() / self.weights.sum()
@@ -198,24 +198,24 @@ class ImitationBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """N unnormalised steps, stored in order as consecutive runs."""
+    """N unnormalised steps, stored as consecutive runs."""
 
     design: PolicyDesign
     """The learning policy's design."""
     observations: EncodedObservations
     """[N, …] the expert's observations."""
     continuous: NDArray[np.float32]
-    """[N, C] continuous actions as the policy would draw them."""
+    """[N, C] continuous actions, in the form in which the policy draws them."""
     choices: NDArray[np.int64]
     """[N, branches] the expert's choice in each branch."""
     masks: NDArray[np.bool_] | None
-    """[N, choices] true = allowed."""
+    """[N, choices] true for allowed choices; None if all were allowed."""
     previous: NDArray[np.float32] | None
-    """[N, P] features of the previous action, with memory."""
+    """[N, P] features of the previous actions; None without memory."""
     rows: NDArray[np.int64]
-    """[S, L] the rows of each sequence; a shorter one repeats its last row. Without memory L is 1."""
+    """[S, L] the rows of each sequence. A shorter sequence repeats its last row. Without memory, L is 1."""
     real: NDArray[np.bool_]
-    """[S, L] false for padding."""
+    """[S, L] true for real rows, false for padding."""
 
     @classmethod
     def from_runs(
@@ -228,13 +228,13 @@ class Examples:
         previous: NDArray[np.float32] | None,
         lengths: NDArray[np.int64],
     ) -> Examples:
-        """Examples from runs of `lengths` [K] steps, cut into sequences if the policy has a memory."""
+        """Make examples from runs of `lengths` [K] steps, cut into sequences if the policy has a memory."""
         memory = design.settings.memory
         rows, real = sequences(lengths, 1 if memory is None else memory.sequence_length)
         return cls(design, observations, continuous, choices, masks, previous if memory else None, rows, real)
 
     def __len__(self) -> int:
-        """S, the number of sequences; without memory, each is a single step."""
+        """Return the number of sequences, S; without memory, each sequence is a single step."""
         return len(self.rows)
 
     @property
@@ -245,7 +245,7 @@ class Examples:
     def batch(
         self, which: NDArray[np.int64] | slice, normalizer: Normalizer | None, device: str | torch.device
     ) -> ImitationBatch:
-        """The selected sequences, normalised, on a device."""
+        """Return the selected sequences, normalised, on a device."""
         rows, real = self.rows[which].reshape(-1), self.real[which].reshape(-1)
         vectors = self.observations.vectors[rows]
         others = tuple(other[rows] for other in self.observations.others)
@@ -269,7 +269,7 @@ class Examples:
 
 
 def examples_of(demonstrations: Demonstrations, design: PolicyDesign) -> Examples:
-    """Convert demonstrations to examples for a policy of this design."""
+    """Convert demonstrations to examples for policies of this design."""
     actions, previous = design.spec.actions, None
     if design.memory_size:
         previous = np.empty((len(demonstrations), design.previous_action_size), np.float32)
@@ -288,11 +288,11 @@ def examples_of(demonstrations: Demonstrations, design: PolicyDesign) -> Example
 
 
 def sequences(lengths: Array, longest: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Cut consecutive runs into sequences, each run from its start.
+    """Cut consecutive runs into sequences, beginning at the start of each run.
 
     Args:
-        lengths: [K] rows of each run, at least 1.
-        longest: L, the number of rows per sequence; the last sequence of a run may have fewer.
+        lengths: [K] the number of rows of each run, at least 1.
+        longest: L, the number of rows per sequence; a run's last sequence may have fewer.
 
     Returns:
         The row indices [S, L] of each sequence, with the last row repeated as padding, and a mask [S, L], false for
@@ -317,19 +317,19 @@ def sequences(lengths: Array, longest: int) -> tuple[NDArray[np.int64], NDArray[
 
 
 def cloning_loss(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> Tensor:
-    """Squared error of the mean action, and cross-entropy of the choices: a scalar.
+    """Return the sum of the mean action's squared error and the choices' cross-entropy, a scalar.
 
-    The squared error is averaged over dimensions, the cross-entropy over branches; the two are added.
+    The squared error is averaged over dimensions, and the cross-entropy over branches.
 
-    ML-Agents uses the squared error of a sampled action. In expectation this equals the mean's error plus σ², so it
-    also pulls σ towards 0, indefinitely if cloning does not fade out: this ends exploration, and works against trainers
-    that learn σ with an entropy bonus. The mean's error has the same gradient for the means, without sampling noise,
-    and leaves σ to the trainer.
+    ML-Agents uses the squared error of a sampled action. In expectation, this equals the mean action's error plus σ²,
+    so it also pulls σ towards 0, indefinitely if cloning does not fade out. This ends exploration, and works against
+    trainers that learn σ with an entropy bonus. The mean action's error has the same gradient for the means, without
+    sampling noise, and leaves σ to the trainer.
 
     Args:
         heads: [B, H] head outputs for the batch's inputs.
         batch: the expert's steps.
-        design: the design of the policy with these heads.
+        design: the design of the policy that the heads belong to.
     """
     continuous = design.spec.actions.continuous_size
     terms = []
@@ -344,13 +344,13 @@ def cloning_loss(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> 
 
 
 def log_likelihood(heads: Tensor, log_sigma: Tensor | None, batch: ImitationBatch, design: PolicyDesign) -> Tensor:
-    """Log-probability [B] of the expert's joint action under a policy with a plain Gaussian.
+    """Return the log-probability [B] of the expert's joint action under a plain Gaussian policy.
 
     Args:
         heads: [B, H] head outputs for the batch's inputs.
-        log_sigma: [C] log σ of the continuous actions; None without any.
+        log_sigma: [C] log σ of the continuous actions; None if there are none.
         batch: the expert's steps.
-        design: the design of the policy with these heads; not squashed.
+        design: the design of the policy that the heads belong to; it must not be squashed.
     """
     columns = _choice_log_probs(heads, batch, design)
     if log_sigma is not None:
@@ -359,7 +359,7 @@ def log_likelihood(heads: Tensor, log_sigma: Tensor | None, batch: ImitationBatc
 
 
 def _choice_log_probs(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> list[Tensor]:
-    """Log-probability [B, 1] of the expert's choice, for each branch."""
+    """Return the log-probability [B, 1] of the expert's choice in each branch."""
     branches = split_logits(heads, batch, design)
     return [
         categorical_log_probs(branch, batch.choices[:, index : index + 1])[0] for index, branch in enumerate(branches)
@@ -367,7 +367,7 @@ def _choice_log_probs(heads: Tensor, batch: ImitationBatch, design: PolicyDesign
 
 
 def split_logits(heads: Tensor, batch: ImitationBatch, design: PolicyDesign) -> tuple[Tensor, ...]:
-    """Logits [B, choices] of each branch; forbidden choices have probability 0."""
+    """Return the logits [B, choices] of each branch; forbidden choices get probability 0."""
     actions = design.spec.actions
     if not actions.discrete_branches:
         return ()

@@ -1,4 +1,4 @@
-"""Demonstrations: an expert's recorded steps, in the same form for all file formats."""
+"""Demonstrations: an expert's recorded steps, in a form that is the same for all file formats."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from headrace.stages.policy.observations import EncodedObservations, Observation
 
 @dataclass(frozen=True, slots=True)
 class Demonstrations:
-    """N steps of K trajectories, concatenated; row order is step order."""
+    """N steps in K concatenated trajectories, with one row per step, in order."""
 
     spec: BehaviorSpec
     observations: EncodedObservations
     """[N, …] the expert's observations; not normalised."""
     final_observations: EncodedObservations
-    """[K, …] the expert's observations after the last step of each trajectory."""
+    """[K, …] the expert's observation after the last step of each trajectory."""
     continuous: NDArray[np.float32]
-    """[N, C] actions as the environment received them: in [-1, 1] where bounded."""
+    """[N, C] actions as the environment received them: between -1 and 1 if bounded."""
     choices: NDArray[np.int64]
-    """[N, branches] the chosen index in each branch."""
+    """[N, branches] the index of the choice in each branch."""
     rewards: NDArray[np.float32]
-    """[N] the reward of each step."""
+    """[N] the reward for each step."""
     lengths: NDArray[np.int64]
     """[K] the number of rows of each trajectory."""
     terminated: NDArray[np.bool_]
-    """[K] true if the trajectory ended by the task's own rules."""
+    """[K] true if the trajectory ended according to the task's own rules."""
     starts_episode: NDArray[np.bool_]
-    """[K] true if the trajectory begins an episode instead of continuing the previous one."""
+    """[K] true if the trajectory begins an episode, rather than continuing the previous trajectory."""
     masks: NDArray[np.bool_] | None = None
-    """[N, choices] true where a choice was allowed; None if all were, or if that is unknown."""
+    """[N, choices] true for allowed choices; None if all choices were allowed, or if that is unknown."""
 
     def __len__(self) -> int:
         return len(self.rewards)
 
     @property
     def episode_lengths(self) -> NDArray[np.int64]:
-        """[E] the number of rows of each episode, over all trajectories that are known to continue each other."""
+        """[E] the number of rows of each episode, where trajectories that continue each other count as one episode."""
         return np.add.reduceat(self.lengths, np.flatnonzero(self.starts_episode))
 
     @property
@@ -85,21 +85,22 @@ def _stacked(parts: Sequence[EncodedObservations]) -> EncodedObservations:
     )
 
 
-# Checks that demonstrations fit the behaviour that learns from them, and that their numbers are valid.
+# Checks that demonstrations fit the behaviour that learns from them, and that their values are valid.
 
 log = logging.getLogger(__name__)
 
 _ROUNDING = 1e-4
-"""How far an action may exceed -1 or 1: formats with fewer digits, and scaling by bounds, round."""
+"""How far an action may exceed -1 or 1, because formats with fewer digits, and scaling by bounds, round."""
 
 
 def check_fit(found: BehaviorSpec, expected: BehaviorSpec, file: str) -> None:
-    """Refuse demonstrations with other observations or actions; names may differ.
+    """Reject demonstrations whose observations or actions differ from the expected ones; names may differ.
 
-    `file` is the demonstrations' name in messages.
+    `file` is the file name used in messages.
 
     Raises:
-        StageError: naming the observation or action that differs, the expected value and the one found.
+        StageError: if an observation or action differs; the message names it, with the expected value and the one
+            found.
     """
     difference = _difference(found, expected)
     if difference is not None:
@@ -113,8 +114,8 @@ def checked(demonstrations: Demonstrations, file: str) -> Demonstrations:
     """Return the demonstrations, with actions clipped to [-1, 1].
 
     Raises:
-        StageError: naming trajectory, step and column of the first number that is NaN or infinite, or of the first
-            choice or action out of range.
+        StageError: if a number is NaN or infinite, or a choice or action is out of range; the message gives trajectory,
+            step and column of the first one.
     """
     for name, column in _columns(demonstrations):
         if not np.isfinite(column).all():
@@ -134,8 +135,8 @@ def checked(demonstrations: Demonstrations, file: str) -> Demonstrations:
 
 
 def within_bounds(continuous: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
-    """Return recorded actions clipped to [-1, 1], and log a warning if any is outside; `path` is the file's path."""
-    beyond = np.abs(continuous) > 1.0  # false for NaN, which is detected later
+    """Return recorded actions clipped to [-1, 1]; log a warning that names `path`, the file, if any is outside."""
+    beyond = np.abs(continuous) > 1.0  # false for NaN, which a later check reports
     if not beyond.any():
         return continuous
     log.warning(
@@ -159,7 +160,8 @@ def _difference(found: BehaviorSpec, expected: BehaviorSpec) -> str | None:
 
 def _form(spec: ObservationSpec) -> tuple[object, ...]:
     kind = OBSERVATION_KINDS[spec.kind]
-    # Flat observations become float32 whatever their dtype; images and sets scale bytes and floats differently.
+    # Flat observations become float32 whatever their dtype; for images and sets, bytes and floats are scaled
+    # differently.
     return spec.shape, None if kind.flat else np.dtype(spec.dtype).kind, kind.pixels and spec.channels_last
 
 
@@ -226,7 +228,7 @@ def _bounded(demonstrations: Demonstrations, file: str) -> Demonstrations:
 
 
 def _first(bad: Array) -> tuple[int, tuple[int, ...]]:
-    """Row, and index within it, of the first true element."""
+    """Return the row of the first true element, and its index within the row."""
     row, *inner = (int(i) for i in np.argwhere(bad)[0])
     return row, tuple(inner)
 

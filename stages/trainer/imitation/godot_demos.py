@@ -1,8 +1,8 @@
-"""Demonstrations from recordings of the Godot RL Agents addon (`expert_demos.json`), in the mode *Record Expert Demos*.
+"""Reads demonstrations recorded by the Godot RL Agents addon (`expert_demos.json`, mode *Record Expert Demos*).
 
-A file is a list of episodes, each a pair of observations (only those under the key `obs`) and actions (one fewer). An
-action is a flat list of numbers in the order of the game's keys, with one number for a discrete action. The file names
-neither keys nor spaces, so the game that learns from it must provide them.
+A file is a list of episodes. Each is a pair: the observations (only those under the key `obs`), and the actions, of
+which there is one fewer. An action is a flat list of numbers in the order of the game's keys; a discrete action is one
+number. The file contains neither keys nor spaces, so the environment of the learning behaviour must provide them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _RECORDED_KEY = "obs"
 
 
 def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
-    """Read a file's episodes; return None if they have no steps.
+    """Read the episodes in a file; return None if they have no steps.
 
     An episode's last observation is dropped: the addon records it after the game has begun the next episode. Each
     episode counts as terminated, since the addon does not write unfinished ones.
 
     Args:
         path: the file's path.
-        behavior: the behaviour's name, for messages.
-        spec: the spec of the behaviour that learns from it.
+        behavior: the behaviour's name, for use in messages.
+        spec: the spec of the behaviour that learns from the file; None without an environment.
 
     Raises:
-        StageError: if the file is not a recording of Godot's addon, or the behaviour is not from a Godot game that
+        StageError: if the file was not recorded by Godot's addon, or the behaviour is not one of a Godot game that
             observes only `obs`.
     """
     spec = _playable(path, behavior, spec)
@@ -71,13 +71,13 @@ def read_godot_demos(path: Path, behavior: str, spec: BehaviorSpec | None) -> De
 
 
 def looks_recorded(path: Path) -> bool:
-    """Return True if a file begins like a recording: the folder may contain other JSON files."""
+    """Return True if a file begins like a recording; a folder may also contain other JSON files."""
     with path.open("rb") as file:
         return b"".join(file.read(64).split()).startswith((b"[[", b"[]"))
 
 
 def _playable(path: Path, behavior: str, spec: BehaviorSpec | None) -> BehaviorSpec:
-    """Return the spec, after checking that it can split this file's numbers."""
+    """Return the spec after checking that this file's numbers can be split according to it."""
     if spec is None or spec.spaces is None or GODOT not in spec.spaces:
         raise StageError(
             f"{path}: recordings of Godot's addon do not describe their spaces, so only a run of the game can use this "
@@ -95,7 +95,7 @@ def _playable(path: Path, behavior: str, spec: BehaviorSpec | None) -> BehaviorS
 def _joined(
     path: Path, episodes: Sequence[Any], observed: int, acted: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], list[int]]:
-    """Return the observations [N, observed] and actions [N, acted] of all steps, and the episode lengths."""
+    """Return the observations [N, observed] and actions [N, acted] of all steps, and the episodes' lengths."""
     columns: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = ([], [])
     lengths = []
     for number, episode in enumerate(episodes, start=1):
@@ -119,7 +119,7 @@ def _joined(
 
 
 def _rows(where: str, what: str, rows: list[Any], size: int) -> NDArray[np.float32]:
-    """Convert rows of numbers to an array [T, size]; anything but a number becomes NaN, which a later check reports."""
+    """Convert rows of numbers to an array [T, size]; anything else becomes NaN, which a later check reports."""
     for step, row in enumerate(rows, start=1):
         if not isinstance(row, list) or len(row) != size:
             found = f"{len(row)} numbers" if isinstance(row, list) else repr(row)

@@ -1,4 +1,4 @@
-"""From a `demo_path` to demonstrations: its files, their readers, and the checks of their content.
+"""Loads the demonstrations at a `demo_path`: finds the files, reads them, and checks their content.
 
 A file's suffix determines its format; to read another format, write a `Reader` and add it to `READERS`.
 """
@@ -22,11 +22,13 @@ from headrace.surroundings import absolute
 log = logging.getLogger(__name__)
 
 Reader = Callable[[Path, str, BehaviorSpec | None], Demonstrations | None]
-"""Reads the steps of the named behaviour from a file, with the spec that they were recorded with; None if none.
+"""Reads a behaviour's steps from a file (path, behaviour name, spec), with the recorded spec; None if there are no
+steps.
 
-Formats that store no spec use the learner's, passed as the last argument (None without an environment).
+Formats that store no spec use the learner's spec, which is the last argument (None without an environment).
 
-The caller checks spec and numbers. Raises StageError (or StreamError) if the file is broken, or of another format."""
+The caller checks spec and numbers. A reader raises StageError or StreamError if the file is broken or has another
+format."""
 
 
 def read_recording(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
@@ -37,25 +39,25 @@ def read_recording(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demo
 def read_demo_file(path: Path, behavior: str, spec: BehaviorSpec | None) -> Demonstrations | None:
     """Read a Unity demo file, which contains its spec."""
     from headrace.stages.trainer.imitation.unity_demos import (
-        read_unity_demo,  # here, as few learners need Unity's formats
+        read_unity_demo,  # imported here, as few learners need Unity's formats
     )
 
     return read_unity_demo(path, behavior)
 
 
 READERS: dict[str, Reader] = {".demo": read_demo_file, ".stream": read_recording, ".json": read_godot_demos}
-"""Readers by file suffix."""
+"""The reader for each file suffix."""
 
 WITHOUT_SPEC = frozenset({".json"})
-"""Suffixes of files that don't store observation and action spaces: the environment must provide them."""
+"""Suffixes of files that don't store observation and action spaces, which the environment must then provide."""
 
 
 def load_demonstrations(path: str, spec: BehaviorSpec, folder: Path | None = None) -> Demonstrations:
-    """Load all demonstrations of a `demo_path`, in the order of file names.
+    """Load all demonstrations at a `demo_path`, in file name order.
 
     Args:
-        path: a file, a folder (for all readable files in it), a pattern, or `minari:<data set id>`; a relative path is
-            looked up in `folder`, then in the working directory.
+        path: a file, a folder (all its readable files are loaded), a pattern, or `minari:<data set id>`; a relative
+            path is looked up in `folder`, then in the working directory.
         spec: the learning behaviour's spec.
         folder: the YAML's folder.
 
@@ -68,30 +70,30 @@ def load_demonstrations(path: str, spec: BehaviorSpec, folder: Path | None = Non
 
 
 def load_recorded(path: str, behavior: str, folder: Path | None = None) -> Demonstrations:
-    """Load demonstrations without an environment, using the recorded spec under the behaviour's name.
+    """Load demonstrations without an environment; their spec is the recorded one, under the behaviour's name.
 
     Raises:
-        StageError: as `load_demonstrations`, and if two files differ in observations or actions.
+        StageError: as for `load_demonstrations`; also if two files differ in observations or actions.
         StreamError: if a stream is not a stream file.
     """
     return _load(path, behavior, None, folder)
 
 
 def check_there(path: str, behavior: str, folder: Path | None = None) -> None:
-    """Check that a `demo_path` has files in a readable format, without reading their content.
+    """Check that there are files in a readable format at a `demo_path`, without reading their content.
 
     Raises:
-        StageError: as `load_demonstrations`.
+        StageError: as for `load_demonstrations`.
     """
     if not path.startswith(PREFIX):
         _files(path, behavior, folder)
 
 
 def needs_spec(path: str, behavior: str, folder: Path | None = None) -> bool:
-    """Return True if the files of a `demo_path` don't store spaces, so that only the environment knows them.
+    """Return True if the files at a `demo_path` don't store spaces, so the environment must provide them.
 
     Raises:
-        StageError: as `check_there`.
+        StageError: as for `check_there`.
     """
     return not path.startswith(PREFIX) and any(file.suffix in WITHOUT_SPEC for file in _files(path, behavior, folder))
 
@@ -121,7 +123,7 @@ def _load(path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | No
 def _read(
     path: str, behavior: str, spec: BehaviorSpec | None, folder: Path | None
 ) -> Iterator[tuple[str, Demonstrations | None]]:
-    """Yield each file's name for messages, and its content."""
+    """Yield, for each file, its name for use in messages, and its demonstrations."""
     if path.startswith(PREFIX):
         yield path, read_minari(path.removeprefix(PREFIX), behavior)
         return

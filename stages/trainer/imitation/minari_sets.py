@@ -1,7 +1,7 @@
-"""Demonstrations from Minari data sets (https://minari.farama.org): Gymnasium's own format for recorded episodes.
+"""Reads demonstrations from Minari data sets (https://minari.farama.org), Gymnasium's format for recorded episodes.
 
 Supported data sets have vector observations (a Box with at most one axis) and Box, Discrete or MultiDiscrete actions.
-They must already be on this machine.
+The data sets must already be on this machine.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
 PREFIX = "minari:"
-"""The prefix of a `demo_path` that names a data set."""
+"""The prefix of a `demo_path` that names a Minari data set."""
 
 _AS_GOOD_AS_INFINITE = 1e30
-"""Bounds as large as float32's largest number count as unbounded, as for an environment's actions."""
+"""Bounds of at least this size count as unbounded; an environment's action bounds are treated the same way."""
 
 
 def read_minari(dataset_id: str, behavior: str) -> Demonstrations:
-    """Read the episodes of a data set, under a behaviour's name.
+    """Read the episodes of a data set; the spec gets the behaviour's name.
 
     Raises:
-        StageError: if minari, or a package that it reads files with, is not installed; if the data set is not on this
-            machine or is empty; or if its spaces are not supported.
+        StageError: if minari, or a package that it needs to read files, is not installed; if the data set is not on
+            this machine or is empty; or if its spaces are not supported.
     """
     where = f"behaviors.{behavior}: demo_path '{PREFIX}{dataset_id}'"
     try:
         dataset = import_module("minari").load_dataset(dataset_id)
-    except ImportError as error:  # the file readers are a separate extra
+    except ImportError as error:  # packages that read files are a separate extra
         raise StageError(
             f'{where}: Minari or one of its extras is not installed; run: pip install "minari[hdf5,hf]"'
         ) from error
@@ -55,7 +55,7 @@ def read_minari(dataset_id: str, behavior: str) -> Demonstrations:
 def demonstrations_of(
     observation_space: Space[Any], action_space: Space[Any], episodes: Iterable[Any], behavior: str, where: str
 ) -> Demonstrations:
-    """Convert Minari's episodes, which have T steps and T + 1 observations.
+    """Convert Minari episodes, which have T steps and T + 1 observations.
 
     Args:
         observation_space: the space of a step's observation.
@@ -97,7 +97,7 @@ def demonstrations_of(
 
 
 def _decided(space: Space[Any], drawn: Array, where: str) -> tuple[ActionSpec, NDArray[np.float32], NDArray[np.int64]]:
-    """Convert the actions of N steps; return their spec, continuous actions [N, C] and choices [N, branches]."""
+    """Convert the actions of N steps; return the spec, continuous actions [N, C] and choices [N, branches]."""
     from gymnasium import spaces
 
     n = len(drawn)
@@ -115,12 +115,12 @@ def _decided(space: Space[Any], drawn: Array, where: str) -> tuple[ActionSpec, N
 
 
 def _unscaled(space: Any, drawn: Array) -> tuple[ActionSpec, NDArray[np.float32]]:
-    """Scale each bounded dimension from [low, high] to [-1, 1], the inverse of what environments do."""
+    """Scale each bounded dimension from [low, high] to [-1, 1], the inverse of the scaling in environments."""
     low, high = np.ravel(space.low).astype(np.float64), np.ravel(space.high).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         bounded = np.ravel(space.bounded_below & space.bounded_above) & (high - low < _AS_GOOD_AS_INFINITE)
         half = np.where(bounded, (high - low) / 2, 1.0)
         middle = np.where(bounded, low + half, 0.0)
-    half[half == 0] = 1.0  # an action with a single value
+    half[half == 0] = 1.0  # an action that has a single possible value
     unbounded = tuple(int(i) for i in np.flatnonzero(~bounded))
     return ActionSpec(len(low), unbounded=unbounded), ((drawn - middle) / half).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The demonstration source: sends demonstrations to trainers that only imitate, in place of actors."""
+"""The demonstration source, which takes the place of actors and sends demonstrations to trainers that only imitate."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from headrace.stages.trainer.imitation.loading import load_demonstrations, load_
 
 # The source replaces an actor, so imitation needs no separate path to the trainer (docs/decisions/043).
 class DemonstrationSource(Source[Message]):
-    """Yields demonstrated episodes repeatedly until stopped, alternating between behaviours.
+    """Yields demonstrated episodes, repeating them until stopped and alternating between behaviours.
 
     Args:
-        paths: `demo_path` by behaviour name.
-        rows_per_batch: the largest number of steps of a batch.
-        folder: the YAML's folder, where relative paths start.
-        seen: by behaviour name, the number of steps that a resumed trainer has already received, so the source has no
-            state to save.
+        paths: the `demo_path` of each behaviour, by behaviour name.
+        rows_per_batch: the largest number of steps in a batch.
+        folder: the YAML's folder, which relative paths start from.
+        seen: per behaviour name, the number of steps that a resumed trainer has already received. The source therefore
+            has no state to save.
 
     Attributes:
-        specs: by behaviour name, the spec that the environment announces, for demonstrations without one; set before
-            `start`.
+        specs: per behaviour name, the environment's spec, for demonstrations that have none; set before `start`.
     """
 
     def __init__(
@@ -51,13 +50,13 @@ class DemonstrationSource(Source[Message]):
         self._seed = 0
         self._stopping = False
         self.behavior_specs: dict[str, BehaviorSpec] = {}
-        """Specs by behaviour id; known after `start`."""
+        """Specs by behaviour id; complete after `start`."""
 
     def start(self, context: StageContext) -> None:
         """Read all demonstrations.
 
         Raises:
-            StageError: if there are none, or they can't be learned from.
+            StageError: if there are no demonstrations, or the behaviour can't learn from them.
             StreamError: if a stream is not a stream file.
         """
         self._seed = context.seed
@@ -71,7 +70,7 @@ class DemonstrationSource(Source[Message]):
         )
 
     async def produce(self) -> AsyncIterator[Message]:
-        """Yield batches until stopped; none without demonstrations."""
+        """Yield batches until stopped; yield nothing if there are no demonstrations."""
         feeds = [
             demonstration_batches(found, self._rows_per_batch, self._seed, self._seen.get(found.spec.name, 0))
             for found in self._demonstrations
@@ -81,7 +80,7 @@ class DemonstrationSource(Source[Message]):
                 if self._stopping:
                     return
                 yield next(feed)
-                await asyncio.sleep(0)  # making batches never awaits: this lets the host's other stages run
+                await asyncio.sleep(0)  # making batches never waits, so give the host's other stages a turn
 
     def request_stop(self) -> None:
         """Stop after the current batch."""
@@ -91,21 +90,21 @@ class DemonstrationSource(Source[Message]):
 def demonstration_batches(
     demonstrations: Demonstrations, rows_per_batch: int, seed: int, seen: int = 0
 ) -> Iterator[TrajectoryBatch]:
-    """Make an endless series of batches: all episodes repeatedly, each round in a new random order.
+    """Yield batches endlessly, repeating all episodes; each round has a new random order.
 
-    An episode keeps its id in every round, so a trainer can hold it out. Only episodes longer than a batch are cut;
-    others share batches. Actions are those of a plain Gaussian policy (`squashed=False`).
+    An episode has the same id in every round, so a trainer can hold it out. Only episodes longer than a batch are cut;
+    shorter ones share batches. Actions have the form of a plain Gaussian policy's (`squashed=False`).
 
-    A round's order depends only on the seed and the round's number, so the series can be resumed at any batch.
+    A round's order depends only on the seed and the round's number, so the sequence can be resumed at any batch.
 
     Args:
         demonstrations: the episodes.
-        rows_per_batch: the largest number of steps of a batch.
-        seed: the seed for the random orders.
+        rows_per_batch: the largest number of steps in a batch.
+        seed: the seed of the random orders.
         seen: the number of steps, in whole batches, to skip at the beginning.
 
     Raises:
-        ValueError: if `rows_per_batch` is not at least 1.
+        ValueError: if `rows_per_batch` is less than 1.
     """
     if rows_per_batch < 1:
         raise ValueError(f"rows_per_batch: expected at least 1, got {rows_per_batch}")
@@ -124,7 +123,7 @@ def demonstration_batches(
 def _packed(
     order: NDArray[np.int64], lengths: NDArray[np.int64], rows_per_batch: int
 ) -> Iterator[list[tuple[int, int, int]]]:
-    """Yield lists of (episode, from, to), each with at most `rows_per_batch` rows in total."""
+    """Yield lists of (episode, first step, end), each list with at most `rows_per_batch` steps in total."""
     gathered: list[tuple[int, int, int]] = []
     rows = 0
     for episode in order.tolist():
@@ -145,7 +144,7 @@ class _Feeder:
         self._demonstrations = demonstrations
         self._made = 0
         self._lengths, self._starts = demonstrations.episode_lengths, demonstrations.episode_starts
-        # The last trajectory of each episode; an episode's trajectories continue each other.
+        # The last trajectory of each episode; its other trajectories continue in the next one.
         self._last = np.append(np.flatnonzero(demonstrations.starts_episode)[1:], len(demonstrations.lengths)) - 1
         self._actions: dict[str, Array] = {}
         if spec.actions.continuous_size:
@@ -188,7 +187,7 @@ class _Feeder:
     def _trajectory_columns(
         self, episodes: NDArray[np.int64], starts: NDArray[np.int64], stops: NDArray[np.int64]
     ) -> dict[str, Array]:
-        """Columns [K] like the agent processor's, as if one agent had played all episodes."""
+        """Return columns [K] like those of the agent processor, as if one agent had played all episodes."""
         k, ends = len(episodes), stops == self._lengths[episodes]
         last, before = self._last[episodes], self._starts[episodes] + starts - 1
         after = self._starts[episodes] + np.where(ends, 0, stops)

@@ -1,7 +1,7 @@
-"""Demonstrations from Headrace's recordings: the policy that acted in a recorded run is the expert.
+"""Reads demonstrations from Headrace recordings, in which the policy that acted is the expert.
 
-Recordings of either edge can be read. A trajectory may be only a piece of an episode; the pieces for each agent and
-episode are joined in order.
+Recordings of either edge can be read. A trajectory may be only a piece of an episode. Each episode's pieces are joined
+in order.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ log = logging.getLogger(__name__)
 
 _TRAINER_EDGE = "trainer"
 _KEYS = ("lengths", "agent_ids", "episode_ids", "terminated", "truncated", "learning")
-"""Trajectory columns that identify the pieces of an episode."""
+"""Trajectory columns needed to join the pieces of episodes."""
 
 
 def read_stream(path: Path, behavior: str) -> Demonstrations | None:
-    """Read a behaviour's steps (or those of the stream's only behaviour) by the learning policy; None if none.
+    """Read the steps that the learning policy made, for one behaviour; return None if there are no steps.
 
     Raises:
         StreamError: if the file is not a stream.
-        StageError: if it has several behaviours but none with this name, or a message lacks a column.
+        StageError: if the file has several behaviours but none with this name, or a message lacks a column. A file with
+            a single behaviour is read whatever its name.
     """
     reader = StreamReader(path)
     spec = _choose(reader.header, behavior, path)
@@ -62,13 +63,13 @@ def read_stream(path: Path, behavior: str) -> Demonstrations | None:
 
 
 def without_doubles(files: Sequence[Path]) -> list[Path]:
-    """Return the files, leaving out those that duplicate another file's content.
+    """Return the files, except those that duplicate another file's content.
 
-    A run may be recorded at both edges, a student's input is the same as its teacher's, and human play is recorded both
-    as a stream and as a `.demo` with the same name.
+    Files can be duplicates for three reasons: a run may be recorded at both edges; a student has the same input as its
+    teacher; and human play is recorded both as a stream and as a `.demo` file with the same name.
 
     Raises:
-        StreamError: if a stream is not a stream file.
+        StreamError: if a `.stream` file is not a stream file.
     """
     headers = {file: StreamReader(file).header for file in files if file.suffix == ".stream"}
     at_trainers = {header.run_id for header in headers.values() if _TRAINER_EDGE in header.edges}
@@ -104,7 +105,7 @@ def _choose(header: StreamHeader, behavior: str, path: Path) -> BehaviorSpec:
 
 
 def _check_columns(batch: TrajectoryBatch, spec: BehaviorSpec, path: Path) -> None:
-    """Check the columns that a batch needs: any program may have written the file."""
+    """Check that a batch has the columns needed, as any program may have written the file."""
     needed = [
         column for column in row_columns(replace(spec, grouped=False, action_repeat=None)) if column.name != "log_probs"
     ]
@@ -113,7 +114,7 @@ def _check_columns(batch: TrajectoryBatch, spec: BehaviorSpec, path: Path) -> No
         for column in columns:
             array = table.get(column.name)
             if array is None and column.name == "action_masks":
-                continue  # they are not needed to learn from actions that were allowed
+                continue  # masks are not needed to learn from actions that were allowed
             if array is None or (array.shape[1:], array.dtype.kind) != (column.shape, _kind(column.dtype)):
                 found = "none" if array is None else f"{array.dtype}{list(array.shape[1:])}"
                 raise StageError(
@@ -125,7 +126,7 @@ def _check_columns(batch: TrajectoryBatch, spec: BehaviorSpec, path: Path) -> No
 
 
 def _kind(dtype: str) -> str:
-    """Return the kind of the dtype with this name; empty if there is no dtype of that name."""
+    """Return the kind of the dtype with this name; empty if no dtype has that name."""
     try:
         return np.dtype(dtype).kind
     except TypeError:
@@ -133,7 +134,7 @@ def _kind(dtype: str) -> str:
 
 
 def _squashed(header: StreamHeader, behavior: str) -> bool:
-    """True if the recorded policy was squashed, like SAC's; trajectories have the actions as it drew them."""
+    """Return True if the recorded policy was squashed, like SAC's: trajectories have its actions as drawn."""
     if header.squashed is not None:
         return behavior in header.squashed
     expert = _teacher(header.config, behavior) or behavior  # a student receives its teacher's trajectories
@@ -141,7 +142,7 @@ def _squashed(header: StreamHeader, behavior: str) -> bool:
 
 
 def _teacher(config: Mapping[str, Any], behavior: str) -> str | None:
-    """Return the behaviour whose trajectories were recorded, if this one imitated another."""
+    """Return the behaviour whose trajectories this behaviour imitated; None if it did not imitate."""
     settings = _settings(config, behavior)
     teacher = (settings.get("hyperparameters") or {}).get("teacher")
     return str(teacher) if declared_kind(settings.get("trainer_type")).imitates and teacher else None
@@ -181,20 +182,20 @@ def _demonstrations(batches: Sequence[TrajectoryBatch], spec: BehaviorSpec, squa
 
 
 def _joined(tables: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Concatenate the columns that all of these batches have."""
+    """Concatenate the batches' columns, keeping only those that all batches have."""
     names = set(tables[0]).intersection(*tables[1:])
     return {name: np.concatenate([table[name] for table in tables]) for name in sorted(names)}
 
 
 def _in_order(trajectories: Mapping[str, Array]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Order trajectories by agent and episode, and each episode's by time of recording.
+    """Order trajectories by agent and episode, and those of one episode by recording time.
 
     Returns:
-        [K] indices of the learning policy's trajectories, and [K] true for those that begin an episode or follow a
-        trajectory by another policy.
+        Indices [K] of the learning policy's trajectories, and flags [K], true for those that begin an episode or follow
+        another policy's trajectory.
     """
     keys = [trajectories[name] for name in ("sources", "agent_ids", "episode_ids")]
-    order = np.lexsort(keys[::-1])  # stable: pieces of an episode stay in the order of recording
+    order = np.lexsort(keys[::-1])  # stable: an episode's pieces stay in recording order
     ended = (trajectories["terminated"] | trajectories["truncated"])[order]
     learning = trajectories["learning"][order]
     starts = np.ones(len(order), np.bool_)
@@ -204,7 +205,7 @@ def _in_order(trajectories: Mapping[str, Array]) -> tuple[NDArray[np.int64], NDA
 
 
 def _rows_of(lengths: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Row indices of concatenated trajectories, with the trajectories in this order."""
+    """Return the row indices of concatenated trajectories after the trajectories are put into this order."""
     chosen = lengths[order]
     firsts = (np.cumsum(lengths) - lengths)[order]
     before = np.cumsum(chosen) - chosen

@@ -1,6 +1,7 @@
-"""Reads demonstrations from Unity's recordings (`.demo`), and writes them.
+"""Reads and writes demonstrations in Unity's recording format (`.demo`).
 
-A file contains a single behaviour, with any name. Steps of several agents may be interleaved; each has its agent's id.
+A file contains a single behaviour, with any name. Several agents' steps may be interleaved; each step has its agent's
+id.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ log = logging.getLogger(__name__)
 
 
 def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
-    """Read a file's steps, whatever its behaviour's name; None if there are none.
+    """Read the steps in a file, whatever its behaviour is called; return None if there are no steps.
 
-    Each pair except an episode's last becomes a step, with the reward from the agent's next pair. If no ending was
-    recorded, an agent's very last pair only completes the previous one.
+    A file is a series of (observation, action) pairs. Each pair except an episode's last becomes a step, with the
+    reward from the agent's next pair. If no ending was recorded, an agent's very last pair only completes the pair
+    before it.
 
     Raises:
         StageError: if the file is not a demonstration, or can't be decoded.
@@ -67,8 +69,8 @@ def read_unity_demo(path: Path, behavior: str) -> Demonstrations | None:
 def write_unity_demo(path: Path, demonstrations: Demonstrations, name: str) -> None:
     """Write demonstrations to a new file; `read_unity_demo` returns the same steps.
 
-    Pieces of an episode are merged. An episode that did not terminate is marked as interrupted, whether it was cut by a
-    time limit or by the end of the recording.
+    An episode's pieces are merged. An episode that did not terminate is marked as interrupted, whether a time limit or
+    the end of the recording cut it short.
 
     Raises:
         StageError: if there are unbounded continuous actions, which the format can't describe, or if the file already
@@ -84,7 +86,7 @@ def write_unity_demo(path: Path, demonstrations: Demonstrations, name: str) -> N
 
 
 def as_observed(demonstrations: Demonstrations, spec: BehaviorSpec, file: str) -> Demonstrations:
-    """Convert images to the behaviour's form: bytes or floats from 0 to 1, channels first or last.
+    """Convert images to the form that the behaviour observes: bytes or floats from 0 to 1, channels first or last.
 
     Unity sends images as PNG or as floats; a recording may have the other form.
 
@@ -93,7 +95,7 @@ def as_observed(demonstrations: Demonstrations, spec: BehaviorSpec, file: str) -
     """
     specs = list(demonstrations.spec.observations)
     if len(specs) != len(spec.observations):
-        return demonstrations  # `check_fit` refuses these
+        return demonstrations  # leave these for `check_fit` to reject
     observed, final = list(demonstrations.observations.others), list(demonstrations.final_observations.others)
     for at, index in enumerate(ObservationLayout(demonstrations.spec).others):
         theirs, ours = specs[index], spec.observations[index]
@@ -112,7 +114,7 @@ def as_observed(demonstrations: Demonstrations, spec: BehaviorSpec, file: str) -
 
 
 def _pieces(agent_ids: NDArray[np.int32], ended: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first and last pair of each episode that has a step; pairs are sorted by agent and time of recording."""
+    """Return the first and last pair of each episode with at least one step, from pairs sorted by agent and time."""
     last = ended.copy()
     last[:-1] |= agent_ids[1:] != agent_ids[:-1]
     last[-1] = True
@@ -139,7 +141,7 @@ def _image(values: Array, theirs: ObservationSpec, ours: ObservationSpec, what: 
 
 
 def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
-    """Convert to pairs: each episode's steps, followed by a pair that ends it."""
+    """Convert steps to pairs: each episode's steps, followed by a pair that ends the episode."""
     spec, lengths = demonstrations.spec, demonstrations.episode_lengths
     last = np.append(np.flatnonzero(demonstrations.starts_episode)[1:], len(demonstrations.lengths)) - 1
     ends = np.cumsum(lengths + 1) - 1
@@ -151,7 +153,7 @@ def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
     acts = np.flatnonzero(~ended)
 
     def spread(values: Array, default: float = 0) -> Array:
-        """Values in the rows of steps, and `default` in the pairs that end episodes."""
+        """Return an array with these values for steps, and `default` for the pairs that end episodes."""
         found = np.full((pairs, *values.shape[1:]), default, values.dtype)
         found[acts] = values
         return found
@@ -184,7 +186,7 @@ def _as_pairs(demonstrations: Demonstrations) -> DemoSteps:
 
 
 def _by_observation(demonstrations: Demonstrations) -> Iterator[tuple[Array, Array]]:
-    """Yield [N, *shape] and [K, *shape] for each observation, with images converted to channels first."""
+    """Yield each observation's values [N, *shape] and final values [K, *shape], images with channels first."""
     layout = ObservationLayout(demonstrations.spec)
     both = (layout.decode(each) for each in (demonstrations.observations, demonstrations.final_observations))
     for spec, *pair in zip(demonstrations.spec.observations, *both, strict=True):

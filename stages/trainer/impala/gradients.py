@@ -1,10 +1,10 @@
-"""The actor–learner's rows as input to the network and the losses, and the loss gradients, by autograd or by hand.
+"""IMPALA's rows, in the form that the network and the losses expect, and the loss gradients, by autograd or by hand.
 
-Axis letters: N rows, the first F fresh and the others replayed; K trajectories; C continuous actions, H heads, S
-signals.
+Axis letters: N rows, of which the first F are fresh and the others replayed; K trajectories; C continuous actions; H
+heads; S signals.
 
-By hand: let w and G be V-trace's advantages and targets (constants), m and v' the heads and values recorded for
-replayed rows, and c the loss weights, here divided by the number of rows. The loss is
+For the gradients by hand, let w and G be V-trace's advantages and targets (constants), m and v' the heads and values
+recorded for replayed rows, and c the loss weights, here divided by the number of rows. The loss is
 
     L = -c₀ Σ w·log π + c₁ Σ (v - G)²/2 - c₂·N·entropy + c₃ Σ_replayed KL(m ‖ π) + c₄ Σ_replayed (v - v')²
 
@@ -14,7 +14,7 @@ logits l and q,
 
     ∂KL/∂μ = (μ - m)/σ²     ∂KL/∂log σ = 1 - (e^(2s) + (m - μ)²)/σ²     ∂KL/∂l = softmax l - softmax q.
 
-Observations after a trajectory's last row have values, but don't contribute to the loss: their gradients are zero.
+The values of observations after trajectories' last rows don't contribute to the loss, so their gradients are zero.
 """
 
 from __future__ import annotations
@@ -39,45 +39,45 @@ from headrace.stages.trainer.protocol import Part, Replicas
 
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
 
-# Unrolls are concatenated rows, fresh ones first. Trajectories are consecutive, and none is longer than an unroll.
+# Unrolls are concatenated rows, with fresh ones first. Trajectories are consecutive, and none is longer than an unroll.
 # Without memory, the network evaluates the rows, followed by the observations after each trajectory, in one pass. With
-# memory a trajectory is a sequence: from the actor's memory at its start to the observation after its last row, padded
-# to the longest.
+# memory, each trajectory is a sequence, from the actor's memory at its start to the observation after its last row, and
+# is padded to the longest one.
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Data of the N - F replayed rows, recorded when the rows were created or first learned from."""
+    """Data about the N - F replayed rows, recorded when the rows were created or first learned from."""
 
     heads: Tensor | None
-    """[N - F, …] the acting policy's action heads, with masks as penalties; None without policy cloning."""
+    """[N - F, …] the acting policies' head outputs, including mask penalties; None without policy cloning."""
     values: Tensor
-    """[N - F, S] the critic's values."""
+    """[N - F, S] the critic's values when the rows were first learned from."""
 
 
-# Unrolls are cut from pieces of any length, so flow control may close a trajectory anywhere (docs/decisions/038).
+# Unrolls are cut from pieces of any length, so flow control may close a trajectory at any row (docs/decisions/038).
 @dataclass(frozen=True, slots=True)
 class Unrolls:
-    """The rows of one update."""
+    """The rows of one update, fresh and replayed."""
 
     inputs: Inputs
     """The network's inputs: rows and final observations."""
     places: Tensor | None
-    """[N + K] indices of the rows and of the final observations in the network's outputs; None if in order."""
+    """[N + K] where rows, then final observations, are in the network's outputs; None if in that order."""
     continuous: Tensor
     """[N, C] raw continuous actions."""
     choices: tuple[Tensor, ...]
     """For each branch, the choices [N, 1] int64."""
     penalties: Tensor | None
-    """[N, H] added to head outputs: `MASK_PENALTY` for choices that were forbidden, else 0; None without masks."""
+    """[N, H] penalties added to head outputs: `MASK_PENALTY` for forbidden choices, else 0; None without masks."""
     acted: NDArray[np.float32]
-    """[N] log-probabilities of the joint actions under the policies that acted."""
+    """[N] the joint actions' log-probabilities under the policies that acted."""
     rewards: NDArray[np.float64]
     """[N, S] rewards, scaled and clipped."""
     lengths: NDArray[np.int64]
     """[K] the number of rows of each trajectory."""
     valueless: NDArray[np.bool_]
-    """[K, S] true where no reward can follow."""
+    """[K, S] true if no reward can follow the trajectory's last row."""
     fresh: int
     """The number of fresh rows, F."""
     recorded: Recorded | None
@@ -87,21 +87,21 @@ class Unrolls:
     all_fresh: int
     """The total number of fresh rows over all replicas."""
     here: Part
-    """The position of this replica's rows among those of all replicas."""
+    """The position of this replica's rows among the rows of all replicas."""
 
     def __len__(self) -> int:
         return len(self.acted)
 
 
 def pieces_of(lengths: NDArray[np.int64], replicas: Replicas) -> tuple[slice, Part]:
-    """A replica's part of K trajectories: their slice, and the position of their rows."""
+    """Return a replica's share of K trajectories: their slice, and the position of their rows."""
     part, ends = replicas.part(len(lengths)), np.cumsum(lengths)
     first = int(ends[part.rows.start - 1]) if part.rows.start else 0
     return part.rows, Part(slice(first, int(ends[part.rows.stop - 1])), part.weight)
 
 
 def joined_inputs(rows: InputRows, finals: InputRows) -> Inputs:
-    """Network inputs without memory: N rows, followed by K final observations."""
+    """Return network inputs without memory: N rows, followed by K final observations."""
     pairs = zip(rows.others, finals.others, strict=True)
     others = tuple(to_device(torch.cat(pair), rows.device) for pair in pairs)
     return Inputs(torch.cat([rows.vectors, finals.vectors]), others)
@@ -110,16 +110,16 @@ def joined_inputs(rows: InputRows, finals: InputRows) -> Inputs:
 def sequence_inputs(
     rows: InputRows, finals: InputRows, lengths: NDArray[np.int64], memories: Tensor
 ) -> tuple[Inputs, Tensor]:
-    """Network inputs of K sequences, each followed by its final observation, and where the outputs are.
+    """Return network inputs for K sequences, each followed by its final observation, and the positions of the outputs.
 
     Args:
         rows: N rows, with previous actions.
         finals: K final observations, with previous actions.
-        lengths: [K]
+        lengths: [K] the number of rows of each sequence.
         memories: [K, m] the memory before each sequence's first row.
 
     Returns:
-        The inputs, and the indices [N + K] of rows and final observations in the outputs.
+        The inputs, and the indices [N + K] of the rows and final observations in the network's outputs.
     """
     assert rows.previous_actions is not None, "a policy with memory takes in its last action"
     assert finals.previous_actions is not None, "as it does after the last row"
@@ -137,7 +137,7 @@ def sequence_inputs(
     return table.sequences(index, memories), to_device(torch.from_numpy(places), rows.device)
 
 
-# How far the learning policy is from the acting policies, measured by an update's probability ratios.
+# How far the learning policy is from the acting policies, measured by the probability ratios in an update.
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,21 +145,21 @@ class Limits:
     """The constants of V-trace."""
 
     rho_bar: float = 1.0
-    """ρ̄: a larger bound moves the targets' fixed point towards the learning policy's value."""
+    """ρ̄, the bound on ρ: a larger bound moves the targets' fixed point towards the learning policy's value."""
     c_bar: float = 1.0
-    """c̄: if the policies differ, a smaller bound propagates less of later rewards, which reduces variance."""
+    """c̄, the bound on c: a smaller bound reduces variance, as off-policy rows pass back less of later rewards."""
     lambd: float = 1.0
-    """λ, the factor on each c."""
+    """λ, a factor on each c."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """Statistics of the ratios π/μ over all rows, where π is the learning policy and μ the acting one."""
+    """Statistics of the ratios π/μ over all rows, where π is the learning policy and μ the acting policy."""
 
     rho: float
     """Mean of ρ = min(ρ̄, π/μ), the weight of a row's own reward."""
     clipped: float
-    """Share of ratios above ρ̄."""
+    """Share of the ratios that are above ρ̄."""
     trace: float
     """Mean of c = λ min(c̄, π/μ), the weight of later rewards."""
     approximate_kl: float
@@ -168,7 +168,7 @@ class Ratios:
     greatest: float
 
     def named(self) -> dict[str, float]:
-        """The values by statistic name."""
+        """Return the statistics by name."""
         return {
             "Policy/Importance Ratio": self.rho,
             "Policy/Clipped Ratios": self.clipped,
@@ -186,16 +186,16 @@ def ratios_of(
     replicas: Replicas,
     device: torch.device | str = "cpu",
 ) -> Ratios:
-    """Compute the statistics from log(π/μ) [N].
+    """Compute the statistics of the ratios from their logarithms [N].
 
     Args:
         log_ratios: log(π/μ) of this replica's rows.
         limits: ρ̄, c̄ and λ.
-        means_of_all: turns means over these rows into means over the rows of all replicas.
-        replicas: the replicas with the other rows.
-        device: the device on which replicas exchange numbers.
+        means_of_all: converts means over these rows to means over all replicas' rows.
+        replicas: the replicas that have the other rows.
+        device: the device used to exchange numbers between replicas.
     """
-    with np.errstate(over="ignore"):  # statistics drop infinite ratios with a warning
+    with np.errstate(over="ignore"):  # statistics drop infinite ratios, with a warning
         beyond = np.expm1(log_ratios)
         ends = torch.tensor([1.0 + beyond.min(), 1.0 + beyond.max()], dtype=torch.float64, device=device)
     rho = np.exp(np.minimum(log_ratios, log(limits.rho_bar)))
@@ -207,14 +207,14 @@ def ratios_of(
     return Ratios(of_rho, above, of_trace, kl, float(of_each[:, 0].min()), float(of_each[:, 1].max()))
 
 
-# The gradients; network and actions are in `on_policy/by_hand.py`.
+# The gradients. The network and actions by hand are in `on_policy/by_hand.py`.
 
 
 class ImpalaGradients(Protocol):
-    """Computes the gradients of `ImpalaUpdate`'s losses in two passes, as V-trace needs the results of the first."""
+    """Computes the gradients of `ImpalaUpdate`'s losses in two passes, as V-trace needs results of the first pass."""
 
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return head outputs [N, H] including mask penalties, values [N + K, S], log π [N] and the entropy."""
+        """Return head outputs [N, H] with mask penalties added, values [N + K, S], log π [N] and the entropy."""
         ...
 
     def backward(
@@ -226,13 +226,13 @@ class ImpalaGradients(Protocol):
         share: float,
         total: Tensor,
     ) -> None:
-        """Set the gradients of `share` times the weighted losses, for the rows of the last `forward`.
+        """Set the gradients of `share` times the weighted losses, for the rows last passed to `forward`.
 
         Args:
-            unrolls: as in `forward`.
-            advantages: [N] weights of log π.
+            unrolls: the same unrolls as in `forward`.
+            advantages: [N] the weights of log π.
             targets: [N, S] the value targets.
-            weights: the weight of each loss except the total, divided by its number of rows.
+            weights: the weight of each loss except the total, divided by the loss's number of rows.
             share: a factor on the gradients.
             total: the sum of the weighted losses.
         """
@@ -243,7 +243,7 @@ class ImpalaAutograd:
     """Computes the gradients of any network by autograd.
 
     Args:
-        network: runs forward; its gradients are set.
+        network: the network that is evaluated, and whose gradients are set.
         branches: the number of choices of each discrete action.
     """
 
@@ -251,7 +251,7 @@ class ImpalaAutograd:
         self._network, self._branches = network, branches
 
     def outputs(self, unrolls: Unrolls) -> tuple[Tensor, Tensor]:
-        """Head outputs [N, H] including mask penalties, and values [N + K, S]."""
+        """Return head outputs [N, H] with mask penalties added, and values [N + K, S]."""
         heads, values = self._network(unrolls.inputs)
         n = len(unrolls)
         if unrolls.places is None:
@@ -267,7 +267,7 @@ class ImpalaAutograd:
         return heads, values, *log_probs_and_entropy(heads, self._network.log_sigma, *of_actions)
 
     def backward(self, unrolls: Unrolls, *of_losses: Any) -> None:
-        """See `ImpalaGradients`; everything else is in the graph of `total`."""
+        """See `ImpalaGradients`; only `share` and `total` are used, as `total` has the autograd graph."""
         *_, share, total = of_losses
         self.descend(share, total)
 
@@ -285,14 +285,14 @@ def log_probs_and_entropy(
     branches: Sequence[int],
     squashed: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [R] of joint actions, and the joint distribution's entropy, a scalar averaged over rows.
+    """Return joint actions' log-probabilities [R], and the joint distribution's entropy averaged over rows, a scalar.
 
     Args:
-        heads: [R, H] means, then the logits of each branch, including mask penalties.
-        log_sigma: [C] the Gaussian's log σ; None if it follows the means in `heads`.
+        heads: [R, H] means, followed by each branch's logits with mask penalties added.
+        log_sigma: [C] the Gaussian's log σ; None if log σ follows the means in `heads`.
         continuous: [R, C] raw actions.
-        choices: [R, 1] for each branch.
-        branches: the number of choices of each branch.
+        choices: for each branch, the choices [R, 1].
+        branches: the number of choices in each branch.
         squashed: whether continuous actions are the tanh of the Gaussian.
     """
     parts, entropies, logits = [], [], heads
@@ -322,7 +322,7 @@ class ImpalaByHand:
         self._continuous = actions.continuous_size
         self._branches = list(actions.discrete_branches)
         self._heads = np.empty((0, 0), np.float32)
-        """[H, N] head outputs, including mask penalties."""
+        """[H, N] head outputs, with mask penalties added."""
         self._log_sigma = self._of_log_sigma = None
         if "log_sigma" in network.parameters:
             self._log_sigma = network.parameters["log_sigma"].detach().numpy()
@@ -331,7 +331,7 @@ class ImpalaByHand:
     def forward(self, unrolls: Unrolls) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See `ImpalaGradients`; the results have no autograd graph."""
         network, n = self._perceptron, len(unrolls)
-        with np.errstate(all="ignore"):  # non-finite values show up in the losses
+        with np.errstate(all="ignore"):  # the update detects non-finite values in the losses
             network.forward(unrolls.inputs.vectors)
             self._heads = np.ascontiguousarray(network.heads[:, :n])
             if unrolls.penalties is not None:
@@ -357,7 +357,7 @@ class ImpalaByHand:
         share: float,
         total: Tensor,
     ) -> None:
-        """Write the gradients; see `ImpalaGradients`. In the equations above, advantages are w and targets are G."""
+        """Write the gradients; see `ImpalaGradients`. In the module's equations, advantages are w and targets are G."""
         network, n, kind = self._perceptron, len(unrolls), self._heads.dtype
         policy, baseline, of_entropy, policy_cloning, value_cloning = (share * weight for weight in weights)
         of_heads, errors = np.empty_like(self._heads), network.values[:, :n] - targets.T
@@ -394,7 +394,7 @@ class ImpalaByHand:
 
 
 def _softmax(logits: Numbers) -> Numbers:
-    """The softmax of each column [H, N]."""
+    """Return the softmax over H of each column of logits [H, N]."""
     p: Numbers = np.exp(logits - np.maximum.reduce(logits, axis=0))
     p /= np.add.reduce(p, axis=0)
     return p

@@ -1,7 +1,7 @@
-"""The actor–learner as a `Trainer`: V-trace on unrolls, some of them replayed.
+"""IMPALA as a `Trainer`: V-trace on unrolls, some of which are replayed.
 
-Espeholt et al. (2018), "IMPALA", with the replay and the cloning losses of Rolnick et al. (2019), CLEAR, as the
-learner of the StarCraft II agents combines them.
+Based on Espeholt et al. (2018), "IMPALA", with the replay and the cloning losses of Rolnick et al. (2019), "CLEAR",
+combined as in the learner of DeepMind's StarCraft II agents.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from headrace.stages.trainer.replay_store import LazyColumn, ReplayFileError, Re
 from headrace.stages.trainer.trajectories import Chains
 
 VALUES = "recorded_values"
-"""Row column: the critic's values when the row was first learned from."""
+"""Name of the row column with the critic's values when the row was first learned from."""
 
 
 class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
-    """Learns one behaviour from unrolls by V-trace. A group's reward is added to each member's own.
+    """Learns one behaviour from unrolls with V-trace. A group's reward is added to each member's own reward.
 
     Raises:
         StageError: if the behaviour can't be trained: no actions, an observation that no encoder accepts, unusable
@@ -77,18 +77,18 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         return Outcome(rewards[:fresh], self._statistics(learned, unrolls, coefficients, pretraining))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`, with an empty replay buffer, which `load_bulk` fills."""
+        """Restore `state_dict()`, with an empty replay buffer, which `load_bulk` fills."""
         super().load_state_dict(state)
         if self._replay is not None:
             self._replay.clear()
 
     def save_bulk(self, folder: Path) -> None:
-        """Write the replay buffer."""
+        """Write the replay buffer to a file."""
         if self._replay is not None:
             write_replay(self._replay, self._replay_path(folder), self.step)
 
     def load_bulk(self, folder: Path) -> str | None:
-        """Read the replay buffer; if it is missing, replay starts once the buffer has filled again."""
+        """Read the replay buffer; if its file is missing, replay starts once the buffer has filled again."""
         if self._replay is None:
             return None
         try:
@@ -127,7 +127,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         return RolloutBuffer(*sizes, extra=extra, squashed=self.squashed)
 
     def _sequences(self) -> MemorySettings | None:
-        """The memory's settings, with unrolls as sequences; None without memory."""
+        """Return the memory's settings, with one sequence per unroll; None without memory."""
         length = {"sequence_length": self._hyperparameters.unroll_length}
         return None if self._memory is None else self._memory.model_copy(update=length)
 
@@ -142,7 +142,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         return folder / f"{self.context.behavior}-unrolls.bin"
 
     def _with_replayed(self) -> RolloutBuffer:
-        """The fresh rows, followed by the replayed ones once the replay is large enough."""
+        """Return the fresh rows, followed by replayed rows if the replay buffer is large enough."""
         count = self._hyperparameters.batch_size_from_replay
         if self._replay is None or len(self._replay) < count:
             return self._buffer
@@ -156,7 +156,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         return joined
 
     def _remember(self, values: NDArray[np.float64]) -> None:
-        """Add the fresh unrolls to the replay buffer, with the critic's values [F, S]."""
+        """Add the fresh unrolls to the replay buffer, together with the critic's values [F, S]."""
         if self._replay is None:
             return
         fresh = self._buffer
@@ -165,9 +165,9 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         self._replay.add(rows, {**fresh.trajectories.columns(), **before}, self._random)
 
     def _unrolls(self, batch: RolloutBuffer, rewards: NDArray[np.float64], fresh: int) -> Unrolls:
-        """Convert a batch with rewards [N, S] and this number of fresh rows to the update's input.
+        """Convert a batch with rewards [N, S], whose first `fresh` rows are fresh, to the update's input.
 
-        With several replicas, each takes a part of the trajectories.
+        With several replicas, each takes a share of the trajectories.
         """
         rows, trajectories, device = batch.rows, batch.trajectories, self.context.device
         pieces, here = pieces_of(trajectories["lengths"], self.context.replicas)
@@ -205,7 +205,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         )
 
     def _penalties(self, masks: Array) -> NDArray[np.float32]:
-        """[N, H] penalties to add to action heads where masks [N, choices] forbid a choice."""
+        """Return penalties [N, H] to add to head outputs: `MASK_PENALTY` where masks [N, choices] forbid a choice."""
         means = np.zeros((len(masks), self._spec.actions.continuous_size), np.float32)
         return np.concatenate([means, np.where(masks, np.float32(0), np.float32(MASK_PENALTY))], axis=1)
 
@@ -221,7 +221,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
     def _statistics(
         self, learned: Learned, unrolls: Unrolls, coefficients: Coefficients, pretraining: bool
     ) -> dict[str, float]:
-        """An update's statistics by name; `pretraining` is true if only the critic has learned."""
+        """Return an update's statistics by name; `pretraining` is true if only the critic has learned."""
         found = self._signals.value_statistics({"Value Estimate": learned.values}, learned.values, learned.targets)
         if learned.ratios is not None:
             found |= learned.ratios.named()
@@ -243,24 +243,24 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         return self._replay is not None or not loss.endswith("_cloning")
 
 
-# The replay buffer: past unrolls, some of which are drawn alongside fresh ones. An unroll is T rows of consecutive
-# trajectories; no trajectory crosses its boundaries. A trajectory's data other than rows is in a slot, to which its
-# last row refers.
+# The replay buffer holds past unrolls, some of which are drawn in addition to fresh ones. An unroll is T rows of
+# consecutive trajectories; no trajectory crosses an unroll's boundaries. A trajectory's data other than rows is in a
+# slot, to which the trajectory's last row refers.
 
 
 Index = NDArray[np.int64]
 _ENDED = "piece"
-"""Row column: the slot of the trajectory that ends with this row; -1 if none does."""
+"""Row column with the slot of the trajectory that ends with the row; -1 if none does."""
 
 
 class UnrollReplay:
-    """Keeps at most `capacity` unrolls, and draws some of them uniformly.
+    """Keeps at most `capacity` unrolls, and draws from them uniformly.
 
     Args:
-        rows: row columns.
-        trajectories: trajectory columns, without lengths.
-        unroll_length: T.
-        capacity: the largest number of unrolls.
+        rows: the row columns.
+        trajectories: the trajectory columns, without lengths.
+        unroll_length: T, the number of rows per unroll.
+        capacity: the largest number of unrolls to keep.
         sampling: `fifo` keeps the newest unrolls; `reservoir` keeps a uniform sample of all unrolls ever added (Vitter
             1985, "Random Sampling with a Reservoir", algorithm R).
     """
@@ -290,21 +290,21 @@ class UnrollReplay:
         self._slots.clear()
 
     def __len__(self) -> int:
-        """The number of unrolls kept."""
+        """Return the number of unrolls kept."""
         return self._count
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The YAML keys that determine the buffer's shape, with their values."""
+        """The YAML settings that determine the buffer's shape."""
         return {"replay_capacity": self._capacity, "unroll_length": self._length}
 
     def add(self, rows: Columns, trajectories: Columns, random: np.random.Generator) -> None:
         """Copy n unrolls into the buffer.
 
         Args:
-            rows: row columns [n * T].
-            trajectories: trajectory columns, including `lengths`.
-            random: decides, for a reservoir, which unrolls are kept.
+            rows: the row columns [n * T].
+            trajectories: the trajectory columns, including `lengths`.
+            random: the generator that, for a reservoir, decides which unrolls are kept.
         """
         lengths = trajectories["lengths"].astype(np.int64)
         n = int(lengths.sum()) // self._length
@@ -328,7 +328,7 @@ class UnrollReplay:
             column.put(slots, trajectories[name][pieces])
 
     def draw(self, count: int, random: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Row and trajectory columns of `count` different unrolls; the buffer must hold at least that many."""
+        """Return row and trajectory columns of `count` different unrolls; the buffer must hold that many."""
         at = self._rows_of(random.choice(self._count, count, replace=False))
         ended = self._ended.take(at)
         last = np.flatnonzero(ended >= 0)
@@ -337,11 +337,11 @@ class UnrollReplay:
         return rows, {**trajectories, "lengths": np.diff(last, prepend=-1)}
 
     def facts(self) -> dict[str, Any]:
-        """Everything except the columns; see `headrace.stages.trainer.replay_store`."""
+        """Return everything except the columns; see `headrace.stages.trainer.replay_store`."""
         return {**self.sizes, "added": self._added, "count": self._count, "touched": self._slots.touched}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
-        """All columns, each with the number of leading rows in use."""
+        """Return all columns, each with the number of leading rows in use."""
         rows = self._count * self._length
         return [
             (self._ended, rows),
@@ -355,12 +355,12 @@ class UnrollReplay:
         self._added, self._count, self._slots.touched = (int(facts[name]) for name in ("added", "count", "touched"))
 
     def restored(self) -> None:
-        """Find the slots in use, once all columns are filled."""
+        """Find the slots in use. Call this once all columns are filled."""
         ended = self._ended.take(np.arange(self._count * self._length)) if self._count else np.empty(0, np.int64)
         self._slots.restore(self._slots.touched, ended[ended >= 0])
 
     def _places(self, n: int, random: np.random.Generator) -> tuple[Index, Index]:
-        """Indices of the new unrolls (of n) that are kept, and their positions, without duplicates."""
+        """Return which of n new unrolls are kept, as indices, and their positions, without duplicate positions."""
         numbers = self._added + np.arange(n)
         self._added += n
         if self._sampling == "fifo":
@@ -369,7 +369,7 @@ class UnrollReplay:
             drawn = random.integers(0, numbers + 1)
             places = np.where(numbers < self._capacity, numbers, drawn)
         kept = np.flatnonzero(places < self._capacity)
-        # If two unrolls get the same position, the later one stays.
+        # If two unrolls get the same position, the later one is kept.
         _, first = np.unique(places[kept][::-1], return_index=True)
         kept = np.sort(kept[::-1][first])
         return kept, places[kept]

@@ -1,7 +1,7 @@
-"""IMPALA on one page: V-trace, the losses, and one gradient step on all unrolls of an update.
+"""IMPALA on one page: V-trace, the losses, and one gradient step on all of an update's unrolls.
 
-Losses are summed over time and batch, as in the original, or averaged (`loss_reduction`); the cloning losses are
-computed on replayed rows only.
+Losses are summed over time and batch, as in the paper, or averaged (`loss_reduction`). The cloning losses are computed
+only on replayed rows.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from headrace.stages.trainer.on_policy.update import Coefficients
 from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 LOSSES = ("policy_gradient", "baseline", "entropy", "policy_cloning", "value_cloning", "total_loss")
-"""The losses in order, by the names of their statistics; summed losses are not weighted yet."""
+"""The losses in order, by the names of their statistics. Losses that are summed are not weighted yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Results of an update."""
+    """The results of one update."""
 
     losses: dict[str, float]
-    """The reduced losses, by the names in `LOSSES`."""
+    """The summed or averaged losses, by the names in `LOSSES`."""
     grad_norm: float
-    """The norm of the whole gradient, before clipping."""
+    """Norm of the whole gradient before clipping."""
     entropy: float
     """The joint distribution's entropy, averaged over rows."""
     ratios: Ratios | None
@@ -54,13 +54,13 @@ class ImpalaUpdate(NetworkUpdate):
 
     Args:
         network: the network to train.
-        spec: the behaviour's actions.
+        spec: the behaviour's spec, for its actions.
         hyperparameters: loss weights and limits.
         gammas: [S] each reward signal's discount.
-        replicas: the replicas that make the same update, each on its part of the trajectories.
+        replicas: the replicas that make the same update, each on its share of the trajectories.
 
     Attributes:
-        gradients: computes the gradients; autograd unless replaced, and always autograd for pre-training the critic.
+        gradients: computes the gradients, by autograd unless replaced. Pre-training of the critic always uses autograd.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ImpalaUpdate(NetworkUpdate):
         self._of_critic = 1.0 - network.acting
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """The actor's head outputs [B, H]."""
+        """Return the actor's head outputs [B, H]."""
         return self._actor_critic.heads(inputs)
 
     def learn(self, unrolls: Unrolls, coefficients: Coefficients, step: int) -> Learned:
@@ -98,7 +98,7 @@ class ImpalaUpdate(NetworkUpdate):
             step: agent steps so far, for the error message.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; then weights and optimizer are as before.
+            NotFiniteError: if a loss or a weight becomes NaN or infinite; weights and optimizer are then restored.
         """
         h = self._settings
         n = len(unrolls)
@@ -130,7 +130,7 @@ class ImpalaUpdate(NetworkUpdate):
         return Learned(reduced, norm, mean_entropy, ratios, *self._rows_of_all(unrolls, of_critic, found.targets))
 
     def pretrain_critic(self, unrolls: Unrolls, learning_rate: float, step: int) -> Learned:
-        """Take a gradient step on the value loss only, with discounted returns; the acting part stays as it is.
+        """Take a gradient step on the value loss only, with discounted returns; the acting part does not change.
 
         Args:
             unrolls: the rows.
@@ -143,7 +143,7 @@ class ImpalaUpdate(NetworkUpdate):
         n, autograd = len(unrolls), self._autograd
         _, both = autograd.outputs(unrolls)
         values, final_values = both[:n], both[n:]
-        # The critic learns the acting policy's values: all ratios are 1, and λ is 1.
+        # The critic learns the values of the acting policy, so all ratios are 1, and λ is 1.
         found, of_critic = self._vtrace(unrolls, np.zeros(n), values, final_values, Limits())
         baseline = self._baseline(values, found)
         if self._settings.loss_reduction == "mean":
@@ -154,7 +154,7 @@ class ImpalaUpdate(NetworkUpdate):
         return Learned(reduced, norm, 0.0, None, *self._rows_of_all(unrolls, of_critic, found.targets))
 
     def _of_all(self, unrolls: Unrolls, means: list[float]) -> list[float]:
-        """Means over all replicas' rows, from the means over this replica's rows."""
+        """Convert means over this replica's rows to means over all replicas' rows."""
         if self.replicas.size == 1:
             return means
         here = unrolls.here
@@ -166,7 +166,7 @@ class ImpalaUpdate(NetworkUpdate):
     def _rows_of_all(
         self, unrolls: Unrolls, values: NDArray[np.float64], targets: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Values and targets [N, S] of all replicas' rows, from those of this replica's rows."""
+        """Return the values and targets [N, S] of all replicas' rows, given those of this replica's rows."""
         if self.replicas.size == 1:
             return values, targets
         ours = torch.from_numpy(np.concatenate([values, targets], axis=1)).to(self.network.values.device)
@@ -176,17 +176,17 @@ class ImpalaUpdate(NetworkUpdate):
     def _vtrace(
         self, unrolls: Unrolls, log_ratios: NDArray[np.float64], values: Tensor, final_values: Tensor, limits: Limits
     ) -> tuple[VTrace, NDArray[np.float64]]:
-        """V-trace's results, and the values [N, S] that it was computed from."""
+        """Return V-trace's results, and the critic's values [N, S] from which they were computed."""
         of_critic = on_host(values)
         after, pieces = on_host(final_values), (unrolls.lengths, unrolls.valueless)
         return vtrace(log_ratios, unrolls.rewards, of_critic, after, *pieces, self._gammas, limits), of_critic
 
     def _baseline(self, values: Tensor, found: VTrace) -> Tensor:
-        """Half the sum of squared value errors."""
+        """Return half the sum of squared value errors."""
         return 0.5 * (values - torch.from_numpy(found.targets).to(values)).square().sum()
 
     def _cloning(self, unrolls: Unrolls, heads: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Divergence from the acting policy, and squared difference from recorded values, summed over replayed rows."""
+        """Return the divergence from the acting policy and the recorded values' squared error over replayed rows."""
         recorded, zero = unrolls.recorded, values.new_zeros(())
         if recorded is None:
             return zero, zero
@@ -208,7 +208,7 @@ class ImpalaUpdate(NetworkUpdate):
     ) -> tuple[float, dict[str, float]]:
         """Take the gradient step; return the gradient norm and the losses by name.
 
-        `backward` sets the gradients of a share of the weighted losses; its arguments are the share and the total loss.
+        `backward` takes a share and the total loss, and sets the gradients of that share of the weighted losses.
 
         Raises:
             NotFiniteError: see `learn`.
@@ -247,19 +247,19 @@ class ImpalaUpdate(NetworkUpdate):
         )
 
 
-# The losses of the actor–learner, as pure functions of tensors. Espeholt et al. (2018), IMPALA, and for cloning
-# Rolnick et al. (2019), "Experience Replay for Continual Learning" (CLEAR). Axis letters: R rows, C continuous
-# actions, S reward signals, H columns of action heads.
+# IMPALA's losses, as pure functions of tensors: Espeholt et al. (2018), IMPALA, and for cloning Rolnick et al. (2019),
+# "Experience Replay for Continual Learning" (CLEAR). Axis letters: R rows, C continuous actions, S reward signals, H
+# head outputs.
 
 
 def divergence(heads: Tensor, log_sigma: Tensor | None, acted: Tensor, branches: Sequence[int]) -> Tensor:
-    """KL(μ ‖ π) [R] from the acting policy μ to the learning policy π, summed over all heads.
+    """Return the divergence KL(μ ‖ π) [R] between acting policy μ and learning policy π, summed over all heads.
 
     Args:
-        heads: [R, H] head outputs of π, including mask penalties.
-        log_sigma: [C] log σ of π; None if it follows the means in `heads`.
-        acted: [R, H + C] description of μ: means, log σ, then the logits, including the same penalties.
-        branches: the number of choices of each branch.
+        heads: [R, H] head outputs of π, with mask penalties added.
+        log_sigma: [C] log σ of π; None if log σ follows the means in `heads`.
+        acted: [R, H + C] description of μ: means, log σ and logits, with the same penalties added.
+        branches: the number of choices in each branch.
     """
     parts, logits = [], heads
     size = (acted.shape[1] - sum(branches)) // 2
@@ -275,7 +275,7 @@ def divergence(heads: Tensor, log_sigma: Tensor | None, acted: Tensor, branches:
     return reduce(torch.add, parts)
 
 
-# V-trace over packed trajectories, as a pure function of arrays: IMPALA, section 4.1. Axis letters: N rows, K
+# V-trace over packed trajectories, as a pure function of arrays (IMPALA paper, section 4.1). Axis letters: N rows, K
 # trajectories packed end to end, S reward signals.
 
 
@@ -284,12 +284,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class VTrace:
-    """V-trace's results for N rows."""
+    """The results of V-trace for N rows."""
 
     targets: Floats
-    """[N, S] v_t: the critic's targets."""
+    """[N, S] v_t, the critic's targets."""
     advantages: Floats
-    """[N, S] ρ_t (r_t + γ v_{t+1} - V_t): the weights of ∇ log π."""
+    """[N, S] ρ_t (r_t + γ v_{t+1} - V_t), the weights of ∇ log π."""
 
 
 def vtrace(
@@ -308,17 +308,17 @@ def vtrace(
 
         v_t = V_t + ρ_t (r_t + γ V_{t+1} - V_t) + γ c_t (v_{t+1} - V_{t+1}),
 
-    where V after the last row is 0 if the episode terminated there, and otherwise the critic's value of the next
+    where V after the last row is 0 if the episode terminated there; otherwise it is the critic's value of the next
     observation.
 
     Args:
-        log_ratios: [N] log(π/μ) of the joint action, where π is the learning policy and μ the acting one.
-        rewards: [N, S] received after the row's action, scaled and clipped.
+        log_ratios: [N] log(π/μ) of the joint action, where π is the learning policy and μ the acting policy.
+        rewards: [N, S] rewards received after the row's action, scaled and clipped.
         values_t: [N, S] the critic's value V of the row's observation.
         final_values: [K, S] the critic's value of the observation after the last row; ignored where `valueless`.
-        lengths: [K] number of rows of each trajectory, at least 1.
+        lengths: [K] the number of rows of each trajectory, at least 1.
         valueless: [K, S] true if no reward can follow the last row.
-        gammas: [S] discount γ of each signal.
+        gammas: [S] each signal's discount γ.
         limits: ρ̄, c̄ and λ.
     """
     rho = np.exp(np.minimum(log_ratios, log(limits.rho_bar)))[:, None]
@@ -334,7 +334,8 @@ def clipped_rewards(rewards: Floats, how: str) -> Floats:
 
     Args:
         rewards: scaled rewards.
-        how: `none`; `abs_one`, to [-1, 1]; `soft_asymmetric`, 5·tanh(r/5), and 0.3 times that where r < 0.
+        how: `none` for no clipping; `abs_one` clips to [-1, 1]; `soft_asymmetric` computes 5·tanh(r/5), times 0.3 where
+            r < 0.
     """
     if how == "abs_one":
         return np.clip(rewards, -1.0, 1.0)

@@ -1,14 +1,14 @@
-"""A regularised policy: an anchor follows the policy, and the divergence from it is a loss (imports torch).
+"""Regularises a policy: an anchor follows the policy, and the divergence from the anchor is a loss (imports torch).
 
 Magnetic mirror descent (Sokota et al. 2023, "A Unified Approach to Reinforcement Learning, Quantal Response Equilibria,
-and Two-Player Zero-Sum Games") adds α·KL(π, ρ) to the loss of a policy π, where ρ is the magnet, here the anchor. If
-all players of a zero-sum game are regularised in this way, their latest policies converge instead of cycling around the
-equilibrium. If the anchor follows the policies, they converge to the equilibrium of the game itself (Perolat et al.
-2021, "From Poincaré Recurrence to Convergence in Imperfect Information Games: Finding Equilibrium via Regularization").
-PPO's clip is the proximal term.
+and Two-Player Zero-Sum Games") adds α·KL(π, ρ) to the loss of a policy π, where ρ is the magnet, which is called the
+anchor here. If all players of a zero-sum game are regularised in this way, their latest policies converge instead of
+cycling around the equilibrium. If the anchors follow the policies, the policies converge to the equilibrium of the
+original game (Perolat et al. 2021, "From Poincaré Recurrence to Convergence in Imperfect Information Games: Finding
+Equilibrium via Regularization"). PPO's clip is the proximal term.
 
-Axis letters: R rows, C continuous actions, H action heads, D = 2 C + choices columns that describe a row's action
-distribution: means, log σ, and each branch's log-probabilities, masked.
+Axis letters: R rows; C continuous actions; H head outputs; D = 2 C + choices, the columns that describe a row's action
+distribution: means, log σ, and each branch's masked log-probabilities.
 
 **Divergence** of π = (μ, σ, p) from (m, s, q), summed over independent actions, and averaged over rows:
 
@@ -39,10 +39,10 @@ from headrace.stages.trainer.on_policy.minibatches import Minibatch, MinibatchAr
 
 
 class Anchor:
-    """An exponential moving average of a network's weights, over agent steps.
+    """An exponential moving average of a network's weights over agent steps.
 
     Args:
-        network: the network to follow; the anchor starts from its weights when first needed.
+        network: the network to follow. The anchor starts from the network's weights when it is first needed.
         settings: how fast the anchor follows.
         actions: the behaviour's actions.
     """
@@ -53,10 +53,10 @@ class Anchor:
         self._values: Tensor | None = None
 
     def columns(self, heads: Callable[[Inputs], Tensor], minibatches: Iterable[Minibatch]) -> NDArray[np.float32]:
-        """Columns [N, D]: the anchor's action distributions for the rows of the minibatches.
+        """Return columns [N, D] that describe the anchor's action distributions for the minibatches' rows.
 
         Args:
-            heads: computes the network's head outputs, with its weights at the time of the call.
+            heads: computes the network's head outputs, using its weights at the time of the call.
             minibatches: N rows in total. Each replica computes the columns of all rows.
         """
         own = self._network.values.clone()
@@ -72,12 +72,12 @@ class Anchor:
         return columns
 
     def divergence(self, heads: Tensor, batch: Minibatch) -> Tensor:
-        """KL(π, anchor) for a minibatch's head outputs [R, H]: a scalar."""
+        """Return KL(π, anchor) for a minibatch's head outputs [R, H], a scalar."""
         assert batch.anchor is not None, "its rollout has the columns"
         return divergence(self._described(heads, batch), batch.anchor, self._actions.continuous_size)
 
     def follow(self, steps: float) -> None:
-        """Move towards the network for this many agent steps; the caller scales them with the learning rate.
+        """Move the anchor towards the network by this many agent steps, which the caller scales with the learning rate.
 
         An anchor that follows a slowly learning policy too closely would let the policy cycle again.
         """
@@ -85,14 +85,14 @@ class Anchor:
         self._values.lerp_(self._network.values, 1.0 - exp(-steps / self._steps))
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Host copies of the weights by name; None if the anchor has not been needed yet."""
+        """Return host copies of the weights by name; None if the anchor has not been needed yet."""
         return None if self._values is None else host_copies(self._network.named_views(self._values))
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Continue from `state_dict()`.
+        """Restore the state from `state_dict()`.
 
         Raises:
-            StageError: naming the tensor that does not fit.
+            StageError: if a tensor does not fit; the message names it.
         """
         self._values = None
         if state is not None:
@@ -105,12 +105,12 @@ class Anchor:
 
 
 def _real(heads: Tensor, batch: Minibatch) -> Tensor:
-    """The head outputs without padding."""
+    """Return the head outputs without padding."""
     return heads if batch.real is None else heads.index_select(0, batch.real)
 
 
 def described(heads: Tensor, network: TrainedActor, penalties: Tensor, actions: ActionSpec) -> Tensor:
-    """Columns [R, D] of action distributions, from head outputs [R, H] and mask penalties [R, choices] or [R, 0]."""
+    """Return columns [R, D] that describe action distributions; mask penalties are [R, choices] or [R, 0]."""
     parts, logits = [], heads
     if actions.continuous_size:
         mu, log_sigma, logits = split_gaussians(heads, network.log_sigma, actions.continuous_size)
@@ -122,7 +122,7 @@ def described(heads: Tensor, network: TrainedActor, penalties: Tensor, actions: 
 
 
 def divergence(now: Tensor, anchor: Tensor, continuous: int) -> Tensor:
-    """KL(π, anchor), a scalar, from the columns [R, D] of both; `continuous` is C."""
+    """Return KL(π, anchor), a scalar, given the columns [R, D] of both; `continuous` is C."""
     log_p, log_q = now[:, 2 * continuous :], anchor[:, 2 * continuous :]
     rows = (log_p.exp() * (log_p - log_q)).sum(dim=1)
     if continuous:
@@ -136,7 +136,7 @@ class DivergenceByHand:
     """Computes the divergence and its gradients, for arrays with rows last.
 
     Args:
-        network: has the standard deviations; their gradient is added to.
+        network: the network with the standard deviations, to whose gradient the divergence's gradient is added.
         actions: the behaviour's actions.
         coefficient: a factor on the gradients.
     """
@@ -151,7 +151,7 @@ class DivergenceByHand:
             self._of_log_sigma = network.named_views(network.gradients)["log_sigma"].numpy()
 
     def __call__(self, heads: Numbers, rows: MinibatchArrays, share: float, of_heads: Numbers) -> float:
-        """Return the divergence; add the gradients of `heads` [H, R] to `of_heads`, and that of log σ."""
+        """Return the divergence; add its gradients to `of_heads` [H, R] and to the gradient of log σ."""
         assert rows.anchor is not None, "there is one"
         anchor, c, total, each = rows.anchor, self._continuous, 0.0, self.coefficient * share / heads.shape[1]
         if c:

@@ -1,18 +1,18 @@
-"""Loss gradients for an actor and a critic that are multilayer perceptrons, derived by hand.
+"""Loss gradients, derived by hand, for an actor and a critic that are multilayer perceptrons.
 
-This code replaces autograd for the network that most agents have (`Perceptrons`): it records no graph, and allocates
+This code replaces autograd for the network that most agents have (`Perceptrons`). It records no graph, and allocates
 its buffers once. Autograd stays the reference: tests compare the two for every combination of actions, heads, losses
 and sizes.
 
 Axis letters: R rows, T towers (actor and critic; 1 for an actor alone, or if the critic shares its body), V inputs, U
-units, C continuous actions, H action heads (means, then the logits of each branch), S value heads, P columns of
-log-probabilities. Operations on heads run head by head, so head arrays have rows last.
+units, C continuous actions, H head outputs (means, then each branch's logits), S value heads, P columns of
+log-probabilities. Head outputs are processed head by head, so their arrays have rows as the last axis.
 
 **Network** (`PerceptronsByHand`). A layer is y = f(z) with z = x·W + b, the heads are h = y₀·A + a and v = y₋₁·B + c.
-Given ∂L/∂h and ∂L/∂v of a loss L, the chain rule is
+Given ∂L/∂h and ∂L/∂v of a loss L, the chain rule gives
 
     ∂L/∂A = y₀ᵀ·∂L/∂h       ∂L/∂a = Σ_R ∂L/∂h       ∂L/∂y₀  = ∂L/∂h·Aᵀ
-    ∂L/∂B = y₋₁ᵀ·∂L/∂v      ∂L/∂c = Σ_R ∂L/∂v       ∂L/∂y₋₁ = ∂L/∂v·Bᵀ      (their sum where T = 1 has both)
+    ∂L/∂B = y₋₁ᵀ·∂L/∂v ∂L/∂c = Σ_R ∂L/∂v ∂L/∂y₋₁ = ∂L/∂v·Bᵀ (their sum if T = 1 has both)
 
 and from the last layer to the first, with δ = ∂L/∂z = ∂L/∂y ⊙ f′(z),
 
@@ -23,13 +23,13 @@ and from the last layer to the first, with δ = ∂L/∂z = ∂L/∂y ⊙ f′(z
     Gaussian, d = (a - μ)/σ:    log π = -d²/2 - log σ - log(2π)/2    ∂L/∂μ = g·d/σ    ∂L/∂log σ = Σ_R g·(d² - 1) + w/C
     categorical, p = softmax l: log π = log pₐ                       ∂L/∂l = g·(1ₐ - p) - w·p·(log p + h)/R
 
-where h = -Σ p·log p is a row's entropy; a branch's entropy is the mean over rows, and the Gaussian's is the mean of log
+where h = -Σ p·log p is a row's entropy. A branch's entropy is the mean over rows, and the Gaussian's is the mean of log
 σ + log(2πe)/2 over dimensions.
 
 **Losses** (`clipped_by_hand` and `value_loss_by_hand` in `update`). The clipped surrogate max(r·k, clip(r)·k), with r =
-π / π_old and the cost k = -advantage, has the derivative r·k with respect to log π where the first term is at least the
-second, else 0; the squared error (v - return)² has the derivative 2·(v - return) with respect to v. Both losses are
-means over rows and columns.
+π / π_old and the cost k = -advantage, has the derivative r·k with respect to log π if the first term is at least as
+large as the second, else 0. The squared error (v - return)² has the derivative 2·(v - return) with respect to v. Both
+losses are means over rows and columns.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from headrace.stages.policy.network.protocol import Perceptrons
 from headrace.stages.trainer.on_policy.minibatches import MinibatchArrays
 
 Numbers = NDArray[np.floating[Any]]
-"""Arrays in the network's precision."""
+"""Arrays with the network's floating-point precision."""
 
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 _HALF_LOG_TWO_PI_E = 0.5 * log(2.0 * pi * e)
@@ -62,15 +62,15 @@ class PerceptronsByHand:
     """Forward and backward passes of perceptrons on the CPU.
 
     Args:
-        network: its parameters are read, and its gradients overwritten.
-        rows: the usual number of rows of a minibatch.
+        network: the network whose parameters are read and whose gradients are overwritten.
+        rows: the usual number of rows in a minibatch.
 
     Attributes:
         heads: [H, R] the actor's head outputs from the last forward pass.
-        values: [S, R] the critic's values from the same pass; [0, R] without a critic.
+        values: [S, R] the critic's values from the last forward pass; [0, R] without a critic.
         of_heads: [H, R] the loss's gradient with respect to `heads`, which the caller fills in before the backward
             pass.
-        of_values: [S, R] the same for `values`.
+        of_values: [S, R] the same with respect to `values`.
     """
 
     def __init__(self, network: Perceptrons, rows: int) -> None:
@@ -122,7 +122,7 @@ class PerceptronsByHand:
 
 
 class _Head:
-    """A linear layer on top of a tower, from parameters and gradients by name; its outputs have rows last."""
+    """A linear layer on top of a tower, made from parameters and gradients by name; its outputs have rows last."""
 
     def __init__(self, name: str, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
         self.weight, self._bias, self._of_weight, self._of_bias = (
@@ -135,16 +135,16 @@ class _Head:
         outputs += self._bias[:, None]
 
     def backward(self, encoding: Numbers, of_outputs: Numbers) -> None:
-        """Write the gradients of the weight and the bias."""
+        """Write the gradients of the layer's weight and bias."""
         np.matmul(encoding.T, of_outputs.T, out=self._of_weight)
         np.add.reduce(of_outputs, axis=1, out=self._of_bias)
 
 
 class ActionLikelihood:
-    """The distributions of a behaviour's actions.
+    """Computes log-probabilities and entropies of a behaviour's actions, and their gradients.
 
     Args:
-        network: has the standard deviations; their gradient is overwritten.
+        network: the network with the standard deviations, whose gradient is overwritten.
         actions: the behaviour's actions.
     """
 
@@ -164,7 +164,7 @@ class ActionLikelihood:
         self._numbers = np.empty(0, np.int64)
         self._sizes = np.array(actions.discrete_branches, np.int64)
         self.compiled = compiled.scores(actions, network.gradients.dtype)
-        """Whether `clipped` may be called."""
+        """Whether the compiled method `clipped` may be called."""
 
     def clipped(
         self,
@@ -174,7 +174,7 @@ class ActionLikelihood:
         of_heads: Numbers,
         joint: bool,
     ) -> tuple[float, float, Numbers]:
-        """The compiled `SurrogateByHand`; its coefficients are clip range, entropy weight and share."""
+        """Do `SurrogateByHand`'s work in compiled code; `coefficients` are clip range, entropy weight and share."""
         columns = 1 if joint else self._continuous + len(self._branches)
         log_ratios = np.empty((columns, heads.shape[1]), np.float32)
         given = heads, rows.continuous, rows.choices, rows.penalties, rows.old_log_probs, rows.advantages
@@ -184,13 +184,13 @@ class ActionLikelihood:
     def forward(
         self, heads: Numbers, actions: Numbers, choices: Sequence[NDArray[np.int64]], penalties: Numbers
     ) -> tuple[Numbers, float]:
-        """Return log-probabilities [P, R] and the entropy.
+        """Return the actions' log-probabilities [P, R], and the entropy.
 
         Args:
             heads: [H, R] head outputs.
             actions: [C, R] continuous actions.
-            choices: [R] for each branch.
-            penalties: [H - C, R] added to the logits; no rows without masks.
+            choices: for each branch, the choices [R].
+            penalties: [H - C, R] penalties added to the logits; [0, R] without masks.
         """
         rows = heads.shape[1]
         log_probs = np.empty((self._continuous + len(self._branches), rows), heads.dtype)
@@ -231,9 +231,9 @@ class ActionLikelihood:
         """Write the gradients of head outputs and log σ, given those of the log-probabilities and the entropy.
 
         Args:
-            of_log_probs: [P, R] their gradients, or [1, R] if all columns have the same gradient.
+            of_log_probs: [P, R] the log-probabilities' gradients; [1, R] if all columns have the same gradient.
             of_entropy: the gradient of the entropy.
-            of_heads: [H, R] receives the gradients.
+            of_heads: [H, R] the array to which the head outputs' gradients are written.
         """
         if self._of_log_sigma is not None:
             mine = of_log_probs[: self._continuous]
@@ -260,7 +260,7 @@ class ActionLikelihood:
 
 
 def mean_of(values: Numbers) -> float:
-    """Like `values.mean()`, without its checks."""
+    """Return the mean, like `values.mean()` but without its checks."""
     return float(np.add.reduce(values, axis=None)) / values.size
 
 
@@ -268,17 +268,18 @@ def mean_of(values: Numbers) -> float:
 
 
 FEWEST_OF_TORCH = 128
-"""torch computes layers if the widest has at least this many units: for fewer, its calls take longer than NumPy's."""
+"""Torch computes layers if the widest one has at least this many units; with fewer, calls to torch take longer than
+NumPy's."""
 LEAST_OF_TORCH = 2**15
-"""torch also computes layers if the widest has at least this many outputs, units times rows."""
+"""Torch also computes layers if the widest one has at least this many outputs (units times rows)."""
 
 
 class _NarrowLayer:
-    """One hidden layer of all towers in NumPy, which has less overhead per call.
+    """One hidden layer of all towers, computed by NumPy, which has less overhead per call than torch.
 
     Attributes:
-        outputs: y [T, R, U] of the last forward pass.
-        deltas: [T, R, U] ∂L/∂y; the backward pass turns it into δ in place.
+        outputs: [T, R, U] y of the last forward pass.
+        deltas: [T, R, U] ∂L/∂y, which the backward pass converts to δ in place.
     """
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
@@ -298,7 +299,7 @@ class _NarrowLayer:
         self._inputs += self._bias
         if self._tanh:
             np.tanh(self.outputs, out=self.outputs)
-        else:  # NumPy would make two to five passes for these
+        else:  # NumPy would make two to five passes for other activations
             self._activate(self.z, self.y)
 
     def backward(self, inputs: Tensor, before: _NarrowLayer | None) -> None:
@@ -316,7 +317,7 @@ class _NarrowLayer:
 
 
 class _CompiledLayer(_NarrowLayer):
-    """`_NarrowLayer` in compiled code: one pass over the rows forwards, three backwards."""
+    """A `_NarrowLayer` in compiled code, with one pass over the rows forwards and three backwards."""
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         super().__init__(activation, products, *parameters)
@@ -334,7 +335,7 @@ class _CompiledLayer(_NarrowLayer):
 
 
 class _WideLayer:
-    """`_NarrowLayer` in torch: matmul is faster there and fuses the bias; activation gradients take a single pass."""
+    """A `_NarrowLayer` in torch: matmul is faster and fuses the bias; activation gradients take a single pass."""
 
     def __init__(self, activation: str, products: HiddenProducts, *parameters: Tensor) -> None:
         self._weight, self._bias, self._of_weight, self._of_bias = parameters
@@ -375,9 +376,9 @@ def make_layers(
     products: HiddenProducts,
     rows: int,
 ) -> list[Any]:
-    """Make a body's layers, first to last, from parameters and gradients by name.
+    """Make a body's layers, from first to last, given parameters and gradients by name.
 
-    The layers are fastest for minibatches of `rows` rows, but work for any size.
+    The layers are chosen to be fast for minibatches of `rows` rows, but work for any size.
     """
     of_layer = [
         [of[f"body.{i}.{what}"] for of in (weights, gradients) for what in ("weight", "bias")] for i in range(count)
@@ -388,6 +389,6 @@ def make_layers(
         kind = _WideLayer
     elif compiled.compiles(activation, sizes, of_layer[0][0].dtype) and all(
         each.is_contiguous() for parameters in of_layer for each in parameters
-    ):  # parameters of torch modules are transposed views
+    ):  # the parameters of torch modules are transposed views
         kind = _CompiledLayer
     return [kind(activation, products, *parameters) for parameters in of_layer]

@@ -1,9 +1,9 @@
-"""A prepared rollout, as the update consumes it: reshuffled each epoch, and cut into minibatches.
+"""Prepared rollouts, from which an update gets its minibatches: reshuffled in each epoch, then cut into minibatches.
 
-`Rollout` shuffles rows. It gathers them once per epoch into one block; minibatches are fixed-shape views into the
-block, made once per update. Only images and sets, which may be large, are gathered per minibatch. `SequenceRollout`
-shuffles whole sequences, for a policy with memory. A sequence shorter than L is padded with copies of its last row;
-results for padding never enter a loss.
+`Rollout` shuffles rows. Once per epoch, it gathers them into one block. Minibatches are fixed-shape views into that
+block, and are made once per update. Only images and sets, which may be large, are gathered per minibatch.
+`SequenceRollout` shuffles whole sequences, for a policy with memory. A sequence shorter than L is padded with copies of
+its last row. Padding never affects a loss.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 
 class MinibatchArrays(NamedTuple):
-    """A minibatch without memory on the CPU: views of its columns as arrays with rows last."""
+    """A minibatch without memory on the CPU: its columns as array views with rows last."""
 
     choices: Sequence[NDArray[np.int64]]
     """For each branch, the choices [R]."""
     continuous: Array
     """[C, R] raw continuous actions."""
     penalties: Array
-    """[choices, R] added to logits."""
+    """[choices, R] penalties added to logits; see `Minibatch`."""
     old_log_probs: Array
     """[P, R] log-probabilities; see `Minibatch`."""
     advantages: Array
-    """[1, R] or [P, R]; see `Minibatch`."""
+    """[1, R] or [P, R] advantages; see `Minibatch`."""
     returns: Array
     """[S, R] value targets."""
     anchor: Array | None = None
@@ -48,47 +48,47 @@ class PackedColumns(NamedTuple):
     """A minibatch's columns, concatenated into one matrix per dtype."""
 
     floats: Tensor
-    """[R, …] normalised vectors, and `Minibatch`'s columns from `continuous` to `returns`, and the anchor's."""
+    """[R, …] normalised vectors, `Minibatch`'s columns from `continuous` to `returns`, and the anchor's columns."""
     choices: Tensor
     """[R, branches] int64 choices."""
     widths: tuple[int, ...]
-    """The widths of the columns of `floats`."""
+    """Width of each column in `floats`."""
 
 
 @dataclass(frozen=True)
 class Minibatch:
-    """R rows to learn from, with B = R inputs, or more if sequences are padded.
+    """R rows to learn from, with B inputs: B = R, or more if sequences are padded.
 
-    Axis letters: C continuous actions, P columns of log-probabilities (1 for the joint action, else one per action
+    Axis letters: C continuous actions, P columns of log-probabilities (one for the joint action, or one per action
     dimension and branch), S reward signals, L rows per sequence, m memory size.
     """
 
     choices: tuple[Tensor, ...]
     """For each branch, the choices [R, 1] int64."""
     inputs: Inputs
-    """[B, …] encoded, normalised observations; with memory also previous actions and the actor's memories."""
+    """[B, …] encoded, normalised observations; with memory, also previous actions and the actor's memories."""
     continuous: Tensor
     """[R, C] raw continuous actions."""
     penalties: Tensor
-    """[R, choices] added to logits: `MASK_PENALTY` where a choice was forbidden; width 0 without masks."""
+    """[R, choices] penalties added to logits: `MASK_PENALTY` for forbidden choices, else 0; width 0 without masks."""
     old_log_probs: Tensor
-    """[R, P] log-probabilities under the policy before the update, or if not decoupled, the acting policy."""
+    """[R, P] log-probabilities under the policy before the update; if not decoupled, under the policy that acted."""
     advantages: Tensor
-    """[R, 1] normalised; if decoupled, [R, P], multiplied by the `importance_weights`."""
+    """[R, 1] normalised advantages; if decoupled, [R, P], multiplied by the `importance_weights`."""
     returns: Tensor
     """[R, S] value targets."""
     rows: Tensor
     """[R] indices of the rows in the rollout, on the host."""
     real: Tensor | None = None
-    """[R] indices of the rows among the B inputs; None without padding."""
+    """[R] indices of the real rows among the B inputs; None without padding."""
     critic_memories: Tensor | None = None
-    """[B / L, m] the critic's memory before each sequence; None without memory, or if shared with the actor."""
+    """[B / L, m] the critic's memory before each sequence; None without memory, or if actor and critic share one."""
     padded: Tensor | None = None
-    """[B] the rollout row of each input, on the host; None if the same as `rows`."""
+    """[B] the rollout row of each input, on the host; None if equal to `rows`."""
     share: float = 1.0
-    """Weight of means over these rows, if other replicas learn from other rows of the same minibatch."""
+    """Weight of means over these rows, which is below 1 if other replicas have other rows of the same minibatch."""
     together: Tensor | None = None
-    """[…] indices of all replicas' rows, on the host; None if the same as `rows`."""
+    """[…] indices of all replicas' rows, on the host; None if equal to `rows`."""
     block: PackedColumns | None = None
     """The block into which the columns are views; None for sequences."""
     anchor: Tensor | None = None
@@ -96,7 +96,7 @@ class Minibatch:
 
     @classmethod
     def of_block(cls, block: PackedColumns, rows: Tensor, others: tuple[Tensor, ...] = ()) -> Minibatch:
-        """Make a minibatch without memory from a block, its row indices, and its images and sets."""
+        """Make a minibatch without memory from a block, the indices of its rows, and its images and sets."""
         parts = torch.split(block.floats, list(block.widths), dim=1)
         vectors, continuous, penalties, log_probs, advantages, returns, *anchor = parts
         columns, inputs = (continuous, penalties, log_probs, advantages, returns), Inputs(vectors, others)
@@ -104,7 +104,7 @@ class Minibatch:
 
     @classmethod
     def of_actions(cls, continuous: Array, penalties: Array, choices: Array, device: torch.device) -> Minibatch:
-        """Make a minibatch with only actions [R, C], [R, branches] and penalties, to compute log-probabilities."""
+        """Make a minibatch with only actions [R, C], [R, branches] and penalties, for computing log-probabilities."""
         drawn, added = (to_device(torch.from_numpy(one.astype(np.float32)), device) for one in (continuous, penalties))
         chosen = to_device(torch.from_numpy(choices.astype(np.int64)), device)
         none = torch.empty(len(choices), 0, device=device)
@@ -113,28 +113,28 @@ class Minibatch:
 
     @cached_property
     def arrays(self) -> MinibatchArrays:
-        """The columns as arrays; made once, as a rollout reuses its minibatches in each epoch."""
+        """The columns as arrays. They are made only once, as a rollout reuses its minibatches in each epoch."""
         columns = self.continuous, self.penalties, self.old_log_probs, self.advantages, self.returns
         made = MinibatchArrays([chosen.numpy()[:, 0] for chosen in self.choices], *(one.numpy().T for one in columns))
         return made if self.anchor is None else made._replace(anchor=self.anchor.numpy().T)
 
 
 class RolloutRows(Protocol):
-    """A minibatch of any kind of rollout."""
+    """A minibatch from any kind of rollout."""
 
     @property
     def rows(self) -> Tensor:
-        """[R] indices of its rows in the rollout, on the host."""
+        """[R] indices of the minibatch's rows in the rollout, on the host."""
         ...
 
     @property
     def share(self) -> float:
-        """Weight of means over its rows, relative to all replicas' rows."""
+        """Weight of means over the minibatch's rows, relative to all replicas' rows."""
         ...
 
     @property
     def together(self) -> Tensor | None:
-        """[…] indices of all replicas' rows; None if the same as `rows`."""
+        """[…] indices of all replicas' rows; None if equal to `rows`."""
         ...
 
 
@@ -143,12 +143,12 @@ _StepInputs = TypeVar("_StepInputs", bound=RolloutRows, covariant=True)
 
 
 class MinibatchSource(Protocol[_StepInputs]):
-    """A rollout that is cut into new minibatches in each epoch."""
+    """A rollout that is cut into different minibatches in each epoch."""
 
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
     ) -> Iterator[Iterable[_StepInputs]]:
-        """For each epoch, yield minibatches (or this replica's part of each) in a new random order."""
+        """Yield, for each epoch, minibatches (or this replica's part of each) in a new random order."""
         ...
 
 
@@ -156,11 +156,12 @@ class Rollout:
     """N rows to learn from, on the device.
 
     Args:
-        inputs: the rows; images and sets stay on the host until a minibatch needs them.
-        targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`, then `anchor`, if any.
+        inputs: the inputs; images and sets stay on the host until a minibatch needs them.
+        targets: float columns [N, width]: `Minibatch`'s columns from `continuous` to `returns`, followed by `anchor` if
+            there is one.
         choices: [N, branches] discrete actions.
-        advantages: [N] to normalise over each minibatch and multiply into the advantages column; None if that column is
-            final.
+        advantages: [N] advantages to normalise over each minibatch and multiply into the advantages column; None if
+            that column is already final.
     """
 
     def __init__(
@@ -176,13 +177,13 @@ class Rollout:
             self._advantages = to_device(torch.from_numpy(advantages.astype(np.float32)), inputs.device)
 
     def __len__(self) -> int:
-        """The number of rows, N."""
+        """Return the number of rows, N."""
         return len(self._floats)
 
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
     ) -> Iterator[Iterable[Minibatch]]:
-        """For each epoch, yield floor(N / batch_size) minibatches in a new random order; the remainder is dropped."""
+        """Yield floor(N / batch_size) minibatches per epoch, in a new random order; the remaining rows are dropped."""
         number, part = len(self) // batch_size, replicas.part(batch_size)
         floats = torch.empty((number * part.size, self._floats.shape[1]), device=self._floats.device)
         choices = torch.empty(
@@ -210,12 +211,12 @@ class Rollout:
             yield map(self._with_others, minibatches) if self._others else minibatches
 
     def in_order(self, batch_size: int) -> Iterator[Minibatch]:
-        """All N rows, in order."""
+        """Yield all N rows in order, in minibatches of at most `batch_size` rows."""
         minibatches = self._views(self._floats, self._choices, torch.arange(len(self)), batch_size)
         return map(self._with_others, minibatches) if self._others else minibatches
 
     def _views(self, floats: Tensor, choices: Tensor, rows: Tensor, batch_size: int) -> Iterator[Minibatch]:
-        """Views of at most `batch_size` rows each, without images and sets."""
+        """Yield views of at most `batch_size` rows each, without images and sets."""
         for part, chosen, numbers in zip(
             torch.split(floats, batch_size),
             torch.split(choices, batch_size),
@@ -234,11 +235,12 @@ class SequenceRollout:
 
     Args:
         inputs: the N rows, with previous actions.
-        targets: float columns [N, width]: `Minibatch`'s from `continuous` to `returns`, then `anchor`, if any.
+        targets: float columns [N, width]: `Minibatch`'s columns from `continuous` to `returns`, followed by `anchor` if
+            there is one.
         choices: [N, branches] discrete actions.
         cuts: the positions of the Q sequences.
         memories: [Q, m] the actor's memory before each sequence.
-        critic_memories: [Q, m] the critic's memory before each sequence; None if shared with the actor.
+        critic_memories: [Q, m] the critic's memory before each sequence; None if actor and critic share their memory.
     """
 
     def __init__(
@@ -259,15 +261,16 @@ class SequenceRollout:
         self._critic_memories = critic_memories
 
     def __len__(self) -> int:
-        """The number of rows, N."""
+        """Return the number of rows, N."""
         return len(self._inputs)
 
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
     ) -> Iterator[Iterator[Minibatch]]:
-        """For each epoch, yield minibatches of whole sequences in a new random order; the remainder is dropped.
+        """Yield minibatches of whole sequences per epoch, in a new random order; the remaining sequences are dropped.
 
-        A minibatch has as many sequences as make up `batch_size` rows with their padding, and at least one.
+        The number of sequences in a minibatch is such that they have about `batch_size` rows with padding, but at least
+        one.
         """
         each = max(1, batch_size // self._cuts.length)
         for _ in range(count):
@@ -275,7 +278,7 @@ class SequenceRollout:
             yield (self._part(order[at : at + each], replicas) for at in range(0, len(order) - each + 1, each))
 
     def in_order(self, batch_size: int) -> Iterator[Minibatch]:
-        """All N rows, in order, in minibatches of whole sequences."""
+        """Yield all N rows in order, in minibatches of whole sequences."""
         numbers, each = np.arange(len(self._cuts)), max(1, batch_size // self._cuts.length)
         return (self._minibatch(numbers[at : at + each]) for at in range(0, len(numbers), each))
 
@@ -311,7 +314,7 @@ class SequenceRollout:
 
 
 def standardised(values: Tensor) -> Tensor:
-    """Standardise each row of values [k, R] by its mean and sample standard deviation, as PPO usually does."""
+    """Standardise each row of values [k, R] by its mean and sample standard deviation, as usual in PPO."""
     if values.shape[1] < 2:
         return values
     deviation, mean = torch.std_mean(values, dim=1, keepdim=True)
@@ -319,7 +322,7 @@ def standardised(values: Tensor) -> Tensor:
 
 
 def _packed(columns: list[Array], device: torch.device) -> tuple[Tensor, list[int]]:
-    """Concatenate columns into one float matrix on the device; return it and the width of each column."""
+    """Concatenate columns into one float matrix on the device; return the matrix and the width of each column."""
     packed = np.concatenate([column.astype(np.float32, copy=False) for column in columns], axis=1)
     return to_device(torch.from_numpy(packed), device), [column.shape[1] for column in columns]
 

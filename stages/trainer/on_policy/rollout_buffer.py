@@ -1,8 +1,8 @@
-"""The rollout buffer: rows and trajectories for the next update, in preallocated columns.
+"""The rollout buffer, which holds rows and trajectories for the next update in preallocated columns.
 
-The rows of one update are a *portion*. A trajectory that crosses a portion's end is split there, and its remainder
-begins the next portion; readers see only the first portion. A full portion is read as columns, or as observations and
-actions in network-input form. With memory, its trajectories are cut into sequences.
+The rows of one update are a *portion*. A trajectory that crosses the end of a portion is split there, and its remainder
+begins the next portion. Readers see only the first portion. A full portion is read as columns, or as observations and
+actions in the form of network inputs. With memory, its trajectories are cut into sequences.
 
 Axis letters: N rows of K consecutive trajectories, cut into Q sequences; P action features.
 """
@@ -32,21 +32,21 @@ from headrace.stages.trainer.trajectories import AgentTable, Chains, cut_every, 
 class SequenceCuts:
     """The positions of Q sequences among the rows, in row order.
 
-    A sequence lies within one trajectory and has at most L rows; the last one of a trajectory may be shorter.
+    A sequence is within one trajectory and has at most L rows; a trajectory's last sequence may be shorter.
     """
 
     length: int
-    """The largest number of rows per sequence, L."""
+    """L, the largest number of rows per sequence."""
     starts: NDArray[np.int64]
     """[Q] the first row of each sequence."""
     sizes: NDArray[np.int64]
     """[Q] the number of rows of each sequence, from 1 to L."""
     first: NDArray[np.int64]
-    """[K] the index of each trajectory's first sequence."""
+    """[K] the index of the first sequence in each trajectory."""
 
     @classmethod
     def of(cls, lengths: NDArray[np.integer], length: int) -> SequenceCuts:
-        """Cut consecutive trajectories of `lengths` [K] rows, each at least 1."""
+        """Cut consecutive trajectories of `lengths` [K] rows, each of them at least 1."""
         counts = -(-lengths.astype(np.int64) // length)
         first = np.cumsum(counts) - counts
         before = length * (np.arange(int(counts.sum())) - np.repeat(first, counts))
@@ -59,21 +59,21 @@ class SequenceCuts:
         return len(self.starts)
 
     def padded(self, which: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The row indices [q, L] of q sequences, padded, and the indices [R] of the entries that are not padding."""
+        """Return q sequences' padded row indices [q, L], and the positions [R] of the entries that are not padding."""
         sizes, steps = self.sizes[which][:, None], np.arange(self.length)
         rows = self.starts[which][:, None] + np.minimum(steps, sizes - 1)
         return rows, np.flatnonzero((steps < sizes).reshape(-1))
 
 
 class ColumnTable:
-    """Columns of equal length, in portions; readers see the first portion.
+    """Columns of equal length, divided into portions. Readers see the first portion.
 
-    Appending copies rows; if space runs out, it is at least doubled.
+    Appending copies rows; if space runs out, capacity is at least doubled.
     """
 
     def __init__(self, columns: Sequence[Column], capacity: int) -> None:
         self.declared = tuple(columns)
-        """Names, dtypes and shapes of the columns."""
+        """The columns' names, dtypes and shapes."""
         self._arrays = {c.name: np.empty((capacity, *c.shape), c.dtype) for c in columns}
         self._capacity = capacity
         self._portions = [0]
@@ -82,15 +82,15 @@ class ColumnTable:
         return self._portions[0]
 
     def __getitem__(self, name: str) -> Array:
-        """A view of a column's rows in the first portion; valid until the next `append`."""
+        """Return a view of a column's rows in the first portion, valid until the next `append`."""
         return self._arrays[name][: self._portions[0]]
 
     def columns(self) -> dict[str, Array]:
-        """The views of all columns, by name."""
+        """Return views of all columns' rows in the first portion, by name."""
         return {name: self[name] for name in self._arrays}
 
     def append(self, columns: Mapping[str, Array]) -> None:
-        """Copy rows into the last portion; columns unknown to the table are ignored."""
+        """Copy rows into the last portion; columns that the table does not have are ignored."""
         n, length = len(columns[next(iter(self._arrays))]), sum(self._portions)
         if length + n > self._capacity:
             self._grow(length, length + n)
@@ -100,15 +100,15 @@ class ColumnTable:
 
     @property
     def last_portion(self) -> int:
-        """The number of rows of the last portion."""
+        """The number of rows in the last portion."""
         return self._portions[-1]
 
     def begin_portion(self) -> None:
-        """Begin a new portion for rows appended from now on."""
+        """Begin a new portion, which subsequent `append` calls fill."""
         self._portions.append(0)
 
     def clear(self) -> None:
-        """Drop the first portion; the next one, if any, takes its place. Memory is not freed."""
+        """Drop the first portion, so that readers see the next one, if any. Memory is not freed."""
         first, *others = self._portions
         rest = sum(others)
         for array in self._arrays.values() if rest else ():
@@ -116,7 +116,7 @@ class ColumnTable:
         self._portions = others or [0]
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of the columns, including all portions."""
+        """Return copies of the columns, including all portions."""
         length = sum(self._portions)
         return {name: array[:length].copy() for name, array in self._arrays.items()}
 
@@ -124,7 +124,7 @@ class ColumnTable:
         """Replace all rows by those of `state_dict()`, as one portion.
 
         Raises:
-            StageError: naming the column that is missing or has the wrong shape.
+            StageError: if a column is missing or has the wrong shape; the message names it.
         """
         for name, array in self._arrays.items():
             got = np.shape(state[name])[1:] if name in state else None
@@ -147,13 +147,13 @@ class RolloutBuffer:
     Args:
         spec: observations and actions.
         layout: the layout of encoded observations.
-        size: the number of rows per update; with groups a few more, if needed to keep group mates together.
-        memory: the policy's memory settings, None without memory.
-        follows_agents: keep the agent and episode of each trajectory.
-        grouped: keep the members of each group: `headrace.queues.columns.GROUP_*`, and the batches' `sources`.
+        size: the number of rows per update; with groups, a few more if needed to keep teammates together.
+        memory: the policy's memory settings; None without memory.
+        follows_agents: whether to keep the agent and episode of each trajectory.
+        grouped: whether to keep group data: the columns `headrace.queues.columns.GROUP_*`, and the batches' `sources`.
         extra: additional row columns to keep.
-        unroll_length: cut trajectories at each multiple of this many rows; 0 for no cuts.
-        squashed: the policy draws continuous actions as the tanh of a Gaussian.
+        unroll_length: number of rows at each multiple of which trajectories are cut; 0 for no cuts.
+        squashed: whether the policy draws continuous actions as the tanh of a Gaussian.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class RolloutBuffer:
             columns.append(Column("action_masks", "bool", (spec.actions.mask_size,)))
         columns += [Column("rewards", "float32"), *extra]
         self.rows = ColumnTable([*columns, *GROUP_ROW_COLUMNS] if grouped else columns, size)
-        """[N] observations (encoded, not normalised), actions, log_probs, action_masks, rewards."""
+        """[N] encoded, unnormalised observations, actions, log_probs, action_masks, rewards."""
         self._used = {*self.rows.columns(), "memories"}
         columns = [Column("lengths", "int64"), Column("terminated", "bool"), *layout.columns("next_")]
         if follows_agents:
@@ -196,7 +196,7 @@ class RolloutBuffer:
             columns += [*GROUP_TRAJECTORY_COLUMNS, Column("sources", "int64")]
         self.grouped, self.follows_agents, self.squashed = grouped, follows_agents, squashed
         self.trajectories = ColumnTable(columns, max(1, size // 16))
-        """[K] length, terminated, observation after the last row; agent, episode; action before the first row."""
+        """[K] length, terminated, observation after the last row, agent, episode, action before the first row."""
         self.sequences: ColumnTable | None = None
         """[Q] the actor's `memories` before each sequence; None without memory."""
         if memory is not None:
@@ -210,7 +210,7 @@ class RolloutBuffer:
 
         Args:
             batch: k trajectories.
-            observations: the encoded observations of its rows.
+            observations: the encoded observations of the batch's rows.
             finals: the encoded observations after the last row of each trajectory.
         """
         rows: Columns = {**batch.rows, **dict(zip(self._observed, arrays_of(observations), strict=True))}
@@ -236,7 +236,7 @@ class RolloutBuffer:
         self._put(rows, trajectories)
 
     def extend(self, rows: Columns, trajectories: Columns, sequences: Columns) -> None:
-        """Append columns of another buffer, copying those that this buffer has."""
+        """Append another buffer's columns; columns that this buffer does not have are ignored."""
         self.rows.append(rows)
         self.trajectories.append(trajectories)
         if self.sequences is not None:
@@ -246,60 +246,60 @@ class RolloutBuffer:
         self.rows.append(rows)
         self.trajectories.append(trajectories)
         if self.sequences is not None:
-            # Only these memories are needed: the update recomputes all others.
+            # The update recomputes all other memories.
             starts = SequenceCuts.of(trajectories["lengths"], self._sequence_length).starts
             self.sequences.append({"memories": rows["memories"][starts]})
 
     @property
     def ended(self) -> NDArray[np.bool_]:
-        """[K] true if the episode ended with the trajectory; only for a buffer that follows agents."""
+        """[K] true if the episode ended with the trajectory; available only if the buffer follows agents."""
         ended: NDArray[np.bool_] = self.trajectories["terminated"] | self.trajectories["truncated"]
         return ended
 
     def chains(self) -> Chains | None:
-        """Chains of trajectories from the same agent and episode; None for a buffer that does not follow agents."""
+        """Return chains of trajectories by agent and episode; None if the buffer does not follow agents."""
         if not self.follows_agents:
             return None
         return Chains.of(self.trajectories["agent_ids"], self.trajectories["episode_ids"], self.ended)
 
     def kept(self, table: AgentTable) -> NDArray[Any]:
-        """Return a table's values [K, width] for the trajectories' agents; zeros for unknown agents."""
+        """Return the values [K, width] that a table holds for the trajectories' agents; zeros for unknown agents."""
         return table.values_of(self.trajectories["agent_ids"], self.trajectories["episode_ids"])
 
     def keep(self, table: AgentTable, after: NDArray[Any], chains: Chains, update: int) -> None:
-        """Store the values [K, width] after each trajectory in a table, for the agents' next trajectories."""
+        """Store in a table the values [K, width] after each trajectory, for the agents' next trajectories."""
         last, trajectories = chains.latest, self.trajectories
         agents, episodes = trajectories["agent_ids"][last], trajectories["episode_ids"][last]
         table.keep(agents, episodes, after[last], self.ended[last], update)
 
     def cuts(self) -> SequenceCuts | None:
-        """The sequences of the trajectories; None without memory."""
+        """Return how the trajectories are cut into sequences; None without memory."""
         return SequenceCuts.of(self.trajectories["lengths"], self._sequence_length) if self._sequence_length else None
 
     def observations(self) -> EncodedObservations:
-        """The observations of the rows, not normalised; views."""
+        """Return the rows' observations, not normalised, as views."""
         return _encoded(self.rows, self._observed)
 
     def final_observations(self) -> EncodedObservations:
-        """The observations after the last row of each trajectory, not normalised; views."""
+        """Return the observations after trajectories' last rows, not normalised, as views."""
         return _encoded(self.trajectories, self._finally_observed)
 
     def actions(self) -> tuple[NDArray[np.float32], Array]:
-        """Continuous actions [N, C] as the policy drew them, and choices [N, branches]; width 0 without any."""
+        """Return continuous actions [N, C] as the policy drew them, and choices [N, branches]; either may be empty."""
         return drawn_actions(self._spec.actions, self.rows.columns(), len(self))
 
     def penalties(self) -> Array:
-        """Penalties to add to logits [N, choices]: `MASK_PENALTY` for forbidden choices; width 0 without masks."""
+        """Return penalties [N, choices] for logits: `MASK_PENALTY` if forbidden, else 0; width 0 without masks."""
         if not self._spec.actions.masked:
             return np.empty((len(self), 0))
         return np.where(self.rows["action_masks"], np.float32(0), MASK_PENALTY)
 
     def action_features(self) -> NDArray[np.float32]:
-        """Features [N, P] of each row's action."""
+        """Return features [N, P] of each row's action."""
         return _features(self._spec, self.rows, self.squashed)
 
     def previous_action_features(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Features [N, P] of each row's previous action, and [K, P] of each trajectory's last action."""
+        """Return features [N, P] of each row's previous action, and [K, P] of each trajectory's last action."""
         lengths = self.trajectories["lengths"]
         last = np.cumsum(lengths) - 1
         own = self.action_features()
@@ -309,19 +309,19 @@ class RolloutBuffer:
         return before, own[last]
 
     def clear(self) -> None:
-        """Drop one update's rows; the next portion takes their place."""
+        """Drop the rows of one update, so that the next portion takes their place."""
         for table in self._tables().values():
             table.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Copies of all columns, including rows beyond the next update's."""
+        """Return copies of all columns, including rows for later updates."""
         return {name: table.state_dict() for name, table in self._tables().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with the rows of `state_dict()`.
+        """Restore the rows from `state_dict()`.
 
         Raises:
-            StageError: naming the column that differs.
+            StageError: if a column differs; the message names it.
         """
         for name, table in self._tables().items():
             table.load_state_dict(state.get(name, {}))
@@ -337,7 +337,7 @@ def _encoded(table: ColumnTable, names: Sequence[str]) -> EncodedObservations:
 
 
 def arrays_of(encoded: EncodedObservations) -> tuple[Array, ...]:
-    """The arrays of encoded observations: vectors, then images and sets."""
+    """Return the arrays of encoded observations: first the vectors, then images and sets."""
     return (encoded.vectors, *encoded.others)
 
 

@@ -1,4 +1,4 @@
-"""All reward signals of a behaviour, a full buffer in the form that they take, and the advantages of its rows.
+"""Applies a behaviour's reward signals to a full buffer, and computes the advantages of its rows.
 
 Axis letters: N rows of K trajectories; S reward signals.
 """
@@ -30,21 +30,22 @@ from headrace.stages.trainer.trajectories import AgentTable, Chains, add_to_epis
 
 
 class Signals:
-    """All S reward signals of a behaviour, in the order of its settings.
+    """A behaviour's S reward signals, in the order of its settings.
 
-    If the environment's reward is the only one, none of this costs anything.
+    If the environment's reward is the only signal, the other signals' work is skipped.
 
     Args:
-        context: the trainer's.
-        hyperparameters: the trainer's; for a subclass named as `module:Class`, the context has them only as plain data.
+        context: the trainer's context.
+        hyperparameters: the trainer's hyperparameters; for a subclass named as `module:Class`, the context has them
+            only as plain data.
 
     Attributes:
-        names: [S]
-        gammas: [S] discounts.
-        strengths: [S] factors on rewards.
+        names: [S] the signals' names.
+        gammas: [S] the signals' discounts.
+        strengths: [S] the factors on the signals' rewards.
         ignore_termination: [S] true if a signal's value continues beyond the end of a terminated episode.
-        sums: the rewards so far, by all signals except the environment's, of each agent in the middle of an episode;
-            None if there are no others.
+        sums: for each agent in the middle of an episode, the sums of rewards so far from all signals except the
+            environment's; None if there are no other signals.
 
     Raises:
         StageError: if a signal can't be made.
@@ -61,36 +62,36 @@ class Signals:
         self.sums = AgentTable(len(self._others), "float64") if self._others else None
         self._losses: dict[str, list[float]] = {}
         self.scale = reward_scale(self._signals, hyperparameters)
-        """Divides the environment's rewards; None if they are not scaled."""
+        """Scales the environment's rewards; None if they are not scaled."""
 
     @property
     def follows_agents(self) -> bool:
-        """Whether the signals keep data of each agent from trajectory to trajectory."""
+        """Whether the signals need each agent's data from its earlier trajectories."""
         return self.sums is not None or self.scale is not None
 
     def see(self, extrinsic: NDArray[np.float32], buffer: RolloutBuffer, chains: Chains | None, update: int) -> None:
-        """Count the environment's rewards [N] of a full buffer, once, if they are scaled."""
+        """Update the reward scale, if there is one, with the environment's rewards [N] for a full buffer."""
         if self.scale is not None:
             lengths, agents, episodes = (buffer.trajectories[name] for name in ("lengths", "agent_ids", "episode_ids"))
             self.scale.see(extrinsic, lengths, agents, episodes, buffer.ended, update, chains)
 
     def observe(self, vectors: NDArray[np.float32]) -> None:
-        """Show the vector observations [n, V] of new steps to all signals but the environment's reward."""
+        """Show the vector observations [n, V] of new steps to all signals except the environment's reward."""
         for at in self._others:
             self._signals[at].observe(vectors)
 
     def transitions(self, buffer: RolloutBuffer) -> BufferTransitions | None:
-        """The rows of a full buffer in the signals' form; None if the environment's reward is the only one."""
+        """Return a full buffer's rows in the signals' form; None if the environment's reward is the only signal."""
         if not self._others:
             return None
         return BufferTransitions(self._context.spec, buffer, self._context.device)
 
     def rewards(self, extrinsic: NDArray[np.float32], transitions: BufferTransitions | None) -> NDArray[np.float64]:
-        """Rewards [N, S] of all rows, times strength.
+        """Return the rewards [N, S] of all rows, times the signals' strengths.
 
         Args:
-            extrinsic: [N] the environment's.
-            transitions: `transitions()` of the same rows.
+            extrinsic: [N] the environment's rewards.
+            transitions: what `transitions()` returned for the same rows.
 
         Raises:
             NotFiniteError: if a reward is NaN or infinite.
@@ -110,12 +111,12 @@ class Signals:
     def advantages(
         self, rewards: Floats, values: CriticValues, lengths: NDArray[np.integer], over: NDArray[np.bool_], lambd: float
     ) -> Floats:
-        """GAE [N, S] from rewards [N, S], and the trajectories [K] whose end no reward of the task can follow."""
+        """Return GAE advantages [N, S]; `over` [K] is true if no task reward can follow a trajectory's end."""
         valueless = over[:, None] & ~self.ignore_termination
         return advantages(rewards, values.values, values.final_values, lengths, valueless, self.gammas, lambd)
 
     def learner(self, transitions: BufferTransitions | None) -> Callable[[Tensor], None] | None:
-        """A function that trains the signals on the given rows; None if no signal learns."""
+        """Return a function that trains the signals on given rows; None if no signal learns."""
         if transitions is None:
             return None
         self._losses = {}
@@ -129,11 +130,11 @@ class Signals:
         return learn
 
     def report(self, buffer: RolloutBuffer, rewards: NDArray[np.float64], chains: Chains | None, update: int) -> None:
-        """Report losses, and the sums of rewards over episodes that ended in the buffer.
+        """Report the signals' losses, and the sums of rewards over the episodes that ended in the buffer.
 
         Args:
             buffer: the rows that were learned from.
-            rewards: [N, S] of these rows.
+            rewards: [N, S] the rewards of these rows.
             chains: which trajectory continues which.
             update: the update's number, ascending.
         """
@@ -158,7 +159,7 @@ class Signals:
                 extend(behavior, f"Policy/{self.names[at].capitalize()} Reward", finished[:, column].tolist(), "mean")
 
     def value_statistics(self, estimates: Mapping[str, Floats], values: Floats, targets: Floats) -> dict[str, float]:
-        """Statistics of the critic's estimates [N, S], by their names, and of its values and their targets [N, S]."""
+        """Return statistics of the critic's named estimates [N, S], and of its values and value targets [N, S]."""
         named = [name.capitalize() for name in self.names]
         found = {
             f"Policy/{signal} {estimate}": float(mean)
@@ -166,12 +167,12 @@ class Signals:
             for signal, mean in zip(named, each.mean(axis=0), strict=True)
         }
         for signal, share in zip(named, explained_variances(values, targets).tolist(), strict=True):
-            if isfinite(share):  # constant targets have no variance to explain
+            if isfinite(share):  # if targets are constant, there is no variance to explain
                 found[f"Policy/{signal} Explained Variance"] = share
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """The signals' states by name, and the running sums."""
+        """Return the signals' states by name, and the running sums."""
         return {
             "signals": {signal.name: signal.state_dict() for signal in self._signals},
             "sums": None if self.sums is None else self.sums.state_dict(),
@@ -179,10 +180,10 @@ class Signals:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
+        """Restore the state from `state_dict()`.
 
         Raises:
-            StageError: if it belongs to other signals, or other networks; the message names the tensor.
+            StageError: if the state belongs to other signals or other networks; the message names the tensor.
         """
         found = state["signals"]
         if set(found) != set(self.names):
@@ -199,12 +200,12 @@ class Signals:
 
 
 class BufferTransitions:
-    """The rows of a buffer as reward signals take them: not normalised, with the observation after each.
+    """A buffer's rows in the form that reward signals take: not normalised, with the observation after each row.
 
     Args:
         spec: observations and actions.
-        buffer: a full buffer, which must not change meanwhile.
-        device: the device that signals compute on.
+        buffer: a full buffer, which must not change while this object is in use.
+        device: the device on which signals compute.
     """
 
     def __init__(self, spec: BehaviorSpec, buffer: RolloutBuffer, device: str) -> None:
@@ -212,7 +213,7 @@ class BufferTransitions:
         self._device = device
         self._observations, self._finals = buffer.observations(), buffer.final_observations()
         lengths = trajectories["lengths"]
-        self._trajectory = np.full(len(rows), -1, np.int64)  # the trajectory that ends with the row
+        self._trajectory = np.full(len(rows), -1, np.int64)  # index of the trajectory that ends with the row
         self._trajectory[np.cumsum(lengths) - 1] = np.arange(len(lengths))
         drawn, choices = buffer.actions()
         self._continuous = environment_actions(spec.actions, drawn, buffer.squashed)
@@ -224,7 +225,7 @@ class BufferTransitions:
         return len(self._rewards)
 
     def take(self, rows: NDArray[np.int64]) -> Transitions:
-        """The transitions of the selected rows."""
+        """Return the transitions for the selected rows."""
         trajectory = self._trajectory[rows]
         last = np.flatnonzero(trajectory >= 0)
         finals = trajectory[last]
@@ -260,20 +261,20 @@ def advantages(
     gammas: Floats,
     lambd: float,
 ) -> Floats:
-    """GAE(γ, λ) of Schulman et al. (2015), "High-Dimensional Continuous Control Using GAE", eq. 16.
+    """Compute GAE(γ, λ): Schulman et al. (2015), "High-Dimensional Continuous Control Using GAE", eq. 16.
 
-    δ_t = r_t + γ V_{t+1} - V_t and A_t = Σ_k (γλ)^k δ_{t+k} within a trajectory. V after the last row is 0 if
-    the episode terminated there; it is the value of the final next observation if the trajectory was truncated or
-    cut, or if the signal continues beyond termination.
+    δ_t = r_t + γ V_{t+1} - V_t and A_t = Σ_k (γλ)^k δ_{t+k} within a trajectory. After the last row, V is 0 if the
+    episode terminated there. If the trajectory was truncated or cut, or if the signal continues beyond termination, V
+    is the value of the observation after the last row.
 
     Args:
-        rewards: [N, S] received after the action of the row, scaled by the signal's strength.
-        values_t: [N, S] critic's value of the row's observation.
-        final_values: [K, S] critic's value of the observation after the last row; ignored if it is valueless.
-        lengths: [K] rows of each trajectory, at least 1.
-        valueless: [K, S] true if no reward can follow the last step: the episode terminated, and the signal ends
-            with it.
-        gammas: [S] discount of each signal.
+        rewards: [N, S] rewards received after the row's action, scaled by the signal's strength.
+        values_t: [N, S] the critic's value of the row's observation.
+        final_values: [K, S] the critic's value of the observation after the last row; ignored where `valueless`.
+        lengths: [K] the number of rows of each trajectory, at least 1.
+        valueless: [K, S] true if no reward can follow the last row, as the episode terminated and the signal ends with
+            it.
+        gammas: [S] each signal's discount.
         lambd: λ.
 
     Returns:
@@ -286,7 +287,7 @@ def advantages(
 def next_values(
     values_t: Floats, final_values: Floats, lengths: NDArray[np.integer], valueless: NDArray[np.bool_]
 ) -> Floats:
-    """The value [N, S] after each row: the next row's, or the final one; 0 if that is valueless."""
+    """Return the value [N, S] after each row: the next row's value, the final value, or 0 if that is `valueless`."""
     values_tp1 = np.empty_like(values_t)
     values_tp1[:-1] = values_t[1:]
     values_tp1[np.cumsum(lengths) - 1] = np.where(valueless, 0.0, final_values)
@@ -294,15 +295,16 @@ def next_values(
 
 
 def accumulated(terms: Floats, decay: Floats, lengths: NDArray[np.integer]) -> Floats:
-    """Sums x_t = term_t + decay_t x_{t+1} [N, S] within each trajectory, of terms [N, S] and decays [N, S] or [S]."""
+    """Return x_t = term_t + decay_t x_{t+1} within each trajectory, from terms [N, S] and decays [N, S] or [S]."""
     if compiled.kernels is not None and terms.dtype == np.float64:
         sums = np.empty(terms.shape)
         decays = np.ascontiguousarray(np.broadcast_to(decay, terms.shape))
         compiled.kernels.accumulate(np.ascontiguousarray(terms), decays, lengths.astype(np.int64), sums)
         return sums
     order, active = _backward_order(lengths, np.cumsum(lengths) - 1)
-    # Rows sorted by distance from the end: all last rows, all rows before them, …; longest trajectories first. The rows
-    # at one distance are then one slice, and the rows of longer trajectories at the next distance match a prefix of it.
+    # Rows are sorted by distance from the end: all last rows, then all rows before these, and so on, with the longest
+    # trajectories first. The rows at one distance then form one slice, and the rows at the next distance correspond to
+    # a prefix of that slice.
     sums = terms[order]
     decays = np.broadcast_to(decay, terms.shape) if decay.ndim == 1 else decay[order]
     start = 0
@@ -317,16 +319,16 @@ def accumulated(terms: Floats, decay: Floats, lengths: NDArray[np.integer]) -> F
 
 
 def normalized(values: Floats) -> Floats:
-    """Values [N] minus their mean, divided by their standard deviation (over a whole buffer, as in ML-Agents)."""
+    """Standardise values [N] by their mean and standard deviation over a whole buffer, as ML-Agents does."""
     centred: Floats = values - values.mean()
     deviation = float(values.std())
     return centred / (deviation + 1e-10)
 
 
 def explained_variances(values: Floats, targets: Floats) -> Floats:
-    """1 - Var(target - value) / Var(target) [S], from values and targets [N, S]; NaN if targets do not vary.
+    """Return 1 - Var(target - value) / Var(target) [S] for values and targets [N, S]; NaN if the targets do not vary.
 
-    A perfect critic has 1; a critic that predicts the mean has 0; a worse one is negative.
+    The result is 1 for a perfect critic, 0 for a critic that predicts the mean, and negative for a worse critic.
     """
     spread = targets.var(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -334,9 +336,9 @@ def explained_variances(values: Floats, targets: Floats) -> Floats:
 
 
 def _backward_order(lengths: NDArray[np.integer], last: NDArray[np.integer]) -> tuple[NDArray[np.intp], list[int]]:
-    """Row indices by distance from their trajectory's end, and the number of trajectories that reach each distance."""
+    """Return row indices by distance from the trajectory's end, and how many trajectories reach each distance."""
     ranks = np.argsort(-lengths, kind="stable")
-    counts = np.bincount(lengths)[::-1].cumsum()[::-1][1:]  # [longest] trajectories with at least 1, 2, … rows
+    counts = np.bincount(lengths)[::-1].cumsum()[::-1][1:]  # [longest] how many trajectories have at least 1, 2, … rows
     distances = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(distances)) - np.repeat(np.cumsum(counts) - counts, counts)
     return last[ranks][within] - distances, counts.tolist()

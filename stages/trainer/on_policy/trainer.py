@@ -1,6 +1,6 @@
-"""The trainer that collects full buffers of trajectories; subclasses define the update.
+"""The base class of on-policy trainers, which collects full buffers of trajectories; subclasses define the update.
 
-PPO and POCA learn from a buffer in epochs of minibatches, IMPALA in one gradient step.
+PPO and POCA learn from a buffer in epochs of minibatches, and IMPALA in one gradient step.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ Update = TypeVar("Update", bound=NetworkUpdate)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The rewards that an update has learned from, and its statistics."""
+    """The rewards that an update has learned from, and the update's statistics."""
 
     rewards: Floats
-    """[N, S] rewards of the buffer's rows, times strength."""
+    """[N, S] rewards of the buffer's rows, times the signals' strengths."""
     statistics: Mapping[str, float]
     """The update's statistics by name."""
 
@@ -66,12 +66,12 @@ class Prepared:
 
     rollout: MinibatchSource[Any]
     rewards: Floats
-    """[N, S] rewards of the rows, times strength."""
+    """[N, S] rewards of the rows, times the signals' strengths."""
     values: CriticValues
     returns: Floats
     """[N, S] value targets of the rows."""
     estimates: Mapping[str, Floats]
-    """Estimates [N, S], by the names under which their means are reported."""
+    """Estimates [N, S] by name; their means are reported under these names."""
 
 
 class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
@@ -85,12 +85,12 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
     hyperparameters: ClassVar[type[OnPolicyHyperparameters] | type[ImpalaHyperparameters]]
     """The model of this trainer's hyperparameters."""
     follows_groups: ClassVar[bool] = False
-    """True if the buffer keeps the members of each group; otherwise a group's reward counts as each member's own."""
+    """True if the buffer keeps each group's members; otherwise, the group's reward is added to each member's own."""
 
     step = 0
-    """Agent steps added so far."""
+    """Number of agent steps added so far."""
     version = 0
-    """Calls to `learn` so far."""
+    """Number of calls to `learn` so far."""
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
@@ -101,10 +101,10 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._layout = policy_layout(self._design)
         self._asked_columns = self._design.asked_columns
         self._random = new_random(context.seed)
-        # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
+        # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
         self._hyperparameters: Settings = self.hyperparameters.model_validate(settings.hyperparameters)  # type: ignore[assignment]
         self._entropies = self._count_entropies()
-        """Factor on the mean entropy of continuous actions."""
+        """Factor on the mean entropy of continuous actions: their number if entropies are summed, else 1."""
         self._memory = settings.network_settings.memory
         self._signals = Signals(context, self._hyperparameters)
         self._intake = Intake(spec, settings.network_settings.normalize, bool(self._signals.ignore_termination.any()))
@@ -117,25 +117,25 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._buffer = self._make_buffer()
         self._rows_per_pass = rows_per_pass(spec)
         self._kept: dict[str, AgentTable | None] = {}
-        """The tables of each agent in the middle of an episode, by name in checkpoints; None for those not kept."""
+        """Per name in checkpoints, a table of values for each agent in the middle of an episode; None if not kept."""
 
     @property
     def rows_per_update(self) -> int:
-        """`buffer_size`, or the rows of the fresh unrolls."""
+        """Number of rows that an update learns from: `buffer_size`, or for IMPALA the number of fresh rows."""
         return self._hyperparameters.rows_per_update
 
     @property
     def corrects_age(self) -> bool:
-        """True if the clip is centred on the learning policy, and for IMPALA, as V-trace corrects age."""
+        """True if updates correct for rows' age: with a decoupled clip, and in IMPALA, by V-trace."""
         h = self._hyperparameters
         return isinstance(h, ImpalaHyperparameters) or h.decoupled
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories into the buffer, and update the normalisers."""
+        """Add copies of trajectories to the buffer, and update the normalisers."""
         if not batch.num_rows:
             return
         batch = batch if self.follows_groups else with_group_rewards(batch)
-        if self._asked_columns:  # again, as a derived class may have changed its settings
+        if self._asked_columns:  # check again, as a derived class may have changed its settings
             require_columns(batch, self._asked_columns)
         observations, finals = self._intake.encode(batch, self.step)
         self._signals.observe(observations.vectors)
@@ -143,17 +143,17 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self.step += batch.num_rows
 
     def ready(self) -> bool:
-        """Return True if the buffer holds the rows of an update."""
+        """Return True if the buffer holds enough rows for an update."""
         return len(self._buffer) >= self.rows_per_update
 
     @flushed_denormals()
     def learn(self) -> int:
-        """Make one update from `rows_per_update` rows; return their number. Later rows wait for the next update.
+        """Make one update from `rows_per_update` rows; return their number. Further rows wait for the next update.
 
-        With groups there may be a few more rows: see `headrace.stages.trainer.trajectories`.
+        With groups, an update may have a few more rows; see `headrace.stages.trainer.trajectories`.
 
         Raises:
-            NotFiniteError: if a loss became NaN or infinite; then weights, optimizer, buffer and replay are as before.
+            NotFiniteError: if a loss becomes NaN or infinite; weights, optimizer, buffer and replay are then unchanged.
         """
         rows, chains = len(self._buffer), self._buffer.chains()
         if self._signals.scale is not None:
@@ -168,7 +168,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, normaliser, signals, counters, random state, and the rows waiting in the buffer."""
+        """Return weights, optimizer, normaliser, signals, counters, random state, and the rows in the buffer."""
         return {
             "step": self.step,
             "version": self.version,
@@ -187,7 +187,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._hyperparameters = self._hyperparameters.with_value(name, value)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the state from `state_dict()`."""
         if (self._cloning is None) != (state["cloning"] is None):
             log.warning(
                 "%s: behavioral_cloning %s",
@@ -212,12 +212,12 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self.version = int(state["version"])
 
     def parameter_counts(self) -> Mapping[str, int]:
-        """Parameter counts of actor and critic; shared layers count towards the actor."""
+        """Return the numbers of parameters of actor and critic; shared layers count towards the actor."""
         acting = int(self._network.acting.sum())
         return {"actor": acting, "critic": self._network.values.numel() - acting}
 
     def warm_state(self) -> dict[str, Any]:
-        """Actor, critic and normaliser."""
+        """Return actor, critic and normaliser."""
         state: dict[str, Any] = {"weights": self._network.state_dict()}
         normalizer = self._intake.normalizer_state()
         return state if normalizer is None else {**state, "normalizer": normalizer}
@@ -229,23 +229,23 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
             self._intake.load_normalizer(state.get("normalizer"))
 
     def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from an exported policy's actor and normaliser. The critic stays as it is."""
+        """Start from an exported policy's actor and normaliser. The critic does not change."""
         with self.context.naming_behavior():
             self._network.load_acting(tensors)
             self._intake.load_exported_normalizer(tensors)
 
     def policy(self) -> PolicyUpdate:
-        """The actor's weights and the normaliser's state."""
+        """Return a policy with the actor's weights and the normaliser's state."""
         return self._intake.policy(self, self._network.acting_views, self._layout)
 
     def _perceptrons(
         self, network: ActorCriticNetwork | ActorTower | None, what: str = "its network is more than a perceptron"
     ) -> Perceptrons | None:
-        """Return the network if its gradients are to be computed by hand; otherwise log why they are not.
+        """Return the network if its gradients are to be computed by hand; otherwise log why not, and return None.
 
         Args:
-            network: of a kind whose gradients can be computed by hand, or any other.
-            what: the reason to log for a network of another kind.
+            network: a network; only some kinds have gradients that can be computed by hand.
+            what: the reason to log if the network is of another kind.
         """
         device = self.context.device.partition(":")[0]
         if self.context.autograd:
@@ -264,7 +264,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
 
     @abstractmethod
     def _make_update(self) -> Update:
-        """Make the network, and the update that owns it, once design, signals and randomness exist."""
+        """Make the network and the update that owns it. Design, signals and randomness exist when this is called."""
 
     @abstractmethod
     def _learn(self, chains: Chains | None) -> Outcome:
@@ -281,7 +281,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         transitions: BufferTransitions | None,
         chains: Chains | None,
     ) -> Outcome:
-        """Train a prepared buffer in epochs of minibatches, as PPO and POCA do; arguments as in `_learn`."""
+        """Learn from a prepared buffer in epochs of minibatches, as PPO and POCA do; see `_learn` for the arguments."""
         coefficients, learn_signals = self._coefficients(), self._signals.learner(transitions)
         losses = update.run(prepared.rollout, coefficients, self._random, self.step, learn_signals)
         self._clone()
@@ -292,7 +292,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         return Outcome(prepared.rewards, losses.named(coefficients) | self._signals.value_statistics(*critic))
 
     def _extrinsic_rewards(self) -> NDArray[np.float32]:
-        """The environment's rewards [N] of the buffer's rows, as the trainer learns from them."""
+        """Return the environment's rewards [N] for the buffer's rows, as the trainer learns from them."""
         rewards: NDArray[np.float32] = self._buffer.rows["rewards"]
         return rewards
 
@@ -326,12 +326,12 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
     def _input_rows(
         self, observed: EncodedObservations, previous_actions: NDArray[np.float32] | None = None
     ) -> InputRows:
-        """The buffer's observations, normalised, as network inputs."""
+        """Return the buffer's observations, normalised, as network inputs."""
         vectors = self._intake.normalized(observed.vectors)
         return InputRows.of(vectors, observed.others, previous_actions, self.context.device, self._images)
 
     def _image_numbers(self) -> list[int]:
-        """Indices of the non-vector inputs that are images with the channels first, for built-in encoders."""
+        """Return the indices, among non-vector inputs, of channels-first images; none for a custom network."""
         if self._design.settings.network is not None:
             return []
         others = [self._spec.observations[index] for index in self._intake.layout.others]
@@ -340,7 +340,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         ]
 
     def _clone(self) -> None:
-        """Imitate the demonstrations for one update, if there are any."""
+        """Make one update's cloning passes over the demonstrations, if there are any."""
         if self._cloning is None:
             return
         for name, loss in self._cloning.update(self.step).items():

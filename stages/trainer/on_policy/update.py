@@ -1,15 +1,15 @@
-"""PPO on one page: epochs of minibatches over one rollout, the clipped loss of each, and a step of Adam.
+"""PPO on one page: epochs of minibatches over one rollout, each minibatch's clipped loss, and a step of Adam.
 
-Schulman et al. (2017), "Proximal Policy Optimization Algorithms". `OnPolicyUpdate` has the loop of algorithm 1, lines
-6 and 7, for any losses; `PPOUpdate` has those of PPO, eq. 7 and 9. The advantages of eq. 11 are in `signals`, the
-weights of rows that arrive late in `values`.
+Schulman et al. (2017), "Proximal Policy Optimization Algorithms". `OnPolicyUpdate` has the loop in lines 6 and 7 of
+algorithm 1, for any losses. `PPOUpdate` has PPO's losses, eq. 7 and 9. The advantages of eq. 11 are in `signals`, and
+the weights of rows that arrive late are in `values`.
 
-An update is a function of parameters, optimizer state and one rollout: no code inside reads a value, so none waits for
-a device (except for `target_kl`, once an epoch), and the inner step has fixed shapes. The gradients of a step may
-therefore be computed in several ways (`headrace.stages.trainer.gradients`): see `find_gradients` and `advance`.
+An update is a function of parameters, optimizer state and one rollout: no code inside reads a value, so nothing waits
+for a device (except for `target_kl`, once per epoch), and the inner step has fixed shapes. A step's gradients can
+therefore be computed in several ways (`headrace.stages.trainer.gradients`); see `find_gradients` and `advance`.
 
-Axis letters: R rows of a minibatch, P columns of log-probabilities (1 for the joint action, else one per action
-dimension and branch), S reward signals, H action heads.
+Axis letters: R rows of a minibatch, P columns of log-probabilities (one for the joint action, or one per action
+dimension and branch), S reward signals, H head outputs.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """The scheduled numbers of one update."""
+    """The hyperparameters with schedules, at their values in one update."""
 
     learning_rate: float
     beta: float
-    """Weight of the entropy bonus, c₂ of eq. 9."""
+    """Weight of the entropy bonus, c₂ in eq. 9."""
     epsilon: float = 0.0
     """Clip range; 0 for an algorithm without clipping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Means over the minibatches of one update."""
+    """Losses averaged over one update's minibatches."""
 
     policy: float
-    """Mean of absolute policy losses, as ML-Agents reports it."""
+    """Mean of the absolute policy losses, as ML-Agents reports it."""
     value: float
     entropy: float
     others: Mapping[str, float] = field(default_factory=dict)
-    """Further losses, by the names under which they are reported."""
+    """Further losses, by the names of their statistics."""
     measures: Mapping[str, float] = field(default_factory=dict)
-    """Results that are only reported, by name."""
+    """Results that are only reported and not minimised, by name."""
 
     def named(self, coefficients: Coefficients) -> dict[str, float]:
-        """The statistics by name, with the update's scheduled numbers."""
+        """Return the statistics by name, including the update's scheduled hyperparameters."""
         found = {"Losses/Policy Loss": self.policy, "Losses/Value Loss": self.value}
         found |= {f"Losses/{name}": loss for name, loss in self.others.items()}
         found |= {f"Policy/{name}": measure for name, measure in self.measures.items()}
@@ -79,39 +79,41 @@ class _StepResults:
     """The results of an update's gradient steps so far, on the device."""
 
     losses: list[Tensor] = field(default_factory=list)
-    """For each minibatch, all results of `losses`, [k]."""
+    """For each minibatch, all results [k] of `losses`."""
     shares: list[float] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
-    """[k] norms of the parts of each gradient of the last epoch that was measured."""
+    """For each minibatch of the last epoch measured, the norms [k] of the gradient's parts."""
     epochs: list[Tensor] = field(default_factory=list)
-    """The `measured` results of each epoch, if any; empty for an algorithm without a clip range."""
+    """The result of `measured` for each epoch measured; empty for algorithms without a clip range."""
 
 
 class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
-    """Runs the gradient steps of one update.
+    """Runs an update's gradient steps.
 
     Args:
         network: the network to train.
-        spec: its actions.
+        spec: the behaviour's spec, for its actions.
         hyperparameters: epochs, batch size and so on.
-        replicas: the replicas that make the same update, each from its part of every minibatch.
+        replicas: the replicas that make the same update, each with its share of every minibatch.
 
     Attributes:
-        find_gradients: sets the gradients of the weighted losses of a minibatch, or of this replica's share of them,
-            and returns the results [k] of `losses`; autograd unless replaced.
-        advance: takes a gradient step; returns the same results, and `_descend`'s.
-        ratios: log(π / π_old) [R, P] of the newest minibatch, for the statistics; None without clipping.
-        measuring: true in epochs that are measured: the last one, or with `target_kl` all.
+        find_gradients: sets the gradients of a minibatch's weighted losses (for this replica's share of rows), and
+            returns the results [k] of `losses`; uses autograd unless replaced.
+        advance: takes a gradient step; returns the same results, and those of `_descend`.
+        ratios: log(π / π_old) [R, P] of the latest minibatch, for the statistics; None without clipping.
+        measuring: true in epochs that are measured: all epochs with `target_kl`, otherwise the last one.
     """
 
     names: ClassVar[tuple[str, ...]]
-    """The results of `losses`, for messages: first the policy loss, then the value loss, last the entropy."""
+    """Names, for messages, of the results of `losses`: first the policy loss, then the value loss, and last the
+    entropy."""
     of_value: ClassVar[tuple[float, ...]] = (1.0,)
-    """The weights of the losses after the policy's, without the entropy's, in units of `value_coefficient`."""
+    """Weights of the losses after the policy loss, except for the entropy, as factors on `value_coefficient`."""
     measures: tuple[str, ...] = ()
-    """Further results of `losses`, after the entropy, that are only reported: statistics `Policy/<name>`."""
+    """Names of further results of `losses`, after the entropy, that are only reported, as statistics
+    `Policy/<name>`."""
     anchor: Anchor | None = None
-    """The anchor of a regularised policy; None for others."""
+    """The anchor of a regularised policy; None for other policies."""
 
     def __init__(
         self,
@@ -145,14 +147,14 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         """Learn from a rollout of at least `batch_rows` rows.
 
         Args:
-            rollout: the rows.
-            coefficients: the scheduled numbers of this update.
-            random: shuffles the rows.
+            rollout: the rows to learn from.
+            coefficients: the scheduled hyperparameters of this update.
+            random: the generator that shuffles the rows.
             step: agent steps so far, for the error message.
             after_each: called with the rows of each minibatch after its gradient step.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; then weights and optimizer are as before.
+            NotFiniteError: if a loss or a weight becomes NaN or infinite; weights and optimizer are then restored.
         """
         h, steps = self.settings, _StepResults()
         with self.adam.undone_on_failure():
@@ -168,7 +170,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
                 results *= torch.tensor(steps.shares, device=results.device)[:, None]
                 self.replicas.add_up(results)
             sound = torch.isfinite(self.network.values).all()
-            results = results.cpu()  # one copy: each single number read from a GPU waits for it
+            results = results.cpu()  # a single copy, as reading each number from a GPU separately waits for the GPU
             table = results[:, : len(self.names)]
             if not (bool(torch.isfinite(table).all()) and bool(sound)):
                 words = not_finite(self.names, table.numpy(), "learning_rate, max_grad_norm,")
@@ -211,7 +213,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
     def by_autograd(self, minibatch: AnyMinibatch, coefficients: Coefficients, weights: Tensor) -> Tensor:
         """Compute the gradients by autograd; see `find_gradients`."""
         self.network.gradients.zero_()
-        # One sum: torch imports sympy for gradients passed to backward, at 0.4 s and 34 MB.
+        # A single sum: for gradients passed to backward, torch imports sympy, which costs 0.4 s and 34 MB.
         results = torch.stack(self.losses(minibatch, coefficients))
         total = results[: len(weights)] @ weights
         torch.autograd.backward(total if minibatch.share == 1.0 else total * minibatch.share)
@@ -221,33 +223,33 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         """Take one step along the computed gradients.
 
         Returns:
-            With `max_grad_norm` the norms [k] of the gradient's parts, before clipping.
+            The norms [k] of the gradient's parts before clipping; None without `max_grad_norm`.
         """
         h, norms = self.settings, None
         self.replicas.add_up(self.network.gradients)
         if self._parts is not None and h.max_grad_norm is not None:
-            # Separately by default, as the value loss would take most of a norm shared by actor and critic.
+            # Separately by default, as the value loss would dominate a norm shared by actor and critic.
             norms = self._parts.clip(h.max_grad_norm)
         self.adam.step(learning_rate)
         return norms
 
     def norms(self) -> Tensor:
-        """The norm [1] of all gradients."""
+        """Return the norm [1] of the whole gradient."""
         norm: Tensor = torch.linalg.vector_norm(self.network.gradients)[None]
         return norm
 
     @abstractmethod
     def losses(self, batch: AnyMinibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:
-        """The losses of a minibatch, in the order of `names`, then the `measures`: scalars."""
+        """Return a minibatch's losses in the order of `names`, followed by the `measures`, all of them scalars."""
 
     def loss_weights(self, coefficients: Coefficients) -> Tensor:
-        """Weights of the losses; none for the entropy without a bonus, which saves its backward pass."""
+        """Return the losses' weights. Without a bonus, the entropy has no weight, which saves its backward pass."""
         numbers = [1.0, *(self.settings.value_coefficient * each for each in self.of_value)]
         numbers += [-coefficients.beta] if coefficients.beta else []
         return torch.tensor(numbers, device=self.network.values.device)
 
     def log_probs_and_entropy(self, heads: Tensor, batch: Minibatch) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [R, P] of the rows' actions, from heads [R, H]; the entropy as ML-Agents weighs it."""
+        """Return the rows' log-probabilities [R, P] given heads [R, H], and the entropy as ML-Agents weights it."""
         columns, entropies = [], []
         logits = heads
         if self._continuous:
@@ -268,15 +270,15 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
 
     @torch.no_grad()
     def log_probs(self, heads: Tensor, rows: Minibatch) -> NDArray[np.float32]:
-        """Log-probabilities [N, P] of the actions of N rows, from the actor's heads [N, H]."""
+        """Return the log-probabilities [N, P] of N rows' actions, given the actor's head outputs [N, H]."""
         found: NDArray[np.float32] = self.log_probs_and_entropy(heads, rows)[0].cpu().numpy()
         return found
 
     @torch.no_grad()
     def current_log_probs(self, minibatches: Iterable[Minibatch]) -> NDArray[np.float32]:
-        """Log-probabilities [N, P] of the minibatches' actions under the current policy.
+        """Return the log-probabilities [N, P] of the minibatches' actions under the current policy.
 
-        Replicas take turns at the minibatches.
+        Each replica computes some of the minibatches.
         """
         found, replicas = [], self.replicas
         for number, batch in enumerate(minibatches):
@@ -293,7 +295,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
         return log_probs
 
     def _of_steps(self, steps: _StepResults) -> dict[str, float]:
-        """Statistics that any algorithm's gradient steps have, by name."""
+        """Return the statistics, by name, that the gradient steps of any algorithm have."""
         norms = torch.stack(steps.norms).cpu()
         found = {"Gradient Norm": float(norms.square().sum(dim=1).sqrt().mean())}
         if norms.shape[1] > 1:
@@ -307,7 +309,7 @@ class OnPolicyUpdate(NetworkUpdate, Generic[AnyMinibatch]):
 
 
 class PPOUpdate(OnPolicyUpdate[Minibatch]):
-    """Trains an actor and a critic that values single agents; arguments are `OnPolicyUpdate`'s, and the anchor."""
+    """Trains an actor and a critic of single agents; arguments are those of `OnPolicyUpdate`, and the anchor."""
 
     names = ("policy loss", "value loss", "entropy")
     network: ActorCriticNetwork
@@ -318,13 +320,13 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
         self.measures = () if anchor is None else ("Anchor KL",)
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """The actor's head outputs [B, H]."""
+        """Return the actor's head outputs [B, H]."""
         return self.network.heads(inputs)
 
     def losses(self, batch: Minibatch, coefficients: Coefficients) -> tuple[Tensor, ...]:
-        """Policy loss, value loss and entropy, the terms of eq. 9; for a regularised policy also its divergence."""
+        """Return policy loss, value loss and entropy (the terms of eq. 9), and the divergence if there is an anchor."""
         heads, values = self.network(batch.inputs, batch.critic_memories)
-        if batch.real is not None:  # drop padding: plain means are then the masked means
+        if batch.real is not None:  # drop padding, so that plain means are masked means
             heads, values = heads.index_select(0, batch.real), values.index_select(0, batch.real)
         log_probs, entropy = self.log_probs_and_entropy(heads, batch)
         log_ratios = log_probs - batch.old_log_probs
@@ -338,13 +340,13 @@ class PPOUpdate(OnPolicyUpdate[Minibatch]):
 
 
 def clipped_policy_loss(log_ratios: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
-    """The clipped surrogate, eq. 7, with the sign reversed, as a loss.
+    """Return the clipped surrogate, eq. 7, with its sign reversed to make it a loss.
 
     Args:
-        log_ratios: [R, P] log-probabilities of the actions under the trained policy, minus those under the policy
-            before the update, or the policy that acted if they are not decoupled.
-        advantages: [R, 1] normalised; [R, P] if weighted.
-        epsilon: how far from 1 a ratio may move before its gradient is cut.
+        log_ratios: [R, P] the actions' log-probabilities under the trained policy, minus those under the policy before
+            the update; if not decoupled, minus those under the policy that acted.
+        advantages: [R, 1] normalised advantages; [R, P] if they are weighted.
+        epsilon: how far a ratio may move from 1 before its gradient becomes 0.
 
     Returns:
         The mean over rows and columns: a scalar.
@@ -355,7 +357,7 @@ def clipped_policy_loss(log_ratios: Tensor, advantages: Tensor, epsilon: float) 
 
 
 def clipped_by_hand(log_ratios: Numbers, advantages: Numbers, epsilon: float) -> tuple[float, Numbers]:
-    """`clipped_policy_loss` for arrays [P, R], and its gradient by the log-ratios: r·cost if not clipped, else 0."""
+    """Return `clipped_policy_loss` for arrays [P, R], and its gradient by the log-ratios: r·cost, or 0 if clipped."""
     ratios = np.exp(log_ratios)
     clipped = clip(ratios, epsilon)
     ratios *= advantages
@@ -370,7 +372,7 @@ _Ratios = TypeVar("_Ratios", Tensor, Numbers)
 
 
 def clip(ratios: _Ratios, epsilon: float) -> _Ratios:
-    """The ratios of eq. 7 within 1 ± ε."""
+    """Clip the ratios in eq. 7 to 1 ± ε."""
     low, high = 1.0 - epsilon, 1.0 + epsilon
     if isinstance(ratios, Tensor):
         return ratios.clamp(low, high)
@@ -379,12 +381,12 @@ def clip(ratios: _Ratios, epsilon: float) -> _Ratios:
 
 
 def value_loss(values: Tensor, returns: Tensor) -> Tensor:
-    """Mean squared error over rows and signals, [R, S] each: a scalar. Not clipped (docs/differences.md)."""
+    """Return the mean squared error of values and returns [R, S], a scalar. Not clipped (docs/differences.md)."""
     return mse_loss(values, returns)
 
 
 def value_loss_by_hand(values: Numbers, returns: Numbers, weight: float, of_values: Numbers) -> float:
-    """`value_loss` for arrays [S, R]; writes its gradient by the values, times a weight, to `of_values`."""
+    """Return `value_loss` for arrays [S, R]; write its gradient by the values, times a weight, to `of_values`."""
     np.subtract(values, returns, out=of_values)
     loss = float(np.vdot(of_values, of_values)) / of_values.size
     of_values *= 2.0 * weight / of_values.size

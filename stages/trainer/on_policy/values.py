@@ -1,6 +1,6 @@
-"""Computations over a whole rollout: the critic's values, the weights of rows, and statistics of the ratios.
+"""Computations over a whole rollout: the critic's values, the rows' weights, and statistics of probability ratios.
 
-Values are computed in blocks of rows; with memory in the order of trajectories.
+Values are computed in blocks of rows; with memory, each agent's trajectories are evaluated in order.
 
 Axis letters: N rows of K trajectories, cut into Q sequences of at most L rows; S reward signals; m memory size.
 """
@@ -26,14 +26,14 @@ from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 from headrace.stages.trainer.trajectories import Chains
 
 _ROWS = 512
-"""Rows per forward pass: bounds memory, and fits the processor's cache."""
+"""Number of rows per forward pass: limits memory, and fits the processor's cache."""
 _ELEMENTS = 2**22
-"""Elements of images and sets per forward pass: their encoders need many times as much memory."""
+"""Number of elements of images and sets per forward pass, as their encoders need many times as much memory."""
 _FEWEST_ROWS = 16
 
 
 def rows_per_pass(spec: BehaviorSpec) -> int:
-    """Rows of a behaviour in one forward pass without gradients."""
+    """Return the number of a behaviour's rows to evaluate in one forward pass without gradients."""
     encoded = (one for one in spec.observations if not OBSERVATION_KINDS[one.kind].flat)
     elements = sum(observation.size for observation in encoded)
     return max(_FEWEST_ROWS, min(_ROWS, _ELEMENTS // max(1, elements)))
@@ -45,7 +45,7 @@ _Judged = TypeVar("_Judged", contravariant=True)
 
 
 class SequenceSource(Protocol[_Gathered]):
-    """N rows, from which sequences can be gathered."""
+    """N rows from which sequences can be gathered."""
 
     def __len__(self) -> int: ...
 
@@ -55,24 +55,24 @@ class SequenceSource(Protocol[_Gathered]):
         ...
 
     def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> _Gathered:
-        """Gather sequences of rows [q, L] that start with memories [q, m]."""
+        """Gather sequences of rows [q, L] that start with the memories [q, m]."""
         ...
 
 
 class Critic(Protocol[_Judged]):
-    """A network with values of gathered sequences."""
+    """A network that evaluates gathered sequences."""
 
     def evaluate(self, inputs: _Judged, /) -> tuple[Tensor, Tensor | None]:
-        """Values [B, S], and memories [B / L, m] after the last row of each sequence (None without)."""
+        """Return values [B, S], and the memories [B / L, m] after each sequence's last row (None without memory)."""
         ...
 
 
 @dataclass(frozen=True)
 class CriticValues:
-    """The critic's values of N rows and of the observations after the last rows of K trajectories, and its memories."""
+    """The critic's values of N rows and of K trajectories' final observations, and the critic's memories."""
 
     values: NDArray[np.float64]
-    """[N, S] values of the rows."""
+    """[N, S] values of the rows' observations."""
     final_values: NDArray[np.float64]
     """[K, S] values of the observations after each trajectory's last row."""
     memories: Tensor | None = None
@@ -91,15 +91,16 @@ def evaluate_rows(
     replicas: Replicas = SINGLE_TRAINER,
     heads: bool = False,
 ) -> CriticValues:
-    """Evaluate rows and final observations without memory, `block` at a time; each replica evaluates a part of them.
+    """Evaluate rows and final observations without memory, `block` rows at a time; each replica evaluates its share.
 
     Args:
         network: the actor and the critic.
         rows: N rows.
         finals: K final observations.
-        block: rows per forward pass.
+        block: the number of rows per forward pass.
         replicas: the replicas that evaluate the same rows.
-        heads: whether to return the actor's head outputs, too; only without replicas. A shared body runs once.
+        heads: whether to return the actor's head outputs, too, which works only without replicas. A shared body runs
+            only once.
     """
     n, values, of_actor = len(rows), [], []
     vectors = torch.cat([rows.vectors, finals.vectors])
@@ -136,20 +137,20 @@ def evaluate_sequences(
     initial: Tensor,
     block: int,
 ) -> CriticValues:
-    """Evaluate with memory: trajectory after trajectory of each agent, all agents in parallel.
+    """Evaluate with memory: one trajectory after another for each agent, with all agents in parallel.
 
-    Nothing is padded, as the memory after a sequence must be the one after its last row: sequences are evaluated in
-    pieces of 2^i rows, so that a few passes are enough for sequences of all lengths.
+    Nothing is padded, as the memory after a sequence must be the memory after its last row. Instead, sequences are
+    evaluated in pieces of 2^i rows, so a few passes are enough for sequences of all lengths.
 
     Args:
         network: the critic's network.
         rows: the rows, with previous actions.
-        finals: the observations after each trajectory, with previous actions.
-        lengths: [K] rows of each trajectory.
+        finals: the observations after trajectories' last rows, with previous actions.
+        lengths: [K] the number of rows of each trajectory.
         cuts: the positions of sequences.
         chains: which trajectory continues which.
-        initial: [K, m] the critic's memory before each trajectory that continues none.
-        block: rows per forward pass.
+        initial: [K, m] the critic's memory before each trajectory; used if it does not continue another trajectory.
+        block: the number of rows per forward pass.
     """
     walk = _Walk(network, rows, cuts, initial.shape[1], block)
     after = initial.clone()
@@ -169,7 +170,7 @@ def evaluate_sequences(
 
 
 class _Walk(Generic[_Input]):
-    """A walk through trajectories that keeps the values of rows, and the memories before sequences."""
+    """Evaluates trajectories in order, and keeps the values of rows and the memories before sequences."""
 
     def __init__(
         self, network: Critic[_Input], rows: SequenceSource[_Input], cuts: SequenceCuts, memory_size: int, block: int
@@ -179,11 +180,11 @@ class _Walk(Generic[_Input]):
         self._cuts = cuts
         self._block = block
         self.values: Tensor | None = None
-        """[N, S]; its shape is known once something has been evaluated."""
+        """[N, S] values of the rows; None until the first evaluation, which determines S."""
         self.memories = torch.zeros(len(cuts), memory_size, device=rows.device)
 
     def through(self, which: NDArray[np.int64], lengths: NDArray[np.int64], memories: Tensor) -> None:
-        """Walk through trajectories of `lengths` [k], and replace their memories [k, m] before by those after them."""
+        """Evaluate trajectories of `lengths` [k] rows; replace the memories [k, m] before them by those after."""
         length = self._cuts.length
         for number in range(-(-int(lengths.max()) // length)):
             there = np.flatnonzero(lengths > number * length)
@@ -219,42 +220,42 @@ Floats = NDArray[np.float64]
 
 
 # Decoupled PPO separates the policy that the clip is centred on from the policy that acted. Hilton, Cobbe & Schulman
-# (2021), "Batch size-invariance for policy optimization". PPO's old policy has two purposes: the clip around it bounds
-# the size of an update, which needs the policy before the update; and the ratio to it corrects for actions that another
-# policy drew, which needs the policy that drew them. The two differ if rows arrive late, and if the normaliser has
-# moved since. With π_now the policy before the update and r = π / π_now, an advantage A counts as
-# min(π_now / π_acted, 1) · min(r A, clip(r, 1 - ε, 1 + ε) A). The paper truncates the weight at 100; truncated at 1, a
-# few rows can't outweigh the others. Rows of π_now itself weigh 1: plain PPO. Axis letters: N rows; P columns of
-# log-probabilities.
+# (2021), "Batch size-invariance for policy optimization". PPO's old policy has two purposes. The clip around the old
+# policy bounds the size of an update, which requires the policy before the update. The ratio to the old policy corrects
+# for actions that another policy drew, which requires the policy that drew them. The two policies differ if rows arrive
+# late, or if the normaliser has changed since. With π_now the policy before the update and r = π / π_now, an advantage
+# A counts as min(π_now / π_acted, 1) · min(r A, clip(r, 1 - ε, 1 + ε) A). The paper truncates the weight at 100. Here
+# it is truncated at 1, so that a few rows can't outweigh the others. Rows by π_now itself have weight 1, as in plain
+# PPO. Axis letters: N rows; P columns of log-probabilities.
 
 
 def importance_weights(current: NDArray[np.float32], acted: NDArray[np.float32]) -> NDArray[np.float32]:
-    """min(π_now / π_acted, 1) [N, P], from log-probabilities [N, P] under the current policy and the one that acted."""
+    """Return min(π_now / π_acted, 1) [N, P], given log-probabilities [N, P] under the current and the acting policy."""
     weights: NDArray[np.float32] = np.exp(np.minimum(current - acted, 0.0))
     return weights
 
 
-# How far an update has moved the policy, measured by the probability ratios of an epoch's minibatches. The ratios are
-# those of the loss, r = π / π_old, each before its minibatch's gradient step. Only their logarithms are kept, and
-# measured together at the end of an epoch.
+# How far an update has moved the policy, measured by the probability ratios of an epoch's minibatches. These are the
+# loss's ratios, r = π / π_old, each computed before its minibatch's gradient step. Only their logarithms are kept, and
+# they are measured together at the end of an epoch.
 
 TOLERANCE = 1.5
-"""An update ends its epochs when approximate KL exceeds this many times `target_kl`, as in Stable-Baselines3."""
+"""An update ends its epochs when the approximate KL exceeds `target_kl` times this factor, as in Stable-Baselines3."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """The change of the policy over the minibatches of one epoch."""
+    """How much the policy changed over one epoch's minibatches."""
 
     approximate_kl: float
-    """Mean of r - 1 - log r over actions: Schulman's estimator k3 of KL(π_old, π), never negative."""
+    """Mean over actions of r - 1 - log r, Schulman's estimator k3 of KL(π_old, π), which is never negative."""
     clip_fraction: float
-    """Share of the ratios further than ε from 1."""
+    """Share of the ratios that differ from 1 by more than ε."""
     least_ratio: float
     greatest_ratio: float
 
     def named(self) -> dict[str, float]:
-        """The statistics, by name."""
+        """Return the statistics by name."""
         return {
             "Approximate KL": self.approximate_kl,
             "Clip Fraction": self.clip_fraction,
@@ -263,18 +264,18 @@ class PolicyChange:
         }
 
     def beyond(self, target_kl: float | None) -> bool:
-        """Return True if the epochs should end here."""
+        """Return True if the policy has changed so much that the update must end its epochs."""
         return target_kl is not None and self.approximate_kl > TOLERANCE * target_kl
 
 
 def measured(log_ratios: Sequence[Tensor], shares: Sequence[float], epsilon: float, replicas: Replicas) -> Tensor:
-    """Measure an epoch, on the device: [replicas, 4] in the order of `PolicyChange`, not yet combined.
+    """Measure an epoch on the device; return [replicas, 4], in the order of `PolicyChange`, not yet combined.
 
     Args:
-        log_ratios: [R, P] of each minibatch, without gradient; R may differ.
-        shares: the weights of the minibatches' means, if other replicas have other rows of the same ones.
+        log_ratios: log-ratios [R, P] of each minibatch, without gradient; R may differ between minibatches.
+        shares: the weight of each minibatch's mean, as other replicas may have other rows of the same minibatch.
         epsilon: the clip range.
-        replicas: the replicas with the other rows.
+        replicas: the replicas that have the other rows.
     """
     rows = torch.cat(list(log_ratios))
     sizes = [len(each) for each in log_ratios]

@@ -1,8 +1,8 @@
-"""An actor like PPO's, with a critic of the whole group, and of the group without one member's action (torch).
+"""An actor like PPO's, and a critic that evaluates the whole group, with or without one member's action (torch).
 
 Cohen et al. (2021), "On the Use and Misuse of Absorbing States in Multi-agent Reinforcement Learning": attention over
-the present members replaces absorbing states for absent ones. Axis letters: B agents at their moments, M mates that the
-largest group has, U members in total, P features of an action, S reward signals, m memory size.
+the members that are present replaces absorbing states for absent members. Axis letters: B agents, each at one moment; M
+teammates in the largest group; U members in total; P features of an action; S reward signals; m memory size.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from headrace.stages.policy.network.sets import HEADS, residual_attention
 
 
 class Teams(NamedTuple):
-    """B agents, each with its mates. With memory they are B / L sequences of L agents' rows, concatenated."""
+    """B agents, each with its teammates. With memory, they are B / L sequences of L rows each, concatenated."""
 
     inputs: Inputs
-    """[U, …] the members' observations; without memory."""
+    """[U, …] the members' observations, without memories."""
     actions: Tensor
     """[U, P] the members' actions."""
     members: Tensor
-    """[B, 1 + M] int64 indices, among the U, of the agent and its mates."""
+    """[B, 1 + M] int64 indices, among the U members, of the agent and its teammates."""
     present: Tensor
-    """[B, 1 + M] true for present members; absent ones have no influence."""
+    """[B, 1 + M] true for members that are present; absent members have no influence."""
     size: Tensor
-    """[B, 1] the number of present members, scaled from -1 for one to 1 for the most so far."""
+    """[B, 1] the number of present members, scaled so that one is -1 and the largest number so far is 1."""
     memories: Tensor | None = None
-    """[B / L, 2m] for value and baseline, before the first row of each sequence; None without memory."""
+    """[B / L, 2m] memories for value and baseline before each sequence's first row; None without memory."""
     sequence_length: int = 1
-    """The number of rows per sequence, L."""
+    """L, the number of rows per sequence."""
 
 
 class GroupCritic(nn.Module):
-    """Values from all members' observations; counterfactual baselines from these and the actions of the agent's mates.
+    """Computes group values from all observations, and counterfactual baselines also from the teammates' actions.
 
-    Both go through the same network; only the input about the mates differs. The memory comes last: it follows the
-    agent's group as long as the agent is present, separately for the value and the baseline.
+    Both use the same network; only the input about the teammates differs. The memory is the last layer before the
+    heads. It follows the agent's group as long as the agent is present, separately for the value and the baseline.
 
     Args:
         design: the policy's design: observations, actions, sizes, memory.
@@ -85,8 +85,8 @@ class GroupCritic(nn.Module):
         """Evaluate B agents.
 
         Returns:
-            Values of their groups [B, S], baselines [B, S], and the memories [B / L, 2m] after the last row of each
-            sequence (None without memory).
+            Values of the agents' groups [B, S], baselines [B, S], and the memories [B / L, 2m] after each sequence's
+            last row (None without memory).
         """
         seen, _ = self.encoders(teams.inputs)
         seeing = nn.functional.silu(self.seeing(seen))[teams.members]
@@ -104,35 +104,35 @@ class GroupCritic(nn.Module):
 
 
 class GroupActorCritic(FlatActor["_ActorAndGroupCritic"]):
-    """Actor and critic with one flat vector of parameters; see `headrace.stages.policy.network.protocol.TrainedActor`.
+    """Actor and critic with one flat parameter vector; see `headrace.stages.policy.network.protocol.TrainedActor`.
 
     Args:
         design: observations, actions, sizes, memory.
         signals: S, the number of reward signals.
-        random: draws the initial weights, the same on any device.
-        device: where the parameters live, such as `cpu` or `cuda:0`.
+        random: the generator that draws the initial weights, which are the same on any device.
+        device: the device that holds the parameters, such as `cpu` or `cuda:0`.
 
     Raises:
-        StageError: if an encoder does not fit its observation, or the user's network does not keep its contract.
+        StageError: if an encoder does not fit its observation, or a custom network breaks its contract.
     """
 
     def __init__(self, design: PolicyDesign, signals: int, random: np.random.Generator, device: str = "cpu") -> None:
         super().__init__(seeded(random, lambda: _ActorAndGroupCritic(design, signals)), device)
         self.tower = ActorTower(self, design) if design.perceptron else None
-        """The actor, if it is a perceptron over vectors."""
+        """The actor, if it is a perceptron over vectors; otherwise None."""
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """The actor's head outputs [B, H]."""
+        """Return the actor's head outputs [B, H]."""
         found: Tensor = self.module.actor(inputs)[0]
         return found
 
     def values_and_baselines(self, teams: Teams) -> tuple[Tensor, Tensor]:
-        """Values [B, S] of the agents' groups, and counterfactual baselines [B, S]."""
+        """Return the values [B, S] of the agents' groups, and the counterfactual baselines [B, S]."""
         values, baselines, _ = self.module.critic(teams)
         return values, baselines
 
     def evaluate(self, teams: Teams, /) -> tuple[Tensor, Tensor | None]:
-        """Values and baselines, concatenated [B, 2S], and memories [B / L, 2m] after each sequence (None without)."""
+        """Return values and baselines, concatenated [B, 2S], and memories [B / L, 2m] after each sequence, if any."""
         values, baselines, memories = self.module.critic(teams)
         return torch.cat([values, baselines], dim=1), memories
 

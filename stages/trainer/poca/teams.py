@@ -1,4 +1,4 @@
-"""A rollout's rows with their mates: the input of the group critic, for evaluation and in minibatches."""
+"""A rollout's rows with their teammates: the group critic's input, both for evaluation and in minibatches."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headrace.stages.trainer.protocol import SINGLE_TRAINER, Replicas
 
 
 class TeamRows:
-    """N agents at their moments, with their mates.
+    """N agents, each at one moment, with their teammates.
 
     Args:
         inputs: the agents' observations.
         actions: [N, P] the agents' actions.
-        mates: indices among the same N.
+        mates: the teammates, as indices among the same N.
         own: [N] true if the agent itself is present.
         largest: the number of members of the largest group so far.
     """
@@ -38,7 +38,7 @@ class TeamRows:
         self._size = (self._present.sum(1, keepdims=True) * (2.0 / largest) - 1.0).astype(np.float32)
 
     def __len__(self) -> int:
-        """The number of rows, N."""
+        """Return the number of rows, N."""
         return len(self._members)
 
     @property
@@ -48,11 +48,11 @@ class TeamRows:
 
     @property
     def width(self) -> int:
-        """The number of members that each team is gathered with, present or not."""
+        """The number of members gathered for each team, whether present or not."""
         return int(self._members.shape[1])
 
     def teams(self, rows: NDArray[np.int64], memories: Tensor | None = None, length: int = 1) -> Teams:
-        """The teams of agents' rows [B], in sequences of `length` from memories [B / length, 2m]."""
+        """Gather the teams of agents' rows [B], in sequences of `length` that start with memories [B / length, 2m]."""
         # An agent in several teams is encoded once.
         distinct, places = np.unique(self._members[rows], return_inverse=True)
         device, numbers = self.device, torch.from_numpy(distinct)
@@ -69,39 +69,39 @@ class TeamRows:
         )
 
     def sequences(self, rows: NDArray[np.int64], memories: Tensor) -> Teams:
-        """Sequences of rows [q, L] from memories [q, 2m]."""
+        """Gather sequences of rows [q, L] that start with memories [q, 2m]."""
         return self.teams(rows.reshape(-1), memories, rows.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMinibatch:
-    """R rows to learn from."""
+    """R rows to learn from, with their teams."""
 
     own: Minibatch
     """The rows for the actor."""
     teams: Teams
-    """[B, …] the same rows for the critic, or more if sequences are padded."""
+    """[B, …] the same rows for the critic; B exceeds R if sequences are padded."""
     old_baselines: Tensor
     """[R, S] the critic's baselines before the update."""
 
     @property
     def rows(self) -> Tensor:
-        """[R] indices of the rows in the rollout, on the host."""
+        """[R] indices of the minibatch's rows in the rollout, on the host."""
         return self.own.rows
 
     @property
     def share(self) -> float:
-        """Weight of means over its rows, relative to all replicas' rows."""
+        """Weight of means over the minibatch's rows, relative to all replicas' rows."""
         return self.own.share
 
     @property
     def together(self) -> Tensor | None:
-        """[…] indices of all replicas' rows, on the host; None if the same as `rows`."""
+        """[…] indices of all replicas' rows, on the host; None if equal to `rows`."""
         return self.own.together
 
 
 class GroupRollout:
-    """N rows to learn from.
+    """N rows to learn from, with their teams.
 
     Args:
         rollout: the rows for the actor.
@@ -117,7 +117,7 @@ class GroupRollout:
     def epochs(
         self, count: int, batch_size: int, random: np.random.Generator, replicas: Replicas = SINGLE_TRAINER
     ) -> Iterator[Iterable[GroupMinibatch]]:
-        """For each epoch, yield the minibatches of the actor's rollout, each with its teams."""
+        """Yield, for each epoch, the minibatches of the actor's rollout, each with its teams."""
         for minibatches in self._rollout.epochs(count, batch_size, random, replicas):
             yield map(self._with_teams, minibatches)
 
@@ -127,36 +127,36 @@ class GroupRollout:
         return GroupMinibatch(own, teams, self._baselines.index_select(0, to_device(own.rows, self._baselines.device)))
 
 
-# The members of a group at one moment, found by sorting. A moment is a tick of one actor; mates are members of the same
-# group at the same moment. Axis letters: n members (rows of a buffer, or trajectories at their ends), M mates that the
-# largest group has.
+# The members of a group at one moment, found by sorting. A moment is a tick of one actor. Teammates are members of the
+# same group at the same moment. Axis letters: n members (a buffer's rows, or its trajectories at their ends); M
+# teammates in the largest group.
 
 NO_ACTOR = -1
-"""The source of rows from before a resume."""
+"""The source assigned to rows from before a resume."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mates:
-    """The mates of each of n members."""
+    """The teammates of each of n members."""
 
     numbers: NDArray[np.int64]
-    """[n, M] indices of members; the member's own index if it has fewer mates."""
+    """[n, M] indices of each member's teammates; where it has fewer than M, the member's own index."""
     present: NDArray[np.bool_]
-    """[n, M] true if the mate exists."""
+    """[n, M] true where the teammate exists."""
 
     def sums(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Sums [n] over each member's mates, of values [n]."""
+        """Sum values [n] over each member's teammates; return the sums [n]."""
         found: NDArray[np.float32] = np.where(self.present, values[self.numbers], np.float32(0)).sum(1)
         return found
 
 
 def mates_of(sources: NDArray[np.int64], group_ids: NDArray[np.int64], ticks: NDArray[np.int64]) -> Mates:
-    """Find the mates of all members: those of the same source, group and tick. Group 0 stands for no group.
+    """Find all members' teammates, which have the same source, group and tick. Group 0 stands for no group.
 
     Args:
-        sources: [n] incarnation of an actor; ticks are counted separately for each.
-        group_ids: [n]
-        ticks: [n]
+        sources: [n] the actor incarnation that each member comes from; ticks are counted separately for each source.
+        group_ids: [n] each member's group.
+        ticks: [n] the tick of each member.
     """
     n = len(ticks)
     order = np.lexsort((ticks, group_ids, sources))
@@ -170,7 +170,7 @@ def mates_of(sources: NDArray[np.int64], group_ids: NDArray[np.int64], ticks: ND
     group = np.cumsum(begins) - 1
     first, sizes = first[group][:, None], sizes[group][:, None]
     steps = np.arange(1, int(sizes.max(initial=1)))
-    # The other members of a group are those 1, 2, … places further, cyclically.
+    # The other members of a group are 1, 2, … places further on, cyclically.
     places = first + (np.arange(n)[:, None] - first + steps) % sizes
     mates = Mates(np.empty((n, len(steps)), np.int64), np.empty((n, len(steps)), np.bool_))
     mates.present[order] = steps < sizes
@@ -179,7 +179,7 @@ def mates_of(sources: NDArray[np.int64], group_ids: NDArray[np.int64], ticks: ND
 
 
 def row_mates(buffer: RolloutBuffer) -> Mates:
-    """The rows of the same moment. A mate whose row is not in the buffer counts as absent."""
+    """Find each row's teammates at the same moment. A teammate whose row is not in the buffer counts as absent."""
     if not buffer.grouped:
         return _none(len(buffer.rows))
     lengths = buffer.trajectories["lengths"]
@@ -188,7 +188,7 @@ def row_mates(buffer: RolloutBuffer) -> Mates:
 
 
 def final_mates(buffer: RolloutBuffer) -> Mates:
-    """The trajectories that closed at the same moment, as those of mates always do."""
+    """Find the trajectories that closed at the same moment, as teammates' trajectories always do."""
     trajectories = buffer.trajectories
     if not buffer.grouped:
         return _none(len(trajectories))
@@ -196,13 +196,13 @@ def final_mates(buffer: RolloutBuffer) -> Mates:
 
 
 def renumbered(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A buffer's state with moments renumbered in order of arrival, all from a source that no actor has.
+    """Return a buffer's state with moments renumbered in order of arrival, all from a source that no actor has.
 
-    Ticks restart when a run is resumed: rows from before a resume are never mates of later ones, and a resumed trainer
-    has the same state as one that was never interrupted.
+    Ticks restart when a run is resumed. With this change, rows from before a resume are never teammates of later rows,
+    and a resumed trainer has the same state as one that was never interrupted.
 
     Args:
-        state: `RolloutBuffer.state_dict()` of a buffer with groups; unchanged.
+        state: `RolloutBuffer.state_dict()` of a buffer with groups; not modified.
     """
     rows, trajectories = dict(state["rows"]), dict(state["trajectories"])
     sources = trajectories["sources"]

@@ -1,9 +1,9 @@
-"""MA-POCA with ML-Agents' semantics, as a `Trainer`: PPO for groups of agents with a common reward.
+"""MA-POCA as a `Trainer`, with ML-Agents' semantics: PPO for groups of agents with a common reward.
 
 Cohen et al. (2021), "On the Use and Misuse of Absorbing States in Multi-agent Reinforcement Learning". Each agent acts
-by its own observations. The critic takes all members of a group: returns come from its value of the group, and
-advantages are returns minus its counterfactual baseline, which knows the mates' actions but not the agent's. An agent
-that leaves before its group's end learns from the rewards of the remaining members.
+on its own observations. The critic observes all members of a group. Returns are based on its value for the group.
+Advantages are returns minus its counterfactual baseline, which depends on the teammates' actions but not on the
+agent's. An agent that leaves before its group's end learns from the rewards of the remaining members.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Floats = NDArray[np.float64]
 
 
 class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
-    """A trainer whose critic values agents by the observations and actions of their whole group."""
+    """Learns with a critic that evaluates agents by the observations and actions of their whole group."""
 
     hyperparameters = POCAHyperparameters
     follows_groups = True
@@ -65,7 +65,7 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
         size = 2 * self._design.memory_size  # for the value, and for the baseline
         self._critic_memories = self._kept["critic_memories"] = AgentTable(size, "float32") if size else None
         self._largest = 1
-        """The number of members of the largest group so far."""
+        """Number of members of the largest group so far."""
         if not context.spec.grouped:
             log.warning(
                 "%s: trainer_type poca is for groups of agents, but this environment has no groups, so each agent "
@@ -74,17 +74,17 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of `OnPolicyTrainer`, and the size of the largest group."""
+        """Return the state of `OnPolicyTrainer`, and the size of the largest group."""
         state = {**super().state_dict(), _LARGEST: self._largest}
         return {**state, "buffer": renumbered(state["buffer"])} if self._buffer.grouped else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`; see `OnPolicyTrainer`."""
+        """Restore the state from `state_dict()`; see `OnPolicyTrainer`."""
         super().load_state_dict(state)
         self._largest = int(state[_LARGEST])
 
     def warm_state(self) -> dict[str, Any]:
-        """Actor, critic, normaliser, and the size of the largest group."""
+        """Return actor, critic, normaliser, and the size of the largest group."""
         return {**super().warm_state(), _LARGEST: self._largest}
 
     def warm_start(self, state: Mapping[str, Any]) -> None:
@@ -116,7 +116,7 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
         actions = torch.from_numpy(buffer.action_features()).to(self.context.device)
         teams = TeamRows(inputs, actions, mates, np.ones(len(buffer), np.bool_), self._largest)
         values, baselines, over = self._evaluate_teams(teams, cuts, chains, by_turns=not mates.present.any())
-        # λ-returns are G = V + A, where A are the advantages of GAE with the same λ.
+        # The λ-returns are G = V + A, where A is the advantage computed by GAE with the same λ.
         lengths = self._buffer.trajectories["lengths"]
         returns = values.values + self._signals.advantages(rewards, values, lengths, over, self._hyperparameters.lambd)
         targets = returns - baselines, returns, values.memories, self._rows_per_pass
@@ -128,7 +128,7 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
         return self._extrinsic(row_mates(self._buffer))
 
     def _extrinsic(self, mates: Mates) -> NDArray[np.float32]:
-        """Environment's rewards [N]: those of the agent, of its group, and of its mates at the same moment."""
+        """Return the environment's rewards [N]: those of the agent, its group, and its teammates at the same moment."""
         rewards: NDArray[np.float32] = self._buffer.rows["rewards"]
         if not self._buffer.grouped:
             return rewards
@@ -137,18 +137,18 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
     def _evaluate_teams(
         self, teams: TeamRows, cuts: SequenceCuts | None, chains: Chains | None, by_turns: bool
     ) -> tuple[CriticValues, Floats, NDArray[np.bool_]]:
-        """Values, baselines [N, S], and the trajectories [K] at whose end the whole group's episode is over."""
+        """Return values, baselines [N, S], and flags [K], true if the group's episode ends with a trajectory."""
         trajectories, mates = self._buffer.trajectories, final_mates(self._buffer)
-        # An agent that terminated has left; one that was interrupted, or whose trajectory was just cut, has not.
+        # An agent that terminated has left. An agent that was interrupted, or whose trajectory was just cut, has not.
         left = ~trajectories["terminated"]
         finals, empty = self._teams_at_end(mates, left, by_turns)
         over = empty & ~trajectories["group_left"] if self._buffer.grouped else empty
         values, baselines = self._critic_values(teams, finals, cuts, chains)
-        # Mates remain, but none of their observations is known: the group is assumed to keep its value.
+        # If teammates remain but none of their observations is known, the group is assumed to keep its value.
         last = np.cumsum(trajectories["lengths"]) - 1
         final_values = np.where((empty & ~over)[:, None], values.values[last], values.final_values)
         goes_on = self._signals.ignore_termination
-        if goes_on.any():  # for these signals all members are still present
+        if goes_on.any():  # for these signals, all members count as still present
             complete, _ = self._teams_at_end(mates, np.ones_like(left), by_turns)
             beyond, _ = self._one_step_values(complete, values.memories_after)
             final_values = np.where(goes_on, beyond, final_values)
@@ -157,10 +157,11 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
     def _teams_at_end(
         self, mates: Mates, left: NDArray[np.bool_], by_turns: bool
     ) -> tuple[TeamRows, NDArray[np.bool_]]:
-        """The teams after each of K trajectories, of the remaining agents [K]; true where no agent remains [K].
+        """Return the remaining agents' teams after each of K trajectories, and flags [K], true if no agent remains.
 
-        If no agent ever decides together with a mate, the critic has learned only of single agents, so it evaluates one
-        at the end too: the agent itself, or if it has left, one of its mates.
+        `left` [K] is true for agents that remain. If no agent ever decides together with a teammate (`by_turns`), the
+        critic has learned only about single agents. At the end, it then also evaluates a single agent: the agent itself
+        or, if the agent has left, one of its teammates.
         """
         inputs = self._input_rows(self._buffer.final_observations())
         actions = self._spec.actions
@@ -174,7 +175,7 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
     def _critic_values(
         self, teams: TeamRows, finals: TeamRows, cuts: SequenceCuts | None, chains: Chains | None
     ) -> tuple[CriticValues, Floats]:
-        """Values of all rows and ends, and the rows' baselines [N, S]."""
+        """Return the values of all rows and final observations, and the rows' baselines [N, S]."""
         if cuts is None or self._critic_memories is None:
             values, baselines = self._one_step_values(teams, None)
             return CriticValues(values, self._one_step_values(finals, None)[0]), baselines
@@ -186,7 +187,7 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
         return replace(found, values=values, final_values=np.split(found.final_values, 2, axis=1)[0]), baselines
 
     def _one_step_values(self, teams: TeamRows, memories: Tensor | None) -> tuple[Floats, Floats]:
-        """Values and baselines [n, S] of all teams, each one step from its memories."""
+        """Return the values and baselines [n, S] of all teams, each evaluated for one step from its memories."""
         found, block, numbers = [], self._teams_per_pass(teams), np.arange(len(teams))
         here = self.context.replicas.part(len(teams))
         with torch.no_grad():
@@ -202,29 +203,29 @@ class POCATrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]])
         return max(1, self._rows_per_pass // teams.width)
 
 
-# The update: PPO's losses, and that of the counterfactual baseline.
+# The update: PPO's losses, and the loss of the counterfactual baseline.
 
 
 BASELINE_COEFFICIENT = 0.5
-"""Weight of the baseline's loss relative to the value's, as in ML-Agents."""
+"""Weight of the baseline's loss relative to the value loss, as in ML-Agents."""
 
 
 class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
-    """Trains an actor and a critic of whole groups; arguments are `OnPolicyUpdate`'s."""
+    """Trains an actor and a critic of whole groups; the arguments are those of `OnPolicyUpdate`."""
 
     names = ("policy loss", "value loss", "baseline loss", "entropy")
     of_value = (1.0, BASELINE_COEFFICIENT)
     network: GroupActorCritic
 
     def heads(self, inputs: Inputs) -> Tensor:
-        """The actor's head outputs [B, H]."""
+        """Return the actor's head outputs [B, H]."""
         return self.network.heads(inputs)
 
     def losses(self, batch: GroupMinibatch, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Policy loss, value loss, baseline loss and entropy."""
+        """Return policy loss, value loss, baseline loss and entropy."""
         own = batch.own
         heads = self.network.heads(own.inputs)
-        if own.real is not None:  # drop padding: plain means are then the masked means
+        if own.real is not None:  # drop padding, so that plain means are masked means
             heads = heads.index_select(0, own.real)
         log_probs, entropy = self.log_probs_and_entropy(heads, own)
         log_ratios = log_probs - own.old_log_probs
@@ -233,7 +234,7 @@ class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
         return policy, *self.critic_losses(batch, coefficients.epsilon), entropy
 
     def critic_losses(self, batch: GroupMinibatch, epsilon: float) -> tuple[Tensor, Tensor]:
-        """Value loss and baseline loss."""
+        """Return the value loss and the baseline loss."""
         own = batch.own
         values, baselines = self.network.values_and_baselines(batch.teams)
         if own.real is not None:
@@ -242,10 +243,10 @@ class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
 
 
 class POCAByHand:
-    """The gradients of `POCAUpdate` for an actor that is a perceptron, by hand: its `find_gradients`.
+    """Computes gradients for an actor that is a perceptron by hand, as the `find_gradients` of a `POCAUpdate`.
 
     Args:
-        update: computes the critic's gradients.
+        update: the update, which computes the critic's losses.
         actor: the perceptron.
         actions: the behaviour's actions.
     """
@@ -264,12 +265,12 @@ class POCAByHand:
 
 
 def baseline_loss(baselines: Tensor, old_baselines: Tensor, returns: Tensor, epsilon: float) -> Tensor:
-    """Squared error that does not reward a step of more than ε away from the old baseline, as in ML-Agents.
+    """Return a squared error that does not reward moving more than ε away from the old baseline, as in ML-Agents.
 
     Args:
         baselines: [B, S]
-        old_baselines: [B, S] before the update.
-        returns: [B, S] targets.
+        old_baselines: [B, S] the critic's baselines before the update.
+        returns: [B, S] the targets.
         epsilon: the clip range.
 
     Returns:

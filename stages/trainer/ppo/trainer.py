@@ -1,8 +1,8 @@
-"""Proximal policy optimisation with ML-Agents' semantics, as a `Trainer`: from a full buffer to the update's input.
+"""PPO as a `Trainer`, with ML-Agents' semantics: prepares a full buffer as the update's input.
 
-The losses, the epochs and the step are in `stages/trainer/on_policy/update.py`; this module adds other ways to compute
-their gradients, by hand and as CUDA graphs. docs/differences.md lists the differences from ML-Agents: the ratio is that
-of the joint action, and an update learns from `buffer_size` rows.
+The losses, epochs and gradient steps are in `stages/trainer/on_policy/update.py`. This module adds other ways to
+compute gradients: by hand, and as CUDA graphs. docs/differences.md lists the differences from ML-Agents; for example,
+ratios are those of joint actions, and an update learns from `buffer_size` rows.
 """
 
 from __future__ import annotations
@@ -56,30 +56,30 @@ from headrace.stages.trainer.trajectories import AgentTable, Chains
 log = logging.getLogger(__name__)
 
 VALUES = "Value Estimate"
-"""Part of the name of a statistic."""
+"""Suffix of the names of the statistics with the critic's values."""
 
 
 class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
-    """Learns one behaviour in epochs of minibatches of full buffers; see `OnPolicyTrainer` for errors.
+    """Learns one behaviour from full buffers, in epochs of minibatches; see `OnPolicyTrainer` for errors.
 
-    The critic values each agent by its own observations.
+    The critic evaluates each agent by its own observations.
     """
 
     hyperparameters: ClassVar[type[OnPolicyHyperparameters]] = PPOHyperparameters
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
-        # A critic that shares the actor's body shares the actor's memories as well, which rows record.
+        # A critic that shares the actor's body also shares the actor's memories, which the rows record.
         size = 0 if self._shares_body else self._design.memory_size
         self._critic_memories = self._kept["critic_memories"] = AgentTable(size, "float32") if size else None
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of all on-policy trainers, and the anchor of a regularised policy."""
+        """Return the state that all on-policy trainers have, and the anchor of a regularised policy."""
         state, anchor = super().state_dict(), self._update.anchor
         return state if anchor is None else {**state, "anchor": anchor.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`; see `OnPolicyTrainer`."""
+        """Restore the state from `state_dict()`; see `OnPolicyTrainer`."""
         super().load_state_dict(state)
         anchor = self._update.anchor
         if (anchor is None) == ("anchor" in state):
@@ -159,7 +159,7 @@ class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
         return evaluate_sequences(self._critic, rows, finals, lengths, cuts, chains, initial, block)
 
 
-# The clip is centred on the policy before the update, so results depend little on the lag (docs/decisions/035).
+# The clip is centred on the policy before the update, so results depend only little on policy lag (docs/decisions/035).
 def make_rollout(
     context: TrainerContext,
     update: OnPolicyUpdate[Any],
@@ -171,16 +171,16 @@ def make_rollout(
     block: int,
     heads: Tensor | None = None,
 ) -> Rollout | SequenceRollout:
-    """Assemble a full buffer's rows for the update; in sequences with memory.
+    """Assemble a full buffer's rows for the update; with memory, in sequences.
 
     Args:
-        context: the trainer's; receives statistics of the rows' weights.
+        context: the trainer's context, which receives statistics of the rows' weights.
         update: the update that will learn from the rows.
         buffer: the rows.
-        inputs: the same rows in the form that networks take.
+        inputs: the same rows in network-input form.
         per_signal: [N, S] advantages, not normalised.
         returns: [N, S] value targets.
-        critic_memories: [Q, m] the critic's memory before each sequence; None if it has no separate memory.
+        critic_memories: [Q, m] the critic's memory before each sequence; None if the critic has no separate memory.
         block: the largest number of rows per forward pass.
         heads: [N, H] the actor's head outputs, if known.
     """
@@ -213,20 +213,20 @@ def make_rollout(
 
 
 def actor_memories(buffer: RolloutBuffer, device: str | torch.device) -> Tensor:
-    """The actor's recorded memory [Q, m] before each sequence."""
+    """Return the actor's recorded memory [Q, m] before each sequence."""
     assert buffer.sequences is not None, "the buffer keeps them with memory"
     return torch.from_numpy(buffer.sequences["memories"]).to(device)
 
 
-# Gradients without autograd, and gradient steps as CUDA graphs, both for use in a `PPOUpdate`. The derivation is in
+# Gradients without autograd, and gradient steps as CUDA graphs, for use in a `PPOUpdate`. The derivation is in
 # `stages/trainer/on_policy/by_hand.py`.
 
 
 class PPOByHand:
-    """The losses of `PPOUpdate` and their gradients, without autograd: its `find_gradients`.
+    """Computes losses and their gradients without autograd, as the `find_gradients` of a `PPOUpdate`.
 
     Args:
-        update: keeps the ratios.
+        update: the update, which receives the ratios.
         network: two perceptrons, or one with both heads.
         actions: the behaviour's actions.
     """
@@ -239,7 +239,7 @@ class PPOByHand:
         self._divergence = None if anchor is None else DivergenceByHand(network, actions, anchor.coefficient)
 
     def __call__(self, batch: Minibatch, coefficients: Coefficients, weights: Tensor) -> Tensor:
-        """Write the gradients; return the losses [3], or [4] with the divergence from an anchor."""
+        """Write the gradients; return the losses [3], or [4] including the divergence if there is an anchor."""
         network, rows = self._perceptron, batch.arrays
         with np.errstate(all="ignore"):  # the update checks for NaN and infinity at its end
             network.forward(batch.inputs.vectors)
@@ -258,7 +258,7 @@ class PPOByHand:
 
 
 class ActorByHand:
-    """The policy loss and the entropy of `PPOByHand`, for an actor whose critic learns elsewhere; same arguments."""
+    """Computes the policy loss and the entropy, as `PPOByHand` does, for an actor whose critic learns elsewhere."""
 
     def __init__(self, update: OnPolicyUpdate[Any], actor: Perceptrons, actions: ActionSpec) -> None:
         self._update, h = update, update.settings
@@ -279,12 +279,13 @@ class ActorByHand:
 
 
 class SurrogateByHand:
-    """The clipped policy loss, and the entropy bonus.
+    """Computes the clipped policy loss and the entropy bonus, and their gradients.
 
     Args:
-        network: holds the standard deviations.
+        network: the network that has the standard deviations.
         actions: the behaviour's actions.
-        ratio_per_dimension: whether ratios are per action dimension and branch, or of the joint action.
+        ratio_per_dimension: whether ratios are computed per action dimension and branch, instead of for the joint
+            action.
     """
 
     def __init__(self, network: Perceptrons, actions: ActionSpec, ratio_per_dimension: bool) -> None:
@@ -294,10 +295,10 @@ class SurrogateByHand:
     def __call__(
         self, heads: Numbers, rows: MinibatchArrays, coefficients: Coefficients, share: float, of_heads: Numbers
     ) -> tuple[float, float, Numbers]:
-        """Write the gradients of heads [H, R] to `of_heads`, and the gradient of log σ.
+        """Write the gradient of head outputs [H, R] to `of_heads`, and also the gradient of log σ.
 
         Returns:
-            Policy loss, entropy and log-ratios [P, R].
+            The policy loss, the entropy, and the log-ratios [P, R].
         """
         actions = self._likelihood
         if actions.compiled:
@@ -319,7 +320,7 @@ class _StepInputs(NamedTuple):
 
     block: PackedColumns
     others: tuple[Tensor, ...]
-    """Images and sets."""
+    """The minibatch's images and sets."""
     scheduled: Tensor
     """[2 + k] learning rate, clip range, and the weights of the losses."""
 
@@ -331,14 +332,14 @@ class _StepOutputs(NamedTuple):
 
 
 class CapturedPPOSteps:
-    """Single gradient steps of a network without memory as CUDA graphs: the `advance` of a `PPOUpdate`.
+    """Takes gradient steps as CUDA graphs, for a network without memory, as the `advance` of a `PPOUpdate`.
 
-    Shuffles, `target_kl` and checks stay outside the graphs.
+    Each graph is one step; shuffles, `target_kl` and checks stay outside it.
 
     Args:
-        update: takes the steps.
-        graphs: captures them.
-        tell: receives, once, the reason why steps are not captured, if they are not.
+        update: the update whose steps are captured.
+        graphs: captures the steps.
+        tell: called once with the reason if steps are not captured.
     """
 
     def __init__(self, update: PPOUpdate, graphs: Graphs, tell: Callable[[str], None]) -> None:
@@ -349,9 +350,9 @@ class CapturedPPOSteps:
     def __call__(
         self, minibatch: Minibatch, coefficients: Coefficients, weights: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        """Take a gradient step, by its graph once one exists."""
+        """Take a gradient step; replay its graph once there is one."""
         assert minibatch.block is not None, "there is no memory"
-        if weights is not self._weights:  # a new update: copy its scheduled numbers to the device
+        if weights is not self._weights:  # a new update: copy its scheduled hyperparameters to the device
             others = torch.tensor([coefficients.learning_rate, coefficients.epsilon])
             self._weights, self._scheduled = weights, torch.cat([to_device(others, weights.device), weights])
         found = self._captured(_StepInputs(minibatch.block, minibatch.inputs.others, self._scheduled))
@@ -364,7 +365,7 @@ class CapturedPPOSteps:
     def _step(self, inputs: _StepInputs) -> _StepOutputs:
         rate, epsilon, weights = inputs.scheduled[0], inputs.scheduled[1], inputs.scheduled[2:]
         minibatch = Minibatch.of_block(inputs.block, torch.empty(0, dtype=torch.int64), inputs.others)
-        # Torch takes a tensor [] wherever it takes a number, but its types do not show it.
+        # Torch accepts a zero-dimensional tensor wherever it accepts a number, but its type hints do not show that.
         coefficients = Coefficients(cast("float", rate), 0.0, cast("float", epsilon))
         losses, norms = self._update.step(minibatch, coefficients, weights)
         assert self._update.ratios is not None, "PPO clips them"

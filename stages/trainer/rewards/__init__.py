@@ -1,6 +1,6 @@
-"""Reward signals: rewards of a behaviour in addition to the environment's own, or instead of it.
+"""Reward signals, which a behaviour learns from in addition to the environment's reward, or instead of it.
 
-The table of built-in signals is `config.RewardSignals`.
+`config.RewardSignals` is the table of built-in signals.
 """
 
 from headrace.stages.trainer.intake import Transitions

@@ -1,8 +1,8 @@
-"""Curiosity: a reward for transitions that were not predicted, in features that the agent influences.
+"""Curiosity: a reward for transitions that are hard to predict, in features that the agent can influence.
 
 Pathak, Agrawal, Efros & Darrell (2017), "Curiosity-driven Exploration by Self-supervised Prediction". An encoder f
-turns observations into features. An inverse model predicts the action from f(s) and f(s'), which keeps in the features
-what actions influence; a forward model predicts f(s') from f(s) and the action, and its error is the reward.
+turns observations into features. An inverse model predicts the action from f(s) and f(s'), so the features retain what
+actions influence. A forward model predicts f(s') from f(s) and the action, and its error is the reward.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOSS_FACTOR = 10.0
 
 
 class CuriosityNetwork(nn.Module):
-    """Encoder, forward model and inverse model."""
+    """An encoder with a forward model and an inverse model."""
 
     def __init__(self, design: PolicyDesign) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class CuriosityNetwork(nn.Module):
         self.inverse_model = nn.Sequential(linear(2 * width, _MODEL_UNITS), nn.SiLU(), linear(_MODEL_UNITS, features))
 
     def encode(self, inputs: Inputs, next_inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """Features [B, E] of s and of s', in one pass."""
+        """Return features [B, E] of s and of s', computed in one pass."""
         both = Inputs(
             torch.cat([inputs.vectors, next_inputs.vectors]),
             tuple(torch.cat(pair) for pair in zip(inputs.others, next_inputs.others, strict=True)),
@@ -54,19 +54,19 @@ class CuriosityNetwork(nn.Module):
 class Curiosity(NetworkSignal):
     """Rewards the error of the forward model.
 
-    The last step of a terminated episode has reward 0 and no part in the losses: the observation after it may be
-    meaningless (zeros, the next episode's beginning, a substitute for numbers that were not finite), and a reward for
-    it would attract the agent to endings that are hard to predict.
+    A terminated episode's last step has reward 0, and is excluded from the losses. The observation after it may be
+    meaningless (zeros, the start of the next episode, or a substitute for non-finite numbers), and a reward for it
+    would attract the agent to endings that are hard to predict.
     """
 
     ignores_termination: ClassVar[bool] = True
 
     def build(self, settings: CuriositySettings) -> CuriosityNetwork:
-        """Make encoder and models."""
+        """Make the encoder and both models."""
         return CuriosityNetwork(self.design)
 
     def compute(self, transitions: Transitions) -> Tensor:
-        """0.5·‖f(s') − prediction‖², at most 1 / strength; 0 before the first update."""
+        """Return 0.5·‖f(s') − prediction‖², but at most 1 / strength; 0 before the first update."""
         rewards = torch.zeros_like(transitions.rewards)
         going_on = transitions.terminated == 0
         if self.network.updates == 0 or not bool(going_on.any()):
@@ -79,18 +79,18 @@ class Curiosity(NetworkSignal):
         return rewards
 
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """10 · (0.2 · forward loss + 0.8 · inverse loss), equation 7 with β = 0.2 and without the policy's term."""
+        """Return 10 · (0.2 · forward loss + 0.8 · inverse loss): equation 7 with β = 0.2, without the policy's term."""
         kept = transitions.rows(transitions.terminated == 0)
         before, predicted, after = self._predict(kept)
         heads = self._module.inverse_model(torch.cat([before, after], dim=1))
-        rows = max(1, len(kept.rewards))  # a minibatch of only endings has no loss
+        rows = max(1, len(kept.rewards))  # a minibatch that contains only endings has no loss
         forward_loss = forward_errors(predicted, after).sum() / rows
         inverse_loss = inverse_errors(self.design.spec.actions, heads, kept.continuous, kept.choices).sum() / rows
         loss = _LOSS_FACTOR * (_FORWARD_WEIGHT * forward_loss + (1.0 - _FORWARD_WEIGHT) * inverse_loss)
         return loss, {"Losses/Curiosity Forward Loss": forward_loss, "Losses/Curiosity Inverse Loss": inverse_loss}
 
     def _predict(self, transitions: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Features [B, E] of s, the predicted features of s', and the actual ones."""
+        """Return the features [B, E] of s, the predicted features of s', and the actual features of s'."""
         inputs, next_inputs = self.normalized(transitions.inputs), self.normalized(transitions.next_inputs)
         before, after = self._module.encode(inputs, next_inputs)
         actions = action_inputs(self.design.spec.actions, transitions.continuous, transitions.choices)
@@ -102,16 +102,16 @@ class Curiosity(NetworkSignal):
 
 
 def forward_errors(predicted: Tensor, after: Tensor) -> Tensor:
-    """0.5·‖f(s') − prediction‖² of each row [B], from features [B, E] (equations 5 and 6)."""
+    """Return 0.5·‖f(s') − prediction‖² of each row [B], from features [B, E] (equations 5 and 6)."""
     return 0.5 * (after - predicted).square().sum(dim=1)
 
 
 def inverse_errors(actions: ActionSpec, heads: Tensor, continuous: Tensor, choices: Tensor) -> Tensor:
-    """Errors of predicted actions, for each row [B]: squared errors, plus cross-entropies of the branches (eq. 3).
+    """Return each row's error of the predicted action [B]: squared error, plus the branches' cross-entropies (eq. 3).
 
     Args:
-        actions: the spec.
-        heads: [B, C + choices] predicted continuous actions, then logits of each branch.
+        actions: the actions' spec.
+        heads: [B, C + choices] predicted continuous actions, followed by each branch's logits.
         continuous: [B, C] the actions taken.
         choices: [B, branches] the choices taken.
     """

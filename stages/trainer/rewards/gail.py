@@ -1,8 +1,8 @@
-"""Generative adversarial imitation: a reward for steps that resemble the demonstrations.
+"""Generative adversarial imitation learning (GAIL): a reward for steps that resemble the demonstrations.
 
 Ho & Ermon (2016), "Generative Adversarial Imitation Learning". A discriminator learns to distinguish demonstrated steps
-from the agent's; the agent is rewarded for steps that the discriminator takes for the expert's. All rewards are
-positive: docs/rewards.md explains the effect on episodes without a fixed length.
+from the agent's; the agent is rewarded for steps that the discriminator mistakes for the expert's. All rewards are
+positive; docs/rewards.md explains the effect on episodes without a fixed length.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _EPSILON = 1e-7
 
 
 class GAIL(NetworkSignal):
-    """Rewards steps that the discriminator takes for the expert's.
+    """Rewards steps that the discriminator mistakes for the expert's.
 
     Args:
         name: the signal's key in the YAML.
         settings: the signal's block in the YAML.
-        context: the trainer's.
-        seed: the source of its randomness.
-        demonstrations: the expert's steps; None for those of `demo_path`.
+        context: the trainer's context.
+        seed: seed of the signal's random draws.
+        demonstrations: the expert's steps; None to load them from `demo_path`.
 
     Raises:
         StageError: if there are no demonstrations, or they can't be read or don't fit.
@@ -69,7 +69,7 @@ class GAIL(NetworkSignal):
             torch.tensor(_terminated_rows(demonstrations), device=context.device),
         )
         if self.normalizer is not None:
-            # The demonstrations never change, so one update counts all of them, and the normaliser never shifts.
+            # The demonstrations never change, so one update covers all of them, and the normaliser never shifts.
             self.normalizer.update(demonstrations.observations.vectors)
 
     def build(self, settings: GAILSettings) -> Discriminator:
@@ -79,11 +79,11 @@ class GAIL(NetworkSignal):
         return Discriminator(self.design, extra, settings.use_vail)
 
     def compute(self, transitions: Transitions) -> Tensor:
-        """−ln(1 − D·(1 − 1e-7)), without the bottleneck's noise."""
+        """Return −ln(1 − D·(1 − 1e-7)), computed without the bottleneck's noise."""
         return imitation_rewards(self._module(self.normalized(transitions.inputs), self._own_extra(transitions))[0])
 
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """Discrimination loss + 10 · gradient penalty, and with a bottleneck β · (divergence − 0.5)."""
+        """Return discrimination loss + 10 · gradient penalty, plus β · (divergence − 0.5) with a bottleneck."""
         rows = len(transitions.rewards)
         own, own_extra = self.normalized(transitions.inputs), self._own_extra(transitions)
         expert, expert_extra = self._expert_batch(rows)
@@ -105,10 +105,10 @@ class GAIL(NetworkSignal):
         return loss, reported
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
-        """One gradient step on as many demonstrated as own steps, drawn uniformly; losses by their statistics' names.
+        """Take a gradient step on these steps and as many demonstrated ones; return losses by their statistics' names.
 
         Raises:
-            NotFiniteError: if a loss or gradient is NaN or infinite; then network and β are as before.
+            NotFiniteError: if a loss or gradient is NaN or infinite; network and β are then unchanged.
         """
         reported = dict(super().learn(transitions))
         if self._module.bottleneck is not None:
@@ -120,11 +120,11 @@ class GAIL(NetworkSignal):
         """Do nothing: the normaliser uses only the demonstrations."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Network, optimizer, normaliser, random state, β."""
+        """Return network, optimizer, normaliser, random state and β."""
         return {**super().state_dict(), "beta": self._beta}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the state from `state_dict()`."""
         super().load_state_dict(state)
         self._beta = float(state["beta"])
 
@@ -134,7 +134,7 @@ class GAIL(NetworkSignal):
         return self.normalized(self._expert.rows(index)), extra
 
     def _penalty(self, expert: Inputs, expert_extra: Tensor | None, own: Inputs, own_extra: Tensor | None) -> Tensor:
-        """The gradient penalty between pairs of rows, over all inputs of the network."""
+        """Return the gradient penalty between pairs of rows, over all of the network's inputs."""
         share = self._drawn(self.random.random(len(own.vectors), np.float32))
         between = Inputs(
             blend(expert.vectors, own.vectors, share).requires_grad_(),
@@ -145,21 +145,21 @@ class GAIL(NetworkSignal):
         if expert_extra is not None and own_extra is not None:
             extra = blend(expert_extra, own_extra, share).requires_grad_()
             watched.append(extra)
-        # Without the bottleneck's noise, as for rewards: the function that gives rewards must be smooth.
+        # Without the bottleneck's noise, as for rewards: the function that computes rewards must be smooth.
         return gradient_penalty(torch.sigmoid(self._module(between, extra)[0]), watched)
 
     def _own_extra(self, transitions: Transitions) -> Tensor | None:
         return self._extra(transitions.continuous, transitions.choices, transitions.terminated)
 
     def _extra(self, continuous: Tensor, choices: Tensor, terminated: Tensor) -> Tensor | None:
-        """Inputs other than observations: actions, and 1 if the step ended the episode."""
+        """Return the inputs other than observations, if any: actions, and 1 if the step ended the episode, else 0."""
         if not self._use_actions:
             return None
         features = action_inputs(self.design.spec.actions, continuous, choices)
         return torch.cat([features, terminated.float().unsqueeze(1)], dim=1)
 
     def _noise(self, rows: int) -> Tensor | None:
-        """[rows, Z] for the bottleneck; None without one."""
+        """Return noise [rows, Z] for the bottleneck; None without a bottleneck."""
         if self._module.bottleneck is None:
             return None
         return self._drawn(self.random.standard_normal((rows, BOTTLENECK_SIZE), np.float32))
@@ -173,39 +173,39 @@ class GAIL(NetworkSignal):
 
 
 def imitation_rewards(x: Tensor) -> Tensor:
-    """−ln(1 − D·(1 − 1e-7)) for D = sigmoid(x), [B]: between 0 and 16.1.
+    """Return −ln(1 − D·(1 − 1e-7)) for D = sigmoid(x), [B], which is between 0 and 16.1.
 
-    Computed as −ln((1 − D) + 1e-7·D), which keeps its digits for D near 1.
+    It is computed as −ln((1 − D) + 1e-7·D), which is precise even for D near 1.
     """
     return -torch.log(torch.sigmoid(-x) + _EPSILON * torch.sigmoid(x))
 
 
 def discrimination_loss(expert_x: Tensor, own_x: Tensor) -> Tensor:
-    """−mean(ln(D + 1e-7) of demonstrated steps + ln(1 − D + 1e-7) of the agent's), D = sigmoid(x): a scalar.
+    """Return −mean(ln(D + 1e-7) of demonstrated steps + ln(1 − D + 1e-7) of the agent's), with D = sigmoid(x).
 
-    Ho & Ermon (2016), equation 17, with the sign for descent.
+    This is equation 17 of Ho & Ermon (2016), with its sign reversed for gradient descent.
     """
     return -(torch.log(torch.sigmoid(expert_x) + _EPSILON) + torch.log(torch.sigmoid(-own_x) + _EPSILON)).mean()
 
 
 def _terminated_rows(demonstrations: Demonstrations) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """[N] 1 in the last row of each trajectory that the task's own rules ended."""
+    """Return [N] 1 for the last row of each trajectory that terminated by the task's own rules, else 0."""
     rows = np.zeros(len(demonstrations), np.float32)
     rows[np.cumsum(demonstrations.lengths)[demonstrations.terminated] - 1] = 1.0
     return rows
 
 
 def _writable(encoded: EncodedObservations) -> EncodedObservations:
-    """Return writable arrays, whose memory tensors can share: arrays from files may be read-only."""
+    """Return writable arrays, whose memory tensors can share; arrays from files may be read-only."""
     vectors, *others = (np.require(array, requirements=["C", "W"]) for array in (encoded.vectors, *encoded.others))
     return EncodedObservations(vectors, tuple(others))
 
 
-# The discriminator of demonstrated and own steps; its gradient penalty and bottleneck.
+# The discriminator between demonstrated and own steps, its gradient penalty, and its bottleneck.
 
 BOTTLENECK_SIZE = 128
 KL_TARGET = 0.5
-"""Information that may pass the bottleneck, in nats: the sum of both divergences (see `bottleneck_divergence`)."""
+"""Target for the information, in nats, that passes the bottleneck: for the sum in `bottleneck_divergence`."""
 BETA_STEP = 0.0005
 _ESTIMATE_GAIN = 0.2
 _BOTTLENECK_GAIN = 0.1
@@ -213,12 +213,12 @@ _EPSILON = 1e-7
 
 
 class Discriminator(nn.Module):
-    """Computes x, where sigmoid(x) is the probability that a step was demonstrated.
+    """Computes a logit x: sigmoid(x) is the probability that a step was demonstrated.
 
     Args:
         design: observations and sizes.
-        extra: width of the inputs other than observations: actions and done flag, or 0.
-        use_vail: true for a variational bottleneck after all inputs.
+        extra: width of the inputs other than observations (actions and done flag); 0 if there are none.
+        use_vail: whether there is a variational bottleneck after all inputs.
     """
 
     def __init__(self, design: PolicyDesign, extra: int, use_vail: bool) -> None:
@@ -237,11 +237,11 @@ class Discriminator(nn.Module):
 
         Args:
             inputs: observations.
-            extra: [B, extra], or None.
-            noise: [B, Z] standard normal noise of the bottleneck; None for none.
+            extra: [B, extra] the other inputs; None if there are none.
+            noise: [B, Z] standard normal noise for the bottleneck; None for no noise.
 
         Returns:
-            x [B]; and the bottleneck's means [B, Z], or the encoding.
+            x [B], and the bottleneck's means [B, Z], or the encoding without a bottleneck.
         """
         encoding, _ = self.body(inputs, extra)
         if self.bottleneck is None:
@@ -252,38 +252,38 @@ class Discriminator(nn.Module):
 
 
 def blend(expert: Tensor, own: Tensor, share: Tensor) -> Tensor:
-    """Points [B, …] on the lines between pairs of rows; `share` [B] is the weight of the expert's.
+    """Return points [B, …] on the lines between pairs of rows; `share` [B] is the weight of the expert's rows.
 
-    Gulrajani et al. (2017), "Improved Training of Wasserstein GANs", algorithm 1. Bytes (of images) are first scaled to
-    0 to 1, as in encoders, so that values in between exist.
+    Gulrajani et al. (2017), "Improved Training of Wasserstein GANs", algorithm 1. Bytes, as in images, are first scaled
+    to the range from 0 to 1, as in encoders, so that intermediate values exist.
     """
     a, b = pixels(expert, share.dtype), pixels(own, share.dtype)
     return torch.lerp(b, a, share.view(-1, *[1] * (a.ndim - 1)))
 
 
 def gradient_penalty(outputs: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    """(‖gradient‖ − 1)², averaged over rows; differentiable.
+    """Return (‖gradient‖ − 1)², averaged over rows. The result is differentiable.
 
     Args:
-        outputs: [B], each depends only on its own row of inputs.
-        inputs: [B, …] float tensors; the gradient's norm is over all of them together.
+        outputs: [B] outputs, each of which depends only on its own row of the inputs.
+        inputs: [B, …] float tensors; the norm is that of the gradient with respect to all of them together.
     """
     # allow_unused: a custom network need not use every observation.
     gradients = torch.autograd.grad(outputs.sum(), inputs, create_graph=True, allow_unused=True)
     squares = sum((each.flatten(1).square().sum(dim=1) for each in gradients if each is not None), torch.zeros(()))
-    # The root of exactly 0 would have an infinite gradient.
+    # A square root of exactly 0 would have an infinite gradient.
     return (torch.sqrt(squares + _EPSILON) - 1.0).square().mean()
 
 
 def bottleneck_divergence(expert_means: Tensor, own_means: Tensor, sigma: Tensor) -> Tensor:
-    """KL divergences of N(means, σ²) from N(0, 1), the expert's plus the agent's, averaged over rows: a scalar.
+    """Return the KL divergences of N(means, σ²) from N(0, 1), expert's plus agent's, averaged over rows.
 
     Peng et al. (2018), "Variational Discriminator Bottleneck", use the mean of the two; ML-Agents uses their sum, for
     which `KL_TARGET` is defined.
 
     Args:
-        expert_means: [B, Z]
-        own_means: [B, Z]
+        expert_means: [B, Z] the bottleneck's means for the expert's rows.
+        own_means: [B, Z] the bottleneck's means for the agent's rows.
         sigma: [Z] standard deviations.
     """
     variance = sigma.square()
@@ -292,5 +292,5 @@ def bottleneck_divergence(expert_means: Tensor, own_means: Tensor, sigma: Tensor
 
 
 def next_beta(beta: float, divergence: float) -> float:
-    """The weight of the bottleneck's divergence after a step: dual gradient ascent (Peng et al. 2018), ≥ 0."""
+    """Return β, the divergence's weight, after a step of dual gradient ascent (Peng et al. 2018); it is at least 0."""
     return max(0.0, beta + BETA_STEP * (divergence - KL_TARGET))

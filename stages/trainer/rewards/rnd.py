@@ -1,8 +1,8 @@
-"""Random network distillation: a reward for observations that are rare.
+"""Random network distillation (RND): a reward for observations that are rare.
 
 Burda, Edwards, Storkey & Klimov (2018), "Exploration by Random Network Distillation". A fixed random network maps
-observations to features, and a second one learns to predict them; the second network's error is large for observations
-that it has seldom seen.
+observations to features, and a second one learns to predict them; its error is large for observations that it has
+seldom seen.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from headrace.stages.trainer.rewards.signal import NetworkSignal
 class RND(NetworkSignal):
     """Rewards the predictor's error.
 
-    As in ML-Agents, a step is rewarded for the observation that the agent acted on, not for the next one (as in the
-    paper): the return shifts by one step, and the observation after a terminated episode never counts.
+    As in ML-Agents, and unlike in the paper, a step is rewarded for the observation that the agent acted on, not for
+    the next one. This shifts the return by one step, and the observation after a terminated episode never counts.
     """
 
     ignores_termination: ClassVar[bool] = True
@@ -36,15 +36,15 @@ class RND(NetworkSignal):
         self._target = FlatParameters(seeded(self.random, lambda: NetworkBody(self.design)), context.device)
 
     def build(self, settings: RNDSettings) -> NetworkBody:
-        """Make the predictor; the target has the same shape and separate weights."""
+        """Make the predictor; the target has the same shape, but separate weights."""
         return NetworkBody(self.design)
 
     def compute(self, transitions: Transitions) -> Tensor:
-        """Σ (predicted − target)² of each row."""
+        """Return Σ (predicted − target)² for each row."""
         return self._errors(transitions)
 
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean prediction error."""
+        """Return the mean prediction error."""
         loss = self._errors(transitions).mean()
         return loss, {"Losses/RND Loss": loss}
 
@@ -56,11 +56,11 @@ class RND(NetworkSignal):
         return distillation_errors(predicted, target)
 
     def state_dict(self) -> dict[str, Any]:
-        """Both networks, optimizer, normaliser, random state."""
+        """Return both networks, optimizer, normaliser and random state."""
         return {**super().state_dict(), "target": self._target.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the state from `state_dict()`."""
         super().load_state_dict(state)
         try:
             self._target.load(state["target"])
@@ -69,5 +69,5 @@ class RND(NetworkSignal):
 
 
 def distillation_errors(predicted: Tensor, target: Tensor) -> Tensor:
-    """Σ (predicted − target)² of each row [B], from features [B, E]."""
+    """Return Σ (predicted − target)² for each row [B], from features [B, E]."""
     return (predicted - target).square().sum(dim=1)

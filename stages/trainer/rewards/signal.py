@@ -1,6 +1,7 @@
-"""The bases of reward signals, with and without a network, the environment's reward, and the factory of all signals.
+"""The base classes of reward signals, with and without a network, and the factory that makes all signals.
 
 A reward signal is a number per transition, to be maximised in addition to the environment's reward or instead of it.
+The environment's reward is a signal, too.
 """
 
 from __future__ import annotations
@@ -34,27 +35,28 @@ from headrace.stages.trainer.protocol import TrainerContext, new_random, random_
 from headrace.stages.trainer.trajectories import RewardScale
 
 _ROWS = 2048
-"""Rows per forward pass when rewards are computed: bounds memory for a whole buffer of images."""
+"""Number of rows per forward pass when computing rewards, to limit memory for a whole buffer of images."""
 
 
-# The trainer computes rewards: an actor would need the signals' networks with every policy (docs/decisions/042).
+# The trainer computes rewards; in actors, every policy would have to include the signals' networks
+# (docs/decisions/042).
 class RewardSignal(ABC):
-    """One of a behaviour's `reward_signals`; trainers hold one value head for each.
+    """One of a behaviour's `reward_signals`. Trainers have one value head per signal.
 
     Args:
         name: the signal's key in the YAML.
         settings: the signal's block in the YAML.
-        context: the trainer's: behaviour, spec, device, folder.
-        seed: the only source of its randomness.
+        context: the trainer's context: behaviour, spec, device, folder.
+        seed: seed of all the signal's random draws.
 
     Attributes:
-        name: see above.
+        name: the signal's key in the YAML, as passed to the constructor.
         gamma: the signal's discount per agent step.
         strength: factor on the reward, applied by the trainer.
         context: the trainer's context, as passed to the constructor.
         where: the beginning of error messages.
-        ignores_termination: true if the signal's value continues past the end of an episode (novelty does not depend on
-            the task's rules); the trainer then bootstraps there as well.
+        ignores_termination: true if the signal's value continues past the end of an episode, as for novelty, which does
+            not depend on the task's rules; the trainer then bootstraps there as well.
     """
 
     ignores_termination: ClassVar[bool] = False
@@ -68,17 +70,17 @@ class RewardSignal(ABC):
 
     @abstractmethod
     def compute(self, transitions: Transitions) -> Tensor:
-        """The reward [B] of each transition, without strength; called without gradients.
+        """Return the reward [B] of each transition, not multiplied by the strength. Gradients are disabled.
 
-        Leaves everything that a checkpoint holds unchanged.
+        This method must not change any state that is saved in checkpoints.
         """
 
     def rewards(self, transitions: Transitions) -> NDArray[np.float32]:
-        """The reward [B] of each transition, without strength; a new array.
+        """Return the reward [B] of each transition as a new array, not multiplied by the strength.
 
         Raises:
             NotFiniteError: if a reward is NaN or infinite.
-            StageError: if `compute` returns another number of rewards than there are transitions.
+            StageError: if the number of rewards from `compute` differs from the number of transitions.
         """
         total = len(transitions.rewards)
         out = np.empty(total, np.float32)
@@ -103,30 +105,30 @@ class RewardSignal(ABC):
 
     @property
     def remedy(self) -> str:
-        """The end of the message about rewards that are not finite."""
+        """The end of the error message about non-finite rewards."""
         return f"; see {type(self).__name__}.compute"
 
     def observe(self, vectors: Array) -> None:  # noqa: B027  # a signal may normalise nothing
-        """Count the vector observations [n, V] of new steps, for a normaliser.
+        """Update the signal's normaliser, if any, with the vector observations [n, V] of new steps.
 
-        Trainers call it once for each step, before they compute that step's reward: a normaliser without data would
-        give rewards so large that values never recover from them.
+        Trainers call this once for each step, before they compute that step's reward: with a normaliser that has no
+        data, rewards would be so large that values never recover from them.
         """
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
-        """One gradient step of the signal's networks on a minibatch; losses by the names of their statistics.
+        """Take a gradient step of the signal's networks on a minibatch; return losses by their statistics' names.
 
         Raises:
-            NotFiniteError: if a loss is NaN or infinite; then the weights are those before the step.
+            NotFiniteError: if a loss is NaN or infinite; the weights from before the step are kept.
         """
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, normaliser, random state: plain values and NumPy arrays."""
+        """Return weights, optimizer, normaliser and random state, as plain values and NumPy arrays."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # a signal may have no state
-        """Continue from `state_dict()`.
+        """Restore the state from `state_dict()`.
 
         Raises:
             StageError: if the state belongs to other networks; the message names the tensor.
@@ -134,33 +136,35 @@ class RewardSignal(ABC):
 
 
 class Extrinsic(RewardSignal):
-    """Returns the environment's reward; learns nothing."""
+    """Returns the environment's reward. It has nothing to learn."""
 
     def compute(self, transitions: Transitions) -> Tensor:
-        """The environment's reward [B] of each transition."""
+        """Return the environment's reward [B] for each transition."""
         return transitions.rewards
 
 
 def make_signals(context: TrainerContext) -> list[RewardSignal]:
-    """Make the reward signals of a behaviour's settings, in their order. A signal's draws do not depend on the others.
+    """Make a behaviour's reward signals in the order of its settings. Each signal has its own random draws.
 
     Raises:
-        StageError: if demonstrations can't be read or don't fit, or an observation can't be learned from.
-        LoadError: if a custom class can't be imported, is not a RewardSignal, does not take its arguments or raises.
+        StageError: if demonstrations can't be read or don't fit, or an observation is of a kind that can't be learned
+            from.
+        LoadError: if a custom class can't be imported, is not a RewardSignal, does not accept its arguments, or raises
+            an exception.
     """
     return [_make_signal(name, context, _seed(context.seed, name)) for name in context.settings.signals]
 
 
 def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath) -> type[RewardSignal]:
-    """The class that `use` names, which takes the arguments under `with`.
+    """Return the class that `use` names, after checking that it accepts the arguments under `with`.
 
     Args:
         settings: the signal's block in the YAML.
         folder: the YAML's folder, whose modules are importable.
-        path: the path of the block.
+        path: the block's key path.
 
     Raises:
-        LoadError: if the class can't be imported, is not a RewardSignal, or does not take its arguments.
+        LoadError: if the class can't be imported, is not a RewardSignal, or does not accept its arguments.
     """
     where = dotted(path)
     with blaming(*path, "use"):
@@ -169,7 +173,7 @@ def find_signal(settings: OwnSignalSettings, folder: Path | None, path: KeyPath)
             raise LoadError(f"{where}: {settings.use} is not derived from headrace.RewardSignal")
     with blaming(*path, "with"):
         made: Callable[..., RewardSignal] = found
-        # The arguments that every signal gets precede its own.
+        # The arguments that every signal gets come before its own arguments.
         check_arguments(where, settings.use, partial(made, "", settings, None, 0), settings.with_)
     return found
 
@@ -188,19 +192,19 @@ def _make_signal(name: str, context: TrainerContext, seed: int) -> RewardSignal:
 
 
 def _seed(base: int, name: str) -> int:
-    """A separate seed, so that the signal's networks don't start as copies of the trainer's or another signal's."""
+    """Return a separate seed, so the signal's networks don't start as copies of the trainer's or another signal's."""
     return int(np.random.SeedSequence([base, crc32(name.encode())]).generate_state(1, np.uint64)[0])
 
 
-# Reward signals with a network: design, normaliser, optimizer, state.
+# Reward signals with a network: their design, normaliser, optimizer and state.
 
 
 class TrainedNetwork(Generic[Module]):
-    """A module's parameters and their Adam.
+    """A module's parameters and their Adam optimizer.
 
     Args:
         module: the module to train.
-        learning_rate: Adam's step size, constant.
+        learning_rate: Adam's constant learning rate.
         device: the device that holds the parameters.
     """
 
@@ -220,7 +224,7 @@ class TrainedNetwork(Generic[Module]):
         return self._adam.steps
 
     def descend(self, loss: Tensor) -> bool:
-        """One gradient step down a scalar loss; false, with nothing changed, if loss or gradients are not finite."""
+        """Take a gradient step on a scalar loss; if loss or gradients are not finite, do nothing and return False."""
         self._flat.gradients.zero_()
         torch.autograd.backward(loss)
         if not bool(torch.isfinite(loss) & torch.isfinite(self._flat.gradients).all()):
@@ -229,14 +233,14 @@ class TrainedNetwork(Generic[Module]):
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, and Adam's steps and moments, by parameter name, copied to the host."""
+        """Return weights, and Adam's step count and moments by parameter name, as host copies."""
         return {"weights": self._flat.state_dict(), **self._adam.state_dict(self._flat.named_views)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
+        """Restore the state from `state_dict()`.
 
         Raises:
-            StageError: naming the tensor that does not fit.
+            StageError: if a tensor does not fit; the message names it.
         """
         self._flat.load(state["weights"])
         self._adam.load_state_dict(self._flat.named_views, state)
@@ -248,8 +252,8 @@ class NetworkSignal(RewardSignal):
     Args:
         name: the signal's key in the YAML.
         settings: the signal's block in the YAML.
-        context: the trainer's: behaviour, spec, device, folder.
-        seed: the source of its randomness: initial weights, and draws while learning.
+        context: the trainer's context: behaviour, spec, device, folder.
+        seed: seed of the signal's random draws: initial weights, and draws while learning.
     """
 
     def __init__(self, name: str, settings: LearnedSignalSettings, context: TrainerContext, seed: int) -> None:
@@ -259,30 +263,30 @@ class NetworkSignal(RewardSignal):
         self.random = new_random(seed)
         size = ObservationLayout(context.spec).vector_size
         self.normalizer = Normalizer(size) if self.design.settings.normalize and size else None
-        """The signal's own normaliser; None without normalisation."""
+        """The signal's own normaliser; None if inputs are not normalised."""
         module = seeded(self.random, lambda: self.build(settings))
         self.network = TrainedNetwork(module, settings.learning_rate, context.device)
 
     @abstractmethod
     def build(self, settings: Any) -> nn.Module:
-        """Make the network to train, from `self.design`."""
+        """Make the network to train, following `self.design`."""
 
     @abstractmethod
     def losses(self, transitions: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
-        """The scalar to descend, and scalars to report by the names of their statistics."""
+        """Return the scalar loss to minimise, and scalars to report by their statistics' names."""
 
     @property
     def remedy(self) -> str:
-        """The end of the message about rewards that are not finite."""
+        """The end of the error message about non-finite rewards."""
         return (
             f"; look for NaN in its weights and for very large observations ({self.design.key}.normalize scales them)"
         )
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
-        """One gradient step on a minibatch; losses by the names of their statistics.
+        """Take a gradient step on a minibatch; return losses by their statistics' names.
 
         Raises:
-            NotFiniteError: if a loss or gradient is NaN or infinite; then the network is as before.
+            NotFiniteError: if a loss or gradient is NaN or infinite; the network is then unchanged.
         """
         loss, reported = self.losses(transitions)
         if not self.network.descend(loss):
@@ -292,16 +296,16 @@ class NetworkSignal(RewardSignal):
                 f"update are kept. A lower reward_signals.{self.name}.learning_rate or {self.design.key}.normalize "
                 "often helps"
             )
-        values = torch.stack([value.detach() for value in reported.values()]).tolist()  # one wait for the device
+        values = torch.stack([value.detach() for value in reported.values()]).tolist()  # a single wait for the device
         return dict(zip(reported, values, strict=True))
 
     def observe(self, vectors: Array) -> None:
-        """Count the vector observations [n, V] of new steps in the normaliser."""
+        """Update the normaliser with the vector observations [n, V] of new steps."""
         if self.normalizer is not None:
             self.normalizer.update(vectors)
 
     def normalized(self, inputs: Inputs) -> Inputs:
-        """Inputs in the form that the network takes; unchanged without normalisation."""
+        """Return inputs in the form that the network takes; they are unchanged without normalisation."""
         if self.normalizer is None:
             return inputs
         tensors = (*self.normalizer.tensors(), self.normalizer.mean_rest)
@@ -313,7 +317,7 @@ class NetworkSignal(RewardSignal):
         return inputs._replace(vectors=vectors, vectors_rest=None)
 
     def state_dict(self) -> dict[str, Any]:
-        """Network, optimizer, normaliser, random state."""
+        """Return network, optimizer, normaliser and random state."""
         return {
             "network": self.network.state_dict(),
             "normalizer": None if self.normalizer is None else self.normalizer.state_dict(),
@@ -321,7 +325,7 @@ class NetworkSignal(RewardSignal):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the state from `state_dict()`."""
         if (self.normalizer is None) != (state["normalizer"] is None):
             now, then = ("false", "true") if self.normalizer is None else ("true", "false")
             raise StageError(
@@ -337,9 +341,9 @@ class NetworkSignal(RewardSignal):
 
 
 def design_of_signal(name: str, settings: LearnedSignalSettings, context: TrainerContext) -> PolicyDesign:
-    """Return the design of a signal's network, from its settings, without memory.
+    """Return the design, without memory, of a signal's network according to its settings.
 
-    `encoding_size` stands for `hidden_units` if `network_settings` were not given, as in old ML-Agents files.
+    If the settings have no `network_settings`, as in old ML-Agents files, `encoding_size` is used as `hidden_units`.
     """
     network = settings.network_settings.model_copy(update={"memory": None})
     if settings.encoding_size is not None and "network_settings" not in settings.model_fields_set:
@@ -349,16 +353,16 @@ def design_of_signal(name: str, settings: LearnedSignalSettings, context: Traine
 
 
 def action_inputs(actions: ActionSpec, continuous: Tensor, choices: Tensor) -> Tensor:
-    """Actions as inputs of networks, [B, C + choices]: continuous ones, then a one-hot per branch.
+    """Return actions as network inputs [B, C + choices]: continuous actions, followed by a one-hot per branch.
 
-    The same as `headrace.stages.policy.sampling.action_features`, of tensors.
+    This is `headrace.stages.policy.sampling.action_features` for tensors.
     """
     hot = [F.one_hot(choices[:, i], size).float() for i, size in enumerate(actions.discrete_branches)]
     return torch.cat([continuous, *hot], dim=1)
 
 
 def reward_scale(signals: Sequence[RewardSignal], hyperparameters: object) -> RewardScale | None:
-    """Return the scale of the environment's rewards; None if they are not scaled."""
+    """Return the object that scales the environment's rewards; None if they are not scaled."""
     own = [signal for signal in signals if isinstance(signal, Extrinsic)]
     scaled = getattr(hyperparameters, "reward_normalization", False) and own
     return RewardScale(float(own[0].gamma)) if scaled else None

@@ -1,6 +1,6 @@
-"""A whole perceptron and its gradients without autograd; the equations are in `gradients`.
+"""A whole perceptron and its gradients without autograd. The equations are in `gradients`.
 
-Axis letters: R rows, U units of a layer, V inputs of a layer, K outputs. Outputs have their rows last.
+Axis letters: R rows, U units of a layer, V inputs of a layer, K outputs. Arrays of outputs have rows last.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from headrace.stages.policy.network.products import HiddenProducts
 from headrace.stages.trainer.sac.networks import FEW
 
 Numbers = NDArray[np.floating[Any]]
-"""Arrays in the networks' precision."""
+"""Arrays with the networks' floating-point precision."""
 
 
 class HandPerceptron:
-    """Linear layers with an activation after each but the last, on the CPU.
+    """Linear layers on the CPU, with an activation after each layer except the last.
 
     Args:
-        layers: `FlatParameters` has taken over their parameters.
+        layers: the layers, whose parameters a `FlatParameters` has taken over.
         activation: the activation's name.
         products: computes the matrix products of wide layers.
     """
@@ -40,10 +40,10 @@ class HandPerceptron:
         self._head_weight, self._bias = head.weight.detach(), bias[:, None]
         self._activate, self._slope = WRITE_ACTIVATION[activation], TIMES_SLOPE[activation]
         self.keeps_z = activation in SLOPE_OF_INPUT
-        """Whether the activation's derivative is computed from its input instead of its output."""
+        """Whether the activation's derivative is computed from the activation's input instead of its output."""
 
     def forward(self, x: Tensor, room: Room) -> Numbers:
-        """Compute outputs [K, R] for rows [R, V]; `room` keeps what the backward pass needs."""
+        """Compute outputs [K, R] for rows [R, V]; `room` keeps the results that the backward pass needs."""
         room.x, rows = x, x.shape[0]
         for layer, zs, ys in zip(self.hidden, room.zs, room.ys, strict=True):
             z, y = zs[:rows], ys[:rows]
@@ -55,11 +55,11 @@ class HandPerceptron:
         return outputs
 
     def back(self, of_outputs: Numbers, room: Room) -> Tensor:
-        """Compute the δ of all layers, for `learn`; return the first one's [n, U].
+        """Compute all layers' δ, for use by `learn`; return the first layer's δ [n, U].
 
         Args:
             of_outputs: [K, n] the loss's gradient with respect to the outputs of the first n rows.
-            room: holds the last forward pass, and receives the δ.
+            room: holds the results of the last forward pass, and receives the δ.
         """
         rows = of_outputs.shape[1]
         deltas = [delta[:rows] for delta in room.deltas]
@@ -78,7 +78,7 @@ class HandPerceptron:
 
         Args:
             of_outputs: [K, r] the loss's gradient with respect to the outputs of the first r rows.
-            room: holds the δ of `back`.
+            room: holds the δ that `back` computed.
         """
         rows = of_outputs.shape[1]
         np.matmul(of_outputs, room.ys[-1][:rows].numpy(), out=self._of_head)
@@ -88,10 +88,10 @@ class HandPerceptron:
 
 
 class Room:
-    """The buffers of a pass; networks of one shape may use them in turn.
+    """The buffers of a pass. Networks with the same shape may share them, one after another.
 
     Args:
-        network: one of these networks.
+        network: one of the networks that use the buffers.
         rows: the largest number of rows, R.
     """
 
@@ -104,18 +104,18 @@ class Room:
         self.x = torch.empty(0)
         self.zs = buffers()
         self.ys = buffers() if network.keeps_z else self.zs
-        """Activations overwrite their inputs if these are no longer needed."""
+        """Outputs of activations, which overwrite the inputs if the inputs are no longer needed."""
         self.deltas = buffers()
 
     def keep(self, rows: int, chosen: NDArray[np.intp]) -> None:
-        """Drop the rows after the first ones, except the chosen rows, whose ascending numbers count from there."""
-        for kept in self.zs:  # δ are computed only at these
+        """Drop all rows after the first `rows`, except for the `chosen` ones (ascending, counted from there)."""
+        for kept in self.zs:  # δ is computed only at these
             of_layer = kept.numpy()[rows:]
             of_layer[: len(chosen)] = of_layer.take(chosen, axis=0)
 
 
 class _Layer:
-    """One layer: z = x·Wᵀ + b."""
+    """One linear layer: z = x·Wᵀ + b."""
 
     def __init__(self, layer: nn.Linear, products: HiddenProducts) -> None:
         self.weight, self._bias = layer.weight.detach(), layer.bias.detach()
@@ -129,11 +129,11 @@ class _Layer:
         self._products.layer(self._bias, x, self.weight, z)
 
     def back(self, delta: Tensor, below: Tensor) -> None:
-        """Write the gradient of the inputs, from δ [n, U], to `below` [n, V]."""
+        """Write the gradient of the inputs, computed from δ [n, U], to `below` [n, V]."""
         self._products.product(delta, self.weight, below, self.weight)
 
     def learn(self, delta: Tensor, x: Tensor) -> None:
-        """Write the parameters' gradients, from δ [r, U] and inputs [r, V]."""
+        """Write the gradients of the parameters, computed from δ [r, U] and inputs [r, V]."""
         torch.sum(delta, 0, out=self._of_bias)
         if x.shape[1] <= FEW:
             # With few columns, NumPy's matmul takes a third of the time.

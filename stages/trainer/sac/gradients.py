@@ -1,10 +1,11 @@
-"""The gradients of soft actor-critic's losses for perceptrons and continuous actions, derived by hand.
+"""The gradients of SAC's losses, derived by hand, for perceptrons and continuous actions.
 
-This code replaces autograd for the network that most agents with continuous actions have: no graph is recorded, large
-arrays are written to buffers allocated once, and the policy runs once for s and s', and a Q once for (s, a) and (s, ã).
-Autograd stays the reference: tests compare the two.
+This code replaces autograd for the network that most agents with continuous actions have. It records no graph, writes
+large arrays to buffers allocated once, and needs one pass of the policy for both s and s', and one pass of each Q for
+both (s, a) and (s, ã). Autograd stays the reference: tests compare the two.
 
-Axis letters: B rows, U units, C actions, S reward signals. Heads, values and arrays computed from them have rows last.
+Axis letters: B rows, U units, C actions, S reward signals. Heads, values, and arrays computed from these have rows
+last.
 
 **Perceptrons** (`by_hand`). A layer is y = f(z) with z = x·Wᵀ + b, outputs are h = Wₕ·yᵀ + bₕ. Given ∂L/∂h,
 
@@ -18,10 +19,10 @@ and from the last layer to the first, with δ = ∂L/∂z = ∂L/∂y ⊙ f′(z
 
     log π = Σ_C -ε²/2 - log σ - log(2π)/2 - log(1 - ã²),     ∂log π/∂u = 2ã,     ∂log π/∂log σ = -1 + 2ã·σ·ε.
 
-**Losses.** With y = r + γ·(min Q′(s', ã') - α·log π'), Q's loss is the mean over B and S of (Q(s, a) - y)²/2, and the
-policy's that of α·log π - min Q(s, ã), so that
+**Losses.** With y = r + γ·(min Q′(s', ã') - α·log π'), Q's loss is the mean of (Q(s, a) - y)²/2 over B and S, and the
+policy's loss is the mean of α·log π - min Q(s, ã), so
 
-    ∂L/∂Q(s, a) = (Q - y)/BS     ∂L/∂Q(s, ã) = -1/BS for the smaller one, and half that for equal ones
+    ∂L/∂Q(s, a) = (Q - y)/BS ∂L/∂Q(s, ã) = -1/BS for the smaller Q, and half of that if both are equal
     ∂L/∂u = ∂L/∂ã·(1 - ã²) + α/B·2ã     ∂L/∂μ = ∂L/∂u     ∂L/∂log σ = ∂L/∂u·σ·ε - α/B (0 beyond the limits).
 """
 
@@ -53,16 +54,16 @@ from headrace.stages.trainer.sac.update import SACSteps, SACUpdate
 Half = TypeVar("Half")
 
 _ROWS_AT_ONCE = 32
-"""Row counts are padded to multiples of this: oneDNN compiles kernels for each row count."""
+"""Row counts are padded to multiples of this number, as oneDNN compiles kernels for each row count."""
 _HALF_LOG_TWO_PI = 0.5 * log(2.0 * pi)
 
 
 class SACByHand:
-    """The gradients of `SACUpdate`, for plain designs with only continuous actions, on the CPU.
+    """Computes the gradients of a `SACUpdate` on the CPU, for plain designs with only continuous actions.
 
     Args:
         design: the policy's design.
-        update: the parameters of its networks are read, and their gradients overwritten.
+        update: the update whose networks' parameters are read, and whose gradients are overwritten.
     """
 
     def __init__(self, design: PolicyDesign, update: SACUpdate) -> None:
@@ -80,16 +81,16 @@ class SACByHand:
         self._actions = design.spec.actions.continuous_size
         self._coefficients = update.coefficients
         self._entropy = float(update.target_entropies[0]) if update.learns_coefficients else None
-        """The target entropy; None if the coefficient is fixed."""
+        """The target entropy; None if the entropy coefficient is fixed."""
         self._beside = SideThread()
         self.use_threads = torch.set_num_threads if products.alone else self._beside.use
-        """Compute with this many threads from now on."""
+        """Sets the number of threads to compute with from now on."""
         self._seen: tuple[Tensor, Tensor]
-        """[B, V] the observations, and the next ones."""
+        """[B, V] each, the observations and the next observations."""
         self._make_room(0, self._actor.inputs.shape[1])
 
     def __call__(self, batch: ReplayMinibatch, rewards: Tensor, discounts: Tensor, noise: Tensor) -> UpdateMeasures:
-        """Write the gradients of all networks; arguments are those of `SACUpdate.step`."""
+        """Write the gradients of all networks; the arguments are those of `SACUpdate.step`."""
         self._take_in(batch)
         rows = rewards.shape[0]
         alpha = float(np.exp(self._coefficients.values.numpy()[0]))
@@ -117,24 +118,24 @@ class SACByHand:
         return UpdateMeasures(torch.from_numpy(losses), q1, q2, targets, values, negentropies, None)
 
     def _valued(self, at: int) -> tuple[Numbers, Numbers]:
-        """A target's values [S, B] of the next observations, and its Q's [S, 2B] of actions taken, then drawn."""
+        """Return a target's values [S, B] of next observations, and its Q's [S, 2B] of taken, then drawn actions."""
         room = self._rooms[at]
         return self._targets[at].forward(self._following, room), self._critics[at].forward(self._judged, room)
 
     def _back(self, errors: Sequence[Numbers], drawn: Sequence[Numbers], draw: _Draw, alpha: float) -> None:
-        """Write the gradients of both Qs, and from their gradients with respect to the drawn actions, the policy's.
+        """Write the gradients of both Qs, and the policy's gradient, via the Qs' gradients by the drawn actions.
 
         Args:
-            errors: [S, B] of each Q's values of the actions taken.
-            drawn: [S, B] of each Q's values of the actions drawn.
-            draw: the policy's draw.
+            errors: for each Q, the errors [S, B] of its values of the actions taken.
+            drawn: for each Q, its values [S, B] of the actions drawn.
+            draw: the actions that the policy drew.
             alpha: the entropy coefficient.
         """
         rows, each = errors[0].shape[1], 1.0 / errors[0].size
         of_errors = [each * found for found in errors]
 
         def by_actions(at: int) -> tuple[NDArray[np.intp], Numbers]:
-            """The rows in which a Q is the smaller or an equal one, and the gradients [n, C] by their actions."""
+            """Return the rows in which one Q is not the larger one, and its gradients [n, C] by the actions."""
             q, room, ours, other = self._critics[at], self._rooms[at], drawn[at], drawn[1 - at]
             share = (-0.5 * each) * ((ours < other).astype(ours.dtype) + (ours <= other))
             chosen = np.flatnonzero(share.any(axis=0))
@@ -164,7 +165,7 @@ class SACByHand:
         return self._beside.both(partial(half, 0), partial(half, 1))
 
     def _take_in(self, batch: ReplayMinibatch) -> None:
-        """Copy the networks' inputs, except the actions that are drawn, into buffers."""
+        """Copy the networks' inputs to buffers, except for the actions that will be drawn."""
         seen, following = batch.critic_inputs.vectors, batch.target_inputs.vectors
         rows, width = seen.shape
         if self._following.shape[0] != rows:
@@ -185,10 +186,10 @@ class SACByHand:
 
 
 class _Draw:
-    """A policy's draw from heads [2C, R] with noise [C, R].
+    """The actions that a policy draws, given heads [2C, R] and noise [C, R].
 
     Attributes:
-        actions: [C, R]
+        actions: [C, R] the actions drawn.
         log_probs: [R] log-probabilities of the joint actions.
     """
 
@@ -199,17 +200,17 @@ class _Draw:
         self._spread = np.exp(log_sigma) * noise
         u = mean + self._spread
         size = np.abs(u)
-        # log(1 - tanh² u), exact also if tanh u is rounded to ±1.
+        # log(1 - tanh² u), which is exact even if tanh u is rounded to ±1.
         log_slope = 2.0 * (log(2.0) - size - np.log1p(np.exp(-2.0 * size)))
         self.actions: Numbers = np.tanh(u)
         self.log_probs: Numbers = np.add.reduce(-0.5 * noise * noise - log_sigma - _HALF_LOG_TWO_PI - log_slope, axis=0)
 
     def of_heads(self, of_actions: Numbers, share: float) -> Numbers:
-        """The loss's gradient with respect to the heads [2C, n] of the first rows.
+        """Return the loss's gradient with respect to the heads [2C, n], for the first n rows.
 
         Args:
-            of_actions: [C, n] the gradient with respect to the actions.
-            share: the gradient with respect to log π, the same for all rows.
+            of_actions: [C, n] the loss's gradient with respect to the actions.
+            share: the loss's gradient with respect to log π, which is the same for all rows.
         """
         rows = of_actions.shape[1]
         actions, spread, within = (each[:, :rows] for each in (self.actions, self._spread, self._within))
@@ -218,11 +219,11 @@ class _Draw:
 
 
 def _mean(values: Numbers) -> float:
-    """Like `values.mean()`, without its checks."""
+    """Return the mean, like `values.mean()` but without its checks."""
     return float(np.add.reduce(values, axis=None)) / values.size
 
 
-# Gradient steps captured as CUDA graphs, and the choice among all ways.
+# Gradient steps captured as CUDA graphs, and the choice between all ways to compute gradients.
 
 
 class _Drawn(NamedTuple):
@@ -237,21 +238,21 @@ class _Drawn(NamedTuple):
 
 
 class CapturedSACSteps:
-    """Single gradient steps of networks without memory as CUDA graphs: the `advance` of a `SACUpdate`.
+    """Takes gradient steps as CUDA graphs, for networks without memory, as the `advance` of a `SACUpdate`.
 
     Args:
-        update: takes the steps.
-        graphs: captures them.
-        tell: receives, once, the reason why steps are not captured, if they are not.
+        update: the update whose steps are captured.
+        graphs: captures the steps.
+        tell: called once with the reason if steps are not captured.
     """
 
     def __init__(self, update: SACUpdate, graphs: Graphs, tell: Callable[[str], None]) -> None:
         self._update = update
-        # Perceptrons keep their results in buffers, which they replace for another number of rows.
+        # Perceptrons keep their results in buffers, which are replaced if the number of rows changes.
         self._captured = CapturedStep(self._step, graphs, tell, most=1)
         self._rate = 0.0
         self._rate_there = torch.zeros((), device=update.actor.values.device)
-        """The learning rate on the device."""
+        """The learning rate, as a tensor on the device."""
 
     def __call__(
         self,
@@ -262,7 +263,7 @@ class CapturedSACSteps:
         learning_rate: float,
         share: float = 1.0,
     ) -> UpdateMeasures:
-        """One gradient step of all networks, by its graph once one exists; see `SACUpdate`."""
+        """Take a gradient step of all networks, replaying its graph once there is one; see `SACUpdate`."""
         if learning_rate != self._rate:
             self._rate = learning_rate
             self._rate_there = to_device(torch.tensor(learning_rate), self._rate_there.device)
@@ -272,7 +273,7 @@ class CapturedSACSteps:
         return copied(found)
 
     def _step(self, drawn: _Drawn) -> UpdateMeasures:
-        # Torch takes a tensor [] wherever it takes a number, but its types do not show it.
+        # Torch accepts a zero-dimensional tensor wherever it accepts a number, but its type hints do not show that.
         rate = cast("float", drawn.learning_rate)
         return self._update.step(drawn.batch, drawn.rewards, drawn.discounts, drawn.noise, rate)
 
@@ -284,7 +285,7 @@ def make_update(
     signals: int,
     random: np.random.Generator,
 ) -> SACUpdate:
-    """Make the update that the settings require; log at the start why autograd computes the gradients, if it does."""
+    """Make the update that the settings require; if autograd computes its gradients, log why."""
     arguments = design, hyperparameters, signals, random, context.device, context.replicas
     why = _why_autograd(context, design)
     if why is not None:
@@ -302,7 +303,7 @@ def make_update(
 
 
 def _followed_seldom(update: SACUpdate, advance: SACSteps, *arguments: Any) -> UpdateMeasures:
-    """Take a gradient step, and then move the targets if due: outside the graph, which is the same for all steps."""
+    """Take a gradient step, then move the targets if due, outside the graph, which is the same for all steps."""
     measures = advance(*arguments)
     if update.steps % update.target_update_interval == 0:
         update.follow()
@@ -310,7 +311,7 @@ def _followed_seldom(update: SACUpdate, advance: SACSteps, *arguments: Any) -> U
 
 
 def _why_autograd(context: TrainerContext, design: PolicyDesign) -> str | None:
-    """Return why gradients can't be computed by hand, in words; None if they can."""
+    """Return the reason, as text, why gradients can't be computed by hand; None if they can."""
     if context.autograd:
         return "torch_settings.gradients requests autograd"
     if not design.plain:
@@ -324,7 +325,7 @@ def _why_autograd(context: TrainerContext, design: PolicyDesign) -> str | None:
     return None
 
 
-# A second thread for independent halves of a step: bit-identical to running them in turn, but faster.
+# A second thread for independent halves of a step: results are bit-identical to calling them in sequence, but faster.
 
 
 One = TypeVar("One")
@@ -332,10 +333,10 @@ Other = TypeVar("Other")
 
 
 class SideThread:
-    """Calls two functions in parallel, or in turn if there is one thread to compute with.
+    """Calls two functions in parallel, or one after the other if there is only one thread to compute with.
 
-    NumPy and torch release the interpreter while they compute. Unlike their threads, this one sleeps until there is
-    work: if an actor needs the core as well, OpenMP's threads, which spin, take ten times as long as a single one.
+    NumPy and torch release the GIL while they compute. Unlike their worker threads, this thread sleeps until there is
+    work. If an actor also needs the core, OpenMP's threads, which spin, take ten times as long as a single thread.
     """
 
     def __init__(self) -> None:
@@ -343,7 +344,7 @@ class SideThread:
         self._executor: ThreadPoolExecutor | None = None
 
     def use(self, threads: int) -> None:
-        """Compute with that many threads from now on: half of them on either side."""
+        """Compute with `threads` threads from now on, half of them for each function."""
         torch.set_num_threads(max(1, threads // 2))
         if threads != self._threads:
             self._threads = threads
@@ -352,20 +353,20 @@ class SideThread:
             )
 
     def both(self, here: Callable[[], One], there: Callable[[], Other]) -> tuple[One, Other]:
-        """Return the results of two functions; the other thread may call the second one."""
+        """Return the results of two functions; `there` may be called in the other thread."""
         if self._executor is None:
             return here(), there()
         other = self._executor.submit(there)
         try:
             one = here()
         except BaseException:
-            other.exception()  # it writes to buffers that the caller may reuse
+            other.exception()  # `there` writes to buffers that the caller may reuse
             raise
         return one, other.result()
 
 
 def _begin(threads: int) -> None:
-    """Set this thread up like that of an update: see `flushed_denormals`; NaN and infinity are checked later."""
+    """Set up the side thread like an update's thread; see `flushed_denormals`. NaN and infinity are checked later."""
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
     np.seterr(all="ignore")

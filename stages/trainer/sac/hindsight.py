@@ -1,10 +1,11 @@
-"""Hindsight experience replay: a replay memory that also uses its steps with goals other than their own.
+"""Hindsight experience replay: a replay memory that also draws steps with goals other than their own.
 
 Andrychowicz et al. (2017), "Hindsight Experience Replay". As in Stable-Baselines3's `HerReplayBuffer`, goals are
-replaced when a minibatch is drawn: in n of n + 1 rows, by goals that their episodes achieved. The rewards of these rows
-are recomputed; whether the step terminated its episode is unchanged. Only finished episodes are drawn from.
+replaced when a minibatch is drawn: in n of n + 1 rows, by goals that were achieved in the same episode. The rewards of
+these rows are recomputed, but whether the step terminated its episode is unchanged. Rows are drawn only from finished
+episodes.
 
-Axis letters: N rows and K pieces of a batch, B rows of a sample, R of these relabelled, g numbers of a goal.
+Axis letters: N rows and K pieces in a batch; B rows in a sample, R of them relabelled; g numbers in a goal.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from headrace.stages.trainer.sac.replay_memory import Index, ReplayedRows, Repla
 log = logging.getLogger(__name__)
 
 _SAME = 1e-4
-"""Relative difference of rewards that are equal up to rounding."""
+"""Relative difference up to which rewards count as equal, to allow for rounding."""
 _RARE = 1e-3
 """Share of steps whose rewards may differ by more, as float32 may just reach or just miss a goal."""
 
@@ -38,14 +39,15 @@ _RARE = 1e-3
 class HindsightMemory(ReplayMemory):
     """A replay memory that relabels goals.
 
-    The rows of finished episodes have places: ascending numbers, in the order of their episodes' ends. When an
-    episode's first row is replaced, its places are dropped with all earlier ones; no episode is ever present in part.
+    The rows of finished episodes have places, which are ascending numbers in the order in which the episodes ended.
+    When an episode's first row is overwritten, its places and all earlier ones are dropped, so no episode is ever
+    partly present.
 
     Args:
-        context: the trainer's context, whose environment rewards are opened here.
+        context: the trainer's context, whose `goal_rewards` are opened here.
         layout: the layout of encoded observations.
         capacity: the number of rows kept.
-        settings: which goals, and how many.
+        settings: which goals to use, and how many.
 
     Raises:
         StageError: if observations are not those of a goal environment, no environment can compute rewards, or the
@@ -72,28 +74,28 @@ class HindsightMemory(ReplayMemory):
         self._places = {name: LazyColumn(Column(name, "int64"), capacity) for name in ("row", "begin", "end")}
         self._judged = self._differing = 0
         self._patience = min(capacity, max(1, context.settings.max_steps // 10))
-        """Steps after which an episode should have ended."""
+        """Number of steps after which an episode should have ended."""
         self._told: set[str] = set()
 
     def clear(self) -> None:
         """Forget everything."""
         super().clear()
-        self._left, self._taken = 0, 0  # the range of places to draw from
-        # agent → episode, its first row, and first row and end of its stored pieces; not saved, as a resumed run
-        # begins new episodes.
+        self._left, self._taken = 0, 0  # rows are drawn from the places in this range
+        # agent → episode, its first row, and the first row and end of each of its stored pieces; not saved, as a
+        # resumed run begins new episodes.
         self._begun: dict[int, tuple[int, int, deque[tuple[int, int]]]] = {}
 
     @property
     def drawable(self) -> int:
-        """Rows of finished episodes."""
+        """The number of rows in finished episodes, from which samples are drawn."""
         return self._taken - self._left
 
     def enough(self, count: int) -> bool:
-        """Return True if an episode is finished: rows are drawn with replacement."""
+        """Return True if an episode has finished, which is enough, as rows are drawn with replacement."""
         return self.drawable > 0
 
     def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
-        """Copy trajectories into the memory; an episode's rows are drawn once it has ended."""
+        """Add copies of trajectories to the memory; an episode's rows can be drawn once it has ended."""
         first, oldest = self._count, max(0, self._count + batch.num_rows - self.capacity)
         self._leave(min(oldest, first))
         super().add(batch, rows, finals)
@@ -125,7 +127,7 @@ class HindsightMemory(ReplayMemory):
             del self._begun[agent]
 
     def sample(self, count: int, random: np.random.Generator) -> ReplayedRows:
-        """Rows of finished episodes (at least one), drawn uniformly with replacement, the first ones relabelled."""
+        """Draw rows of finished episodes (at least one), uniformly with replacement; relabel the first ones."""
         places = random.integers(self._left, self._taken, size=count)
         relabelled = places[: count * self._settings.per_transition // (self._settings.per_transition + 1)]
         end = self._places["end"].take(relabelled % self.capacity)
@@ -139,11 +141,11 @@ class HindsightMemory(ReplayMemory):
         return self.relabelled(places, goals)
 
     def relabelled(self, places: Index, goals: Index) -> ReplayedRows:
-        """The rows at these places, the first R of them with goals that the rows at other places achieved.
+        """Return the rows at `places`; the first R of them get the goals that the rows at `goals` achieved.
 
         Args:
-            places: [B]
-            goals: [R]
+            places: [B] the places of the rows to return.
+            goals: [R] the places of the rows whose achieved goals are used.
         """
         replayed, count = self._gather(self._rows_at(places)), len(goals)
         before, after = replayed.observations.vectors, replayed.next_observations.vectors
@@ -157,25 +159,25 @@ class HindsightMemory(ReplayMemory):
         return ReplayedRows(replayed.observations, replayed.next_observations, columns)
 
     def facts(self) -> dict[str, Any]:
-        """Plain values for `restore`, in addition to the columns."""
+        """Return plain values for `restore`, in addition to the columns."""
         return {**super().facts(), "places": [self._left, self._taken]}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
-        """All columns, and the number of their first rows in use."""
+        """Return all columns, each with the number of leading rows in use."""
         places = min(self._taken, self.capacity)
         return [*super().columns(), *((column, places) for column in self._places.values())]
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        """Restore `facts()`, if they were saved with hindsight."""
+        """Restore `facts()`; places are restored only if the facts were saved with hindsight."""
         super().restore(facts)
         self._left, self._taken = map(int, facts.get("places", (0, 0)))
 
     def _rows_at(self, places: Index) -> Index:
-        """The ring indices of places."""
+        """Return the ring indices of the rows at these places."""
         return self._places["row"].take(places % self.capacity) % self.capacity
 
     def _leave(self, oldest: int) -> None:
-        """Drop the places of episodes with rows before `oldest`."""
+        """Drop the places of episodes that have rows before `oldest`."""
         replaced = np.arange(max(0, self._count - self.capacity), oldest)
         if len(replaced):
             places = self._rows["place"].take(replaced % self.capacity)
@@ -184,7 +186,7 @@ class HindsightMemory(ReplayMemory):
                 self._left = int(self._places["end"].take(places % self.capacity).max())
 
     def _finish(self, start: int, pieces: Iterable[tuple[int, int]], oldest: int) -> None:
-        """Give places to an ended episode's rows that are still stored."""
+        """Give places to those rows of an ended episode that are still stored."""
         if start < oldest:
             self._tell(
                 "when an episode ended, its first steps had already left the replay buffer, so the trainer can hardly "
@@ -201,7 +203,7 @@ class HindsightMemory(ReplayMemory):
         self._taken = end
 
     def _judge(self, rewards: NDArray[np.float32], recorded: Array) -> None:
-        """Warn, once, if recorded rewards differ from `compute_reward`'s."""
+        """Warn, once, if recorded rewards differ from those of `compute_reward`."""
         differing = np.flatnonzero(np.abs(rewards - recorded) > _SAME * (1.0 + np.abs(recorded)))
         self._judged += len(recorded)
         self._differing += len(differing)
@@ -220,7 +222,7 @@ class HindsightMemory(ReplayMemory):
 
 
 def _columns_of(context: TrainerContext, layout: ObservationLayout, name: str) -> slice:
-    """Return the columns of a goal among the vectors."""
+    """Return a goal's columns in the vector observations."""
     observations = context.spec.observations
     for index, columns in layout.vectors:
         if observations[index].name == name:

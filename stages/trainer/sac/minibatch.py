@@ -1,4 +1,4 @@
-"""The minibatch of one update, rows of the replay memory as inputs of each network, and a step's measurements of it."""
+"""SAC minibatches, made from the replay memory's rows as input to each network, and measurements of gradient steps."""
 
 from __future__ import annotations
 
@@ -26,32 +26,33 @@ from headrace.stages.trainer.trajectories import AgentTable, add_to_episodes
 
 @dataclass(frozen=True, slots=True)
 class ReplayMinibatch:
-    """B rows; with memory S sequences of L rows each, concatenated. Axis letters as in `update`."""
+    """B rows; with memory, S sequences of L rows each, concatenated. Axis letters as in `update`."""
 
     actor_inputs: Inputs
-    """Observations, normalised; with memory, from the actor's recorded memory."""
+    """Observations, normalised; with memory, the sequences start with the actor's recorded memories."""
     critic_inputs: Inputs
-    """The same; with memory, from zeros: critics' memories are not recorded, and would be outdated."""
+    """The same observations; with memory, sequences start with zeros, as critics' memories are not recorded."""
     target_inputs: Inputs
-    """The target network's observations. Without memory the next ones, [B]; with memory, L + 1 rows for each sequence,
-    from zeros: its observations and the one after it. The first of them only fills the memory."""
+    """The target network's observations. Without memory, these are the next observations [B]. With memory, each
+    sequence has L + 1 rows and starts with zeros: its observations, and the observation after its last row. A
+    sequence's first row serves only to fill the memory."""
     continuous: Tensor
-    """[B, C] as the policy drew them."""
+    """[B, C] continuous actions as the policy drew them."""
     choices: tuple[Tensor, ...]
-    """Per branch [B, 1] int64: index among the choices of all branches."""
+    """For each branch, [B, 1] int64: the index of the choice among all branches' choices."""
     penalties: Tensor | None
-    """[B, A] added to logits: `MASK_PENALTY` where a choice was forbidden; None without masks."""
+    """[B, A] penalties added to logits: `MASK_PENALTY` for forbidden choices, else 0; None without masks."""
     allowed: Tensor | None
-    """[B, K] number of allowed choices of each branch; None without masks."""
+    """[B, K] the number of allowed choices in each branch; None without masks."""
     mask: Tensor | None
-    """[B] 1 for rows, 0 for padding; None without memory."""
+    """[B] 1 for real rows, 0 for padding; None without memory."""
 
 
 class MinibatchMaker:
-    """Makes minibatches of a behaviour.
+    """Makes minibatches for a behaviour.
 
     Args:
-        intake: its normaliser is applied.
+        intake: the intake whose normaliser is applied.
         actions: the behaviour's actions.
         device: the device to learn on.
     """
@@ -64,7 +65,7 @@ class MinibatchMaker:
         self._offsets = torch.from_numpy(self._begins).to(device)
 
     def transitions(self, replayed: ReplayedRows) -> Transitions:
-        """Rows of the memory as transitions for reward signals, padding included."""
+        """Convert the memory's rows to transitions for reward signals, including padding."""
         columns = replayed.columns
         continuous, choices = drawn_actions(self._actions, columns, len(columns["rewards"]))
         return Transitions(
@@ -77,7 +78,7 @@ class MinibatchMaker:
         )
 
     def minibatch(self, replayed: ReplayedRows, transitions: Transitions) -> ReplayMinibatch:
-        """The same rows as a minibatch for the update."""
+        """Convert the same rows to a minibatch for the update."""
         inputs = self._normalized(replayed.observations.vectors, transitions.inputs)
         target = self._normalized(replayed.next_observations.vectors, transitions.next_inputs)
         actor, mask = inputs, None
@@ -103,7 +104,7 @@ class MinibatchMaker:
     def _with_memory(
         self, replayed: ReplayedRows, sequences: ReplayedSequences, inputs: Inputs, following: Inputs
     ) -> tuple[Inputs, Inputs, Inputs]:
-        """Inputs of actor, critics and target, from the observations and next observations of S × L rows."""
+        """Return the inputs of actor, critics and target, given S × L rows' observations and next observations."""
         length = sequences.length
         first = self._features(sequences.previous, "previous_")[:, None]
         taken = self._features(replayed.columns, "")
@@ -112,7 +113,7 @@ class MinibatchMaker:
         zeros = torch.zeros_like(memories)
 
         def joined(one: Tensor, other: Tensor) -> Tensor:
-            """[S, L + 1]: the first observation of each sequence, and the one after each of its rows."""
+            """Join the first observation of each sequence and the observations after its rows: [S, L + 1]."""
             parts = (tensor.view(len(first), length, *tensor.shape[1:]) for tensor in (one, other))
             begun, rest = parts
             return torch.cat((begun[:, :1], rest), dim=1).flatten(0, 1)
@@ -136,7 +137,7 @@ class MinibatchMaker:
 
 
 def part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[ReplayedRows, Part, float]:
-    """A replica's part of a sample, as rows and as their place among all, and the weight of the means over it."""
+    """Return a replica's part of a sample: its rows, their position among all, and the weight of their mean."""
     sequences = replayed.sequences
     length = 1 if sequences is None else sequences.length
     counted = replicas.part(rows // length)
@@ -147,7 +148,7 @@ def part_of(replayed: ReplayedRows, rows: int, replicas: Replicas) -> tuple[Repl
     return own, here, float(own.sequences.mask.sum() * here.weight / sequences.mask.sum())
 
 
-# Measurements of gradient steps on minibatches: losses, values and entropies, and their statistics.
+# Measurements of gradient steps on minibatches (losses, values and entropies), and their statistics.
 
 
 LOSSES = ("Policy Loss", "Q1 Loss", "Q2 Loss", "Value Loss")
@@ -155,31 +156,31 @@ LOSSES = ("Policy Loss", "Q1 Loss", "Q2 Loss", "Value Loss")
 
 @dataclass(frozen=True, slots=True)
 class UpdateMeasures:
-    """Losses and values of one gradient step, on the device. Axis letters as in `update`."""
+    """Losses and values from one gradient step, on the device. Axis letters as in `update`."""
 
     losses: Tensor
-    """[4] by `LOSSES`."""
+    """[4] the losses, in the order of `LOSSES`."""
     q1: Tensor
-    """[B, S] of the actions taken."""
+    """[B, S] the first Q's values of the actions taken."""
     q2: Tensor
     targets: Tensor
     """[B, S] the targets of both Qs."""
     values: Tensor
-    """[B, S] V's values, or without V, the soft values that it would learn."""
+    """[B, S] V's values; if there is no V, the soft values that V would learn."""
     negentropies: Tensor
-    """[B, G]"""
+    """[B, G] the negative entropies; see `soft_values`."""
     mask: Tensor | None
 
 
 def measures_of_all(
     found: Sequence[UpdateMeasures], replicas: Replicas, parts: Sequence[tuple[Part, int]]
 ) -> UpdateMeasures:
-    """The measures of several gradient steps together; the losses are those of the last one.
+    """Combine the measurements of several gradient steps; the losses are those of the last step.
 
     Args:
         found: the measurements of each step.
-        replicas: the replicas that have taken the same steps.
-        parts: for each step this replica's part of the minibatch's rows, and the number of all rows.
+        replicas: the replicas that took the same steps.
+        parts: for each step, this replica's part of the minibatch's rows, and the number of all rows.
     """
     columns: list[list[Tensor]] = [[each.q1, each.q2, each.targets, each.values, each.negentropies] for each in found]
     masked = found[-1].mask is not None
@@ -200,13 +201,13 @@ def measures_of_all(
 
 
 def spreads_of(measures: UpdateMeasures) -> tuple[dict[str, list[float]], list[float]]:
-    """Minimum, mean and maximum of each measurement, by name, and the mean value of each signal; padding left out."""
+    """Return each measurement's minimum, mean and maximum by name, and each signal's mean value, without padding."""
     q1, log_probs = measures.q1, measures.negentropies.sum(dim=1)
     of_rows = torch.stack([q1, measures.q2, measures.values, (q1 - measures.targets).abs_()])
     if measures.mask is not None:
         real = measures.mask > 0
         of_rows, log_probs = of_rows[:, real], log_probs[real]
-    # Together: fetching each number separately costs as much as a layer, and there is an update every few steps.
+    # Together: fetching each number separately costs as much as a layer, and updates happen every few steps.
     least, greatest = torch.aminmax(of_rows.flatten(1), dim=1)
     per_signal = of_rows.mean(dim=1)  # [4, S]
     ends = torch.stack([least, per_signal.mean(dim=1), greatest], dim=1)
@@ -219,13 +220,13 @@ def spreads_of(measures: UpdateMeasures) -> tuple[dict[str, list[float]], list[f
 def statistics_of(
     losses: NDArray[np.float32], norms: Sequence[float], measures: UpdateMeasures, signals: Sequence[str]
 ) -> dict[str, float]:
-    """The measurements, by the names of statistics.
+    """Return the measurements by their statistics' names.
 
     Args:
-        losses: [k, 4] of k gradient steps.
-        norms: of the actor's and the critics' gradients, or none.
-        measures: of the same steps.
-        signals: names of the reward signals.
+        losses: [k, 4] the losses of k gradient steps.
+        norms: the norms of the actor's and the critics' gradients; empty if not measured.
+        measures: the measurements of the same steps.
+        signals: the reward signals' names.
     """
     found = {f"Losses/{name}": mean for name, mean in zip(LOSSES, losses.mean(axis=0).tolist(), strict=True)}
     for what, norm in zip(("Actor", "Critic"), norms, strict=bool(norms)):
@@ -240,20 +241,20 @@ def statistics_of(
     return found | {f"Policy/{name.capitalize()} Value": mean for name, mean in zip(signals, per_signal, strict=True)}
 
 
-# Statistics of an episode's rewards by all signals except the environment's, computed piece by piece on arrival.
+# Statistics of an episode's rewards from all signals except the environment's, computed for each piece on arrival.
 # Learning does not depend on them: an update recomputes the rewards of the rows that it draws.
 
 
 BLOCK = 1024
-"""Rows whose rewards are computed in one pass: observations may be images."""
+"""Number of rows whose rewards are computed in one pass, as observations may be images."""
 
 
 class EpisodeRewards:
-    """Sums of rewards over episodes, times strength, by each signal except the environment's.
+    """Sums each signal's rewards, times strength, over episodes, for all signals except the environment's reward.
 
     Args:
-        signals: all signals of the behaviour.
-        maker: makes transitions of rows.
+        signals: all of the behaviour's signals.
+        maker: converts rows to transitions.
     """
 
     def __init__(self, signals: Sequence[RewardSignal], maker: MinibatchMaker) -> None:
@@ -264,7 +265,7 @@ class EpisodeRewards:
     def add(
         self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations, update: int
     ) -> dict[str, list[float]]:
-        """Add trajectories; return the sums of the episodes that ended, by the names of their statistics.
+        """Add trajectories; return the sums for the episodes that ended, by their statistics' names.
 
         Args:
             batch: the trajectories.
@@ -289,11 +290,11 @@ class EpisodeRewards:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums of unfinished episodes."""
+        """Return the sums for unfinished episodes."""
         return self._sums.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the state from `state_dict()`."""
         self._sums.load_state_dict(state)
 
     def _rewards(self, whole: ReplayedRows) -> NDArray[np.float64]:
@@ -308,7 +309,7 @@ class EpisodeRewards:
 
 
 def _as_replayed(batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> ReplayedRows:
-    """Trajectories in the form of replayed rows: each row with the observation after it."""
+    """Convert trajectories to the form of replayed rows, each with the observation after it."""
     last = np.cumsum(batch.lengths) - 1
     following = np.minimum(np.arange(batch.num_rows) + 1, batch.num_rows - 1)
     terminated = np.zeros(batch.num_rows, np.bool_)

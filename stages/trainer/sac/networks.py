@@ -1,4 +1,4 @@
-"""The networks of soft actor-critic other than the actor: Q, V, the entropy coefficients; their passes; and the losses.
+"""SAC's networks other than the actor (Q, V, entropy coefficients), their passes, and the losses.
 
 The actor is `ActorNetwork`. Each network has a separate body, of the kind that the settings describe.
 """
@@ -23,7 +23,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 class ValueNetwork(nn.Module):
-    """V: the value of a state under the policy, entropy included, for each of S reward signals."""
+    """V: the soft value of a state under the policy, for each of S reward signals."""
 
     def __init__(self, design: PolicyDesign, signals: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class ValueNetwork(nn.Module):
         self._plain = Perceptron(design, self.body, self.head) if design.plain else None
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Values [B, S] of B rows."""
+        """Return values [B, S] of B rows."""
         if self._plain is not None:
             return self._plain(inputs.vectors)
         encoding, _ = self.body(inputs)
@@ -44,7 +44,8 @@ class ValueNetwork(nn.Module):
 class QNetwork(nn.Module):
     """Q: the value of an action in a state, for each of S reward signals.
 
-    Continuous actions are inputs; of discrete ones, the values of all A choices are outputs. A = 1 without any.
+    Continuous actions are inputs. For discrete actions, the outputs are the values of all A choices; A is 1 if there
+    are none.
     """
 
     def __init__(self, design: PolicyDesign, signals: int) -> None:
@@ -58,9 +59,9 @@ class QNetwork(nn.Module):
         self._plain = Perceptron(design, self.body, self.head) if design.plain else None
 
     def forward(self, inputs: Inputs, continuous: Tensor, frozen: bool = False) -> Tensor:
-        """Values [B, S, A] of B rows with continuous actions [B, C].
+        """Return values [B, S, A] of B rows with continuous actions [B, C].
 
-        With `frozen`, only gradients with respect to the actions are needed, not those of the weights.
+        If `frozen`, only the gradients with respect to the actions are computed, not those of the weights.
         """
         if self._plain is not None:
             x = torch.cat((inputs.vectors, continuous), dim=1) if self._takes_actions else inputs.vectors
@@ -72,7 +73,7 @@ class QNetwork(nn.Module):
 
 
 class Critics(nn.Module):
-    """Both Q networks and, if it is learned, V: trained by one optimizer."""
+    """Both Q networks and, if it is learned, V, all trained by one optimizer."""
 
     def __init__(self, design: PolicyDesign, signals: int, values: bool) -> None:
         super().__init__()
@@ -83,7 +84,7 @@ class Critics(nn.Module):
 
 
 class EntropyCoefficients(nn.Module):
-    """G coefficients: one for all continuous actions together if there are any, then one per discrete branch."""
+    """G entropy coefficients: one for all continuous actions together, if any, then one per discrete branch."""
 
     def __init__(self, design: PolicyDesign, initial: float) -> None:
         super().__init__()
@@ -93,15 +94,15 @@ class EntropyCoefficients(nn.Module):
 
 
 def drawn_for(actions: ActionSpec, network: Network) -> Network:
-    """Draw new weights for a network, as suits the actions; its encoders and memory stay as they are.
+    """Draw new weights for a network, depending on the kinds of actions; its encoders and memory do not change.
 
     With only continuous actions, hidden layers and heads are drawn uniformly within ±1/sqrt(fan_in), as torch does.
-    ML-Agents' weights are 1.7 times as large (and those of value heads more): Q's values of untried actions are then
+    ML-Agents' weights are 1.7 times as large, and even larger for value heads. Q's values of untried actions are then
     large compared with the first learned values, which delays learning (docs/learning.md). The values of discrete
-    choices are outputs, all together, and are learned sooner from ML-Agents' weights, which hidden layers start with.
-    With both kinds of actions, value heads have ML-Agents' weights, too (Xavier uniform, biases 0). With a memory,
-    previous actions, which ML-Agents' networks do not see, have no weight at first: otherwise observations and the Q
-    value's action would be a small part of the inputs, and learning would be delayed (docs/learning.md).
+    choices are outputs, and are learned sooner with ML-Agents' weights, which hidden layers already have. With both
+    kinds of actions, value heads also get ML-Agents' weights (Xavier uniform, biases 0). With memory, previous actions,
+    which ML-Agents' networks do not get, have zero weights at first. Otherwise observations, and the action that Q
+    evaluates, would be a small part of the inputs, which would delay learning (docs/learning.md).
     """
     if actions.discrete_branches:
         if actions.continuous_size:
@@ -125,16 +126,17 @@ def _bodies(network: nn.Module) -> list[NetworkBody]:
 
 
 def _linear(network: nn.Module, *names: str) -> list[nn.Linear]:
-    """The linear layers with these names, anywhere in the network."""
+    """Return all linear layers with these names in the network."""
     found = network.named_modules()
     return [module for path, module in found if isinstance(module, nn.Linear) and path.rpartition(".")[2] in names]
 
 
 def check_actions(behavior: str, actions: ActionSpec, target_entropy: float | None) -> None:
-    """Refuse continuous actions that SAC's policies can't scale, and a target entropy of none.
+    """Reject continuous actions that SAC's policies can't scale, and a target entropy without continuous actions.
 
     Raises:
-        StageError: naming the actions without bounds, or the setting.
+        StageError: if an action has no bounds, or the setting does not apply; the message names the actions or the
+            setting.
     """
     if target_entropy is not None and not actions.continuous_size:
         raise StageError(
@@ -154,26 +156,26 @@ def check_actions(behavior: str, actions: ActionSpec, target_entropy: float | No
 
 
 # A whole perceptron as one step of autograd: the same numbers as those of `NetworkBody` and a head, faster. Off-policy
-# learning makes an update every step or so, and each update runs networks seven times. For plain designs that is matrix
-# products and their overhead: graphs of small operations, copies of biases, new memory for each result. Here a pass
-# keeps its results in reused buffers, gradients of weights are added in place to the vector of `FlatParameters`, and
-# products with the few columns of an observation are transposed if that is faster.
+# learning makes an update every step or so, and each update runs networks seven times. For plain designs, these passes
+# consist of matrix products and their overhead: graphs of small operations, copied biases, and new memory for each
+# result. Here, a pass keeps its results in reused buffers, weight gradients are added in place to the vector of
+# `FlatParameters`, and matrix products with observations that have few columns are transposed if that is faster.
 
 
 FEW = 32
-"""Columns up to which the transposed product is faster: five times at 4, and never slower."""
+"""Number of columns up to which the transposed matrix product is faster: five times at 4 columns, and never slower."""
 
 
 class Perceptron:
-    """The hidden layers of a body, and a head, whose parameters a `FlatParameters` has taken over.
+    """The hidden layers of a body, and a head; a `FlatParameters` has taken over their parameters.
 
-    One pass of each kind, frozen or not, can be pending at a time: the next one overwrites the buffers that its
-    backward pass reads.
+    At any time, only one pass of each kind (frozen or not) can await its backward pass, as the next pass of that kind
+    overwrites the buffers.
 
     Args:
         design: a plain design.
         body: the body of that design.
-        head: the layer after the body.
+        head: the linear layer after the body.
     """
 
     def __init__(self, design: PolicyDesign, body: NetworkBody, head: nn.Linear) -> None:
@@ -185,7 +187,7 @@ class Perceptron:
         self._frozen = _Pass(self._parameters, activation, products, frozen=True)
 
     def __call__(self, x: Tensor, frozen: bool = False) -> Tensor:
-        """Outputs [B, out] of inputs [B, in]; with `frozen`, gradients go to the inputs only."""
+        """Return outputs [B, out] for inputs [B, in]; if `frozen`, only the inputs get gradients."""
         if frozen:
             result: Tensor = _Node.apply(self._frozen, x)  # type: ignore[no-untyped-call]
         else:
@@ -194,7 +196,7 @@ class Perceptron:
 
 
 class _Pass:
-    """A pass through alternating weights [out, in] and biases [out], forward and backward."""
+    """A forward and backward pass through alternating weights [out, in] and biases [out]."""
 
     def __init__(self, parameters: list[Tensor], activation: str, products: HiddenProducts, frozen: bool) -> None:
         self._weights, self._biases = parameters[0::2], parameters[1::2]
@@ -207,7 +209,7 @@ class _Pass:
         self._results: list[Tensor] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs [B, out], a new tensor."""
+        """Return outputs [B, out] as a new tensor."""
         if not self._results or len(self._results[0]) != len(x):
             self._make_buffers(x)
         self._x = x
@@ -218,7 +220,7 @@ class _Pass:
         return torch.addmm(self._biases[-1], x, self._weights[-1].t())
 
     def backward(self, gradient: Tensor, to_inputs: bool) -> Tensor | None:
-        """Add up the gradients of the parameters; return the gradient of the inputs if `to_inputs`."""
+        """Add to the gradients of the parameters; return the gradient of the inputs if `to_inputs`."""
         if not self._learns:
             return self._to_inputs(gradient) if to_inputs else None
         for layer in reversed(range(len(self._weights))):
@@ -247,13 +249,13 @@ class _Pass:
         return found if rows is None else torch.zeros_like(self._x).index_copy_(0, rows, found)
 
     def _below(self, gradient: Tensor, layer: int, kept: Tensor) -> Tensor:
-        """The gradient [n, hidden] of the input of the activation below a layer; a new tensor."""
+        """Return the gradient [n, hidden] with respect to the activation's input below a layer, as a new tensor."""
         below = self._products.below(gradient, self._weights[layer])
         self._backward(below, kept)
         return below
 
     def _first(self, gradient: Tensor) -> Tensor:
-        """The gradient of the inputs, from the gradient of the first layer's outputs."""
+        """Return the gradient of the inputs, given the gradient of the first layer's outputs."""
         return (self._weights[0].t() @ gradient.t()).t()
 
     def _make_buffers(self, x: Tensor) -> None:
@@ -263,22 +265,22 @@ class _Pass:
             return [torch.empty(shape, dtype=x.dtype, device=x.device) for shape in shapes]
 
         self._results = buffers()
-        # Only swish needs its input in the backward pass; the others may overwrite it.
+        # Only swish needs the activation's input in the backward pass; other activations may overwrite it.
         self._zs = buffers() if self._keeps_z else self._results
 
 
 def _some_rows(gradient: Tensor) -> Tensor | None:
-    """The indices of a gradient's nonzero rows; None if all rows are nonzero.
+    """Return the indices of a gradient's nonzero rows; None if all rows are nonzero.
 
-    If only the smaller output of two networks counts, each has gradients for some of the rows: on a CPU only these are
-    computed, as reading the gradient there does not wait for a device.
+    If only the smaller of two networks' outputs counts, each network has gradients for only some of the rows. On a CPU,
+    where reading the gradient does not wait for a device, only these rows are computed.
     """
     rows = gradient.count_nonzero(dim=1).nonzero().squeeze(1)
     return None if len(rows) == len(gradient) else rows
 
 
 class _Node(torch.autograd.Function):
-    """A pass, as an autograd function. Parameters are among its inputs because they require gradients."""
+    """A pass as an autograd function. The parameters are among its inputs because they require gradients."""
 
     @staticmethod
     def forward(ctx: Any, way: _Pass, x: Tensor, *parameters: Tensor) -> Tensor:
@@ -292,11 +294,11 @@ class _Node(torch.autograd.Function):
 
 
 # The losses and their parts, as pure functions of tensors. B: rows; S: reward signals; A: choices of K discrete
-# branches; G: entropy coefficients. Masks are those of `update`.
+# branches; G: entropy coefficients. Masks are as in `update`.
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean of values [B, ...] without padding: a scalar; 0 if everything is padding."""
+    """Return the mean of values [B, ...] without padding, a scalar; 0 if all rows are padding."""
     if mask is None:
         return values.mean()
     rows = values.reshape(len(values), -1).mean(dim=1)
@@ -304,11 +306,11 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def q_target(rewards: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
-    """Soft Bellman backup r + γ·V(s'), [B, S] each.
+    """Return the soft Bellman backup r + γ·V(s'); all arguments and the result are [B, S].
 
     Args:
         rewards: scaled by each signal's strength.
-        discounts: γ of the signal, 0 if the episode terminated and the signal ends with it. If it was only cut
+        discounts: the signal's γ; 0 if the episode terminated and the signal ends with it. If the episode was only cut
             short, s' is the real next observation, and counts.
         next_values: the target network's values.
     """
@@ -316,11 +318,11 @@ def q_target(rewards: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
 
 
 def taken_values(q: Tensor, choices: Sequence[Tensor]) -> Tensor:
-    """Value [B, S] of the actions taken.
+    """Return the value [B, S] of the actions taken, averaged over branches.
 
     Args:
-        q: [B, S, A] with the continuous actions taken.
-        choices: [B, 1] per branch, index among all A choices. The mean over branches is taken.
+        q: [B, S, A] values, given the continuous actions taken.
+        choices: for each branch, the index [B, 1] of the choice among all A choices.
     """
     if not choices:
         return q.squeeze(2)
@@ -329,12 +331,12 @@ def taken_values(q: Tensor, choices: Sequence[Tensor]) -> Tensor:
 
 
 def expected_values(q: Tensor, probabilities: Tensor | None, branches: int) -> Tensor:
-    """Value [B, S] under the policy: Σ π(a)·Q(a) over the choices of a branch, the mean over branches.
+    """Return the value [B, S] under the policy: Σ π(a)·Q(a) over a branch's choices, averaged over branches.
 
     Args:
-        q: [B, S, A] with continuous actions drawn from the policy.
-        probabilities: [B, A] of the discrete choices, 0 where forbidden; None without any.
-        branches: K.
+        q: [B, S, A] values, given continuous actions drawn from the policy.
+        probabilities: [B, A] probabilities of the discrete choices, 0 where forbidden; None if there are none.
+        branches: K, the number of branches.
     """
     if probabilities is None:
         return q.squeeze(2)
@@ -342,41 +344,42 @@ def expected_values(q: Tensor, probabilities: Tensor | None, branches: int) -> T
 
 
 def soft_values(expected: Tensor, negentropies: Tensor, coefficients: Tensor, weights: Tensor) -> Tensor:
-    """Value of a state under the policy, entropy included: E[Q(s, a)] - Σ α·E[log π], [B, S].
+    """Return the soft value of a state under the policy, E[Q(s, a)] - Σ α·E[log π], [B, S].
 
-    The same sign of the entropy for continuous and discrete actions. V learns this number, and the policy maximises it.
+    The entropy has the same sign for continuous and discrete actions. V learns this value, and the policy maximises it.
 
     Args:
-        expected: [B, S] of the smaller Q.
-        negentropies: [B, G] log-probability of the continuous actions drawn, and Σ π log π of each branch.
-        coefficients: α [G].
+        expected: [B, S] E[Q(s, a)] of the smaller Q.
+        negentropies: [B, G] negative entropies: the log-probability of the continuous actions drawn, and each branch's
+            Σ π log π.
+        coefficients: [G] α.
         weights: [G] 1 for continuous actions, 1 / K for each branch.
     """
     return expected - (negentropies @ (coefficients * weights)).unsqueeze(1)
 
 
 def half_squared_error(values: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
-    """½·mean (values - targets)² over rows and signals, [B, S] each, targets without gradient: a scalar."""
+    """Return ½·mean (values - targets)² over rows and signals [B, S], a scalar; targets get no gradient."""
     if mask is None:
         return 0.5 * torch.nn.functional.mse_loss(values, targets)
     return 0.5 * masked_mean((values - targets).square(), mask)
 
 
 def policy_loss(soft: Tensor, mask: Tensor | None) -> Tensor:
-    """The policy's loss: minus the soft value [B, S] of its actions, averaged over signals and rows."""
+    """Return the policy's loss: minus its actions' soft value [B, S], averaged over signals and rows."""
     return -masked_mean(soft, mask)
 
 
 def coefficient_gradients(negentropies: Tensor, targets: Tensor, mask: Tensor | None) -> Tensor:
-    """Gradients [G] with respect to log α of the loss Σ log α·(H - H_target): α falls if entropy is above its target.
+    """Return the gradients [G] of Σ log α·(H - H_target) with respect to log α; α falls if entropy is above its target.
 
-    The loss is eq. 18 of "Algorithms and Applications", but with log α in place of α, as in all common implementations:
-    the step then does not depend on the scale of α.
+    This loss is eq. 18 of "Algorithms and Applications", but with log α in place of α, as in all common
+    implementations, so the step does not depend on the scale of α.
 
     Args:
-        negentropies: -H as in `soft_values`, [B, G].
-        targets: H_target, [G] or [B, G].
-        mask: [B] or None.
+        negentropies: [B, G] -H, as in `soft_values`.
+        targets: [G] or [B, G] H_target.
+        mask: [B] 1 for rows, 0 for padding; None without padding.
     """
     excess = -(negentropies.detach() + targets)
     return excess.mean(dim=0) if mask is None else mask @ excess / mask.sum().clamp(min=1.0)

@@ -1,7 +1,7 @@
-"""The number of updates due: counted against arriving steps, or in rounds of a number of steps or episodes.
+"""How many updates are due, counted either per step that arrives, or in rounds of a number of steps or episodes.
 
-Rounds are those of Stable-Baselines3 (its `train_freq` and `gradient_steps`): they are counted from the run's first
-step, and one that ends after `buffer_init_steps` makes all of its updates, even if it began before.
+Rounds work as in Stable-Baselines3 (`train_freq` and `gradient_steps`). They are counted from the run's first step, and
+a round that ends after `buffer_init_steps` makes all of its updates, even if it began earlier.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 
 class UpdateRatio:
-    """Counts updates against steps exactly, however many steps arrive at a time.
+    """Keeps an exact ratio of updates to steps, however many steps arrive at a time.
 
     Args:
-        steps_per_update: agent steps for each update; below 1 for several updates a step.
-        first_step: steps up to this one are owed no updates.
+        steps_per_update: agent steps per update; below 1 for several updates per step.
+        first_step: no updates are due for the steps up to this one.
     """
 
     def __init__(self, steps_per_update: float, first_step: int) -> None:
@@ -34,11 +34,11 @@ class UpdateRatio:
         self._updates = 0
 
     def owes(self, step: int) -> bool:
-        """Return True if fewer updates have been made than `step` agent steps are owed."""
+        """Return True if fewer updates have been made than are due at `step` agent steps."""
         return self._updates * self._steps_per_update < step - self._first_step
 
     def owed(self, step: int) -> int:
-        """Return the number of missing updates."""
+        """Return the number of updates still due at `step` agent steps."""
         return max(0, ceil((step - self._first_step) / self._steps_per_update) - self._updates)
 
     def count(self) -> None:
@@ -46,12 +46,12 @@ class UpdateRatio:
         self._updates += 1
 
     def restart(self, first_step: int) -> None:
-        """Count from this step on, as if no update had been owed before."""
+        """Count from this step onwards, as if no update had been due before."""
         self._first_step = first_step
         self._updates = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of updates, the step that the count starts from, and the ratio."""
+        """Return the number of updates, the step from which steps are counted, and the ratio."""
         return {
             "first_step": self._first_step,
             "updates": self._updates,
@@ -59,7 +59,7 @@ class UpdateRatio:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], step: int) -> None:
-        """Continue from `state_dict()`, made at this step; a changed ratio applies only from here on."""
+        """Restore a `state_dict()` that was made at this step; a changed ratio applies only from then on."""
         self._first_step = int(state["first_step"])
         self._updates = int(state["updates"])
         if state["steps_per_update"] != self._steps_per_update:
@@ -67,15 +67,15 @@ class UpdateRatio:
 
 
 class UpdatePace:
-    """The updates of a behaviour's policy and of its reward signals that are due.
+    """Determines which updates of a behaviour's policy and of its reward signals are due.
 
     Args:
-        context: the trainer's.
-        hyperparameters: the behaviour's.
+        context: the trainer's context.
+        hyperparameters: the behaviour's hyperparameters.
 
     Attributes:
         of_policy: counts the policy's updates.
-        of_signals: counts those of the reward signals' networks.
+        of_signals: counts the updates of the reward signals' networks.
     """
 
     def __init__(self, context: TrainerContext, hyperparameters: SACHyperparameters) -> None:
@@ -86,17 +86,17 @@ class UpdatePace:
         self.of_policy = UpdateRatio(h.steps_per_update if h.gradient_steps is None else 1.0, 0)
         self.of_signals = UpdateRatio(h.reward_signal_steps_per_update, 0)
         self._due_step = 0
-        """The steps that are owed updates: in rounds those up to the end of the last round."""
+        """The number of steps for which updates are due; with rounds, the steps up to the end of the last round."""
         self._due_updates = 0
-        """With `gradient_steps`, the policy's updates of all rounds so far."""
+        """With `gradient_steps`, the number of policy updates due for all rounds so far."""
         self._episodes = self._last_end = 0
-        """The number of ended episodes, and the step at which the last one ended."""
+        """The number of episodes that have ended, and the step at which the last one ended."""
         self._told_of_waiting = False
         self._first_step = 0
         self.restart(0)
 
     def add(self, batch: TrajectoryBatch, step: int) -> None:
-        """Count trajectories, with which `step` steps have arrived in total."""
+        """Count trajectories; after them, `step` steps have arrived in total."""
         if not self._in_rounds:
             self._due_step = step
             return
@@ -110,26 +110,26 @@ class UpdatePace:
             self._tell_of_waiting(step)
 
     def postpone(self, step: int) -> None:
-        """Cancel what steps up to this one are owed, as the memory holds too few rows; rounds of episodes wait."""
+        """Cancel the updates due up to this step, as the memory has too few rows. Rounds of episodes wait instead."""
         if not self._by_episodes and step > self._first_step:
             self._first_step = step
             self._count_from(step)
 
     def owes(self, ratio: UpdateRatio) -> bool:
-        """Return True if an update that this ratio counts is missing."""
+        """Return True if an update that this ratio counts is due."""
         return ratio.owes(self._due(ratio))
 
     def owed(self, ratio: UpdateRatio) -> int:
-        """Return the number of missing updates that this ratio counts."""
+        """Return the number of due updates that this ratio counts."""
         return ratio.owed(self._due(ratio))
 
     def restart(self, step: int) -> None:
-        """Count from this step on as from the beginning: `buffer_init_steps` come before the first update."""
+        """Count from this step onwards as at the start of a run: `buffer_init_steps` come before the first update."""
         self._first_step = step + self._hyperparameters.buffer_init_steps
         self._count_from(step if self._in_rounds else self._first_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Both counts, and the numbers that they are compared with."""
+        """Return both counts, and the numbers that they are compared with."""
         return {
             "due_step": self._due_step,
             "due_updates": None if self._hyperparameters.gradient_steps is None else self._due_updates,
@@ -141,7 +141,7 @@ class UpdatePace:
 
     def load_state_dict(self, state: Mapping[str, Any], step: int) -> None:
         """Continue from `state_dict()`, made at this step."""
-        # States from before `update_at`, or before rounds, lack these.
+        # States from before `update_at` or before rounds lack these keys.
         self._due_step = int(state.get("due_step", step)) if self._in_rounds else step
         self._last_end, self._episodes = self._due_step, int(state.get("episodes", 0))
         self._first_step = int(state.get("first_step", self._first_step))
@@ -154,7 +154,7 @@ class UpdatePace:
         self.of_signals.load_state_dict(state["signal_ratio"], step)
 
     def _due(self, ratio: UpdateRatio) -> int:
-        """The number that a count of updates is compared with."""
+        """Return the number with which a ratio's count of updates is compared."""
         by_rounds = ratio is self.of_policy and self._hyperparameters.gradient_steps is not None
         return self._due_updates if by_rounds else self._due_step
 
@@ -164,7 +164,7 @@ class UpdatePace:
         self.of_policy.restart(step if self._hyperparameters.gradient_steps is None else 0)
 
     def _ends_of_rounds(self, batch: TrajectoryBatch, step: int) -> list[int]:
-        """The steps at which rounds end within a batch, with which `step` steps have arrived in total."""
+        """Return the steps at which rounds end within a batch; after it, `step` steps have arrived in total."""
         before, each = step - batch.num_rows, self._hyperparameters.train_freq or 1
         if not self._by_episodes:
             return [*range(before - before % each + each, step + 1, each)]
@@ -176,7 +176,7 @@ class UpdatePace:
         return ends[each - earlier - 1 :: each]
 
     def _tell_of_waiting(self, step: int) -> None:
-        """Warn once, before steps leave the buffer unused or a tenth of the run is over, if no episode ends."""
+        """Warn once if no episode ends, before steps leave the buffer unused or a tenth of the run is over."""
         waited = step - self._last_end
         if waited < min(self._hyperparameters.buffer_size, max(1, self._context.settings.max_steps // 10)):
             return

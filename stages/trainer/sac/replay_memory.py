@@ -1,10 +1,10 @@
 """The replay memory: the newest `capacity` steps in preallocated columns, sampled uniformly.
 
-Observations are stored separately (`ObservationStore`), and rows refer to them. The observation after a step is the one
-before the next step, so each is stored once, even across pieces of a trajectory: the first observation of a piece is
-the one after the previous piece. `replay_store` writes the memory to disk.
+Observations are stored separately (`ObservationStore`), and rows refer to them. The observation after a step is also
+the one before the next step, so it is stored only once. This also holds across pieces of a trajectory: a piece's first
+observation is the one after the previous piece. `replay_store` writes the memory to disk.
 
-Axis letters: N rows and K pieces of a batch, B rows of a sample, S sequences of L rows.
+Axis letters: N rows and K pieces in a batch, B rows in a sample, S sequences of L rows.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSequences:
-    """The sequences of a sample, in addition to their S × L rows, which are concatenated."""
+    """The sequences in a sample, in addition to their S × L rows, which are concatenated."""
 
     length: int
-    """The number of rows per sequence, L."""
+    """L, the number of rows per sequence."""
     mask: NDArray[np.bool_]
-    """[S * L] true for rows; the rest is padding: copies of a sequence's last row."""
+    """[S * L] true for real rows; the others are padding: copies of a sequence's last row."""
     memories: NDArray[np.float32]
-    """[S, m] the actor's memory before the first row."""
+    """[S, m] the actor's memory before each sequence's first row."""
     previous: Mapping[str, Array]
-    """[S, ...] the action before the first row, by `previous_continuous_actions`, `previous_discrete_actions`."""
+    """[S, ...] the action before the first row, by column name (`previous_continuous_actions`,
+    `previous_discrete_actions`)."""
 
     def part(self, rows: slice) -> ReplayedSequences:
-        """The sequences of the rows in a slice."""
+        """Return the sequences that the rows in a slice form."""
         some = slice(rows.start // self.length, rows.stop // self.length)
         previous = {name: column[some] for name, column in self.previous.items()}
         return ReplayedSequences(self.length, self.mask[rows], self.memories[some], previous)
@@ -50,15 +51,15 @@ class ReplayedRows:
     """B rows of the memory, as copies."""
 
     observations: EncodedObservations
-    """[B, ...] not normalised."""
+    """[B, ...] the observations, not normalised."""
     next_observations: EncodedObservations
-    """[B, ...] after the row; at a terminated episode's end, as `Intake` returned it."""
+    """[B, ...] the observations after the rows; at a terminated episode's end, as returned by `Intake`."""
     columns: Mapping[str, Array]
-    """[B, ...] `rewards`, `terminated`, actions, `action_masks`."""
+    """[B, ...] the columns `rewards`, `terminated`, actions and `action_masks`."""
     sequences: ReplayedSequences | None = None
 
     def part(self, rows: slice) -> ReplayedRows:
-        """Views of the rows in a slice, which must be whole sequences if there are any."""
+        """Return views of the rows in a slice; if there are sequences, the slice must contain whole sequences."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         sequences = None if self.sequences is None else self.sequences.part(rows)
         return ReplayedRows(_part(self.observations, rows), _part(self.next_observations, rows), columns, sequences)
@@ -70,9 +71,10 @@ class ReplayMemory:
     Args:
         spec: observations and actions.
         layout: the layout of encoded observations.
-        capacity: rows kept; new rows replace the oldest ones one by one.
-        memory_size: m, of a policy with memory.
-        sequence_length: L, of a policy with memory: sequences start with pieces, and at each multiple of L within.
+        capacity: the number of rows kept; each new row replaces the oldest one.
+        memory_size: m, for a policy with memory.
+        sequence_length: L, for a policy with memory: sequences start at the start of each piece, and at each multiple
+            of L within it.
         block_bytes: see `LazyColumn`.
     """
 
@@ -92,7 +94,7 @@ class ReplayMemory:
         references = [Column("slot", "int64"), Column("next_slot", "int64"), Column("continued", "bool")]
         self._sampled = [column.name for column in sampled]
         self._rows = {c.name: LazyColumn(c, capacity, block_bytes) for c in (*sampled, *references)}
-        # At most, each row has a separate observation before and after it.
+        # In the worst case, each row has its own observations before and after it.
         self.observations = ObservationStore(layout, 2 * capacity, block_bytes)
         starts = [Column("row", "int64"), Column("length", "int64"), memory_column(memory_size)]
         starts += action_columns(spec, "previous_")
@@ -102,9 +104,9 @@ class ReplayMemory:
 
     def clear(self) -> None:
         """Remove all rows."""
-        self._count = 0  # rows ever added: row i is stored at i % capacity
-        self._start_count = 0  # sequences ever begun, stored in the same way
-        self._first_start = 0  # the first sequence whose first row is still stored
+        self._count = 0  # number of rows ever added: row i is stored at i % capacity
+        self._start_count = 0  # number of sequences ever begun, stored in the same way
+        self._first_start = 0  # number of the first sequence whose first row is still stored
         self._open: dict[int, tuple[int, int]] = {}  # agent → episode, and the newest row of its unfinished trajectory
         self.observations.clear()
 
@@ -113,15 +115,15 @@ class ReplayMemory:
 
     @property
     def num_sequences(self) -> int:
-        """The sequences whose first row is still stored."""
+        """The number of sequences whose first row is still stored."""
         return self._start_count - self._first_start
 
     def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
-        """Copy trajectories into the memory.
+        """Add copies of trajectories to the memory.
 
         Args:
-            batch: K pieces of N rows.
-            rows: [N, ...] the observations of their rows.
+            batch: K pieces with N rows in total.
+            rows: [N, ...] the observations of the pieces' rows.
             finals: [K, ...] the observations after the last row of each piece.
         """
         first, oldest = self._count, max(0, self._count + batch.num_rows - self.capacity)
@@ -129,7 +131,7 @@ class ReplayMemory:
         before = self._continue(batch)
         if self.sequence_length:
             self._add_starts(batch, oldest)
-        # Of a batch larger than the memory, only the newest rows are kept.
+        # If a batch is larger than the memory, only its newest rows are kept.
         skip = max(0, oldest - first)
         ends = np.cumsum(batch.lengths, dtype=np.int64)
         kept = slice(int(np.searchsorted(ends, skip, side="right")), None)
@@ -154,18 +156,19 @@ class ReplayMemory:
         self._count += batch.num_rows
 
     def enough(self, count: int) -> bool:
-        """Return True if the memory holds `count` rows, or for a memory with sequences, any row."""
+        """Return True if the memory holds `count` rows; a memory with sequences needs only one row."""
         return len(self) >= (1 if self.sequence_length else count)
 
     def sample(self, count: int, random: np.random.Generator) -> ReplayedRows:
-        """Rows drawn uniformly with replacement; the memory must hold at least one."""
+        """Draw rows uniformly with replacement; the memory must hold at least one row."""
         return self._gather(random.integers(len(self), size=count))
 
     def sample_sequences(self, count: int, random: np.random.Generator) -> ReplayedRows:
-        """Sequences drawn uniformly with replacement, as many as have `count` rows on average; at least one must exist.
+        """Draw sequences, which have `count` rows on average, uniformly with replacement; at least one must exist.
 
-        A sequence is a run of steps of one episode, and ends no later than its piece. All are padded to the longest of
-        them. Padding does not count as rows: if episodes are much shorter than sequences, more sequences are drawn.
+        A sequence is a run of steps from one episode, and ends no later than its piece. All sequences are padded to the
+        longest one drawn. Padding does not count as rows, so if episodes are much shorter than L, more sequences are
+        drawn.
         """
         number = max(1, round(count * self.num_sequences / len(self)))
         chosen = random.integers(self._first_start, self._start_count, size=number) % self.capacity
@@ -182,10 +185,10 @@ class ReplayMemory:
         return self._gather(rows.reshape(-1) % self.capacity, sequences)
 
     def taken(self, ages: Index) -> tuple[TrajectoryBatch, EncodedObservations, EncodedObservations]:
-        """Rows of a memory without sequences, in the form that `add` takes: consecutive rows form one piece.
+        """Return rows of a memory without sequences, in the form that `add` takes; consecutive rows form one piece.
 
         Args:
-            ages: [N] ascending; 0 is the oldest row.
+            ages: [N] the rows' numbers, ascending; 0 is the oldest row.
         """
         at = (max(0, self._count - self.capacity) + ages) % self.capacity
         slots, next_slots = self._rows["slot"].take(at), self._rows["next_slot"].take(at)
@@ -197,14 +200,14 @@ class ReplayMemory:
             "agent_ids": np.zeros(len(lasts), np.int64),
             "episode_ids": np.arange(len(lasts)),
             "terminated": terminated,
-            "truncated": ~terminated,  # no piece will continue them
+            "truncated": ~terminated,  # no piece will continue these pieces
             "credits": np.zeros(len(lasts), np.int32),
         }
         before, after = self.observations.read(slots), self.observations.read(next_slots[lasts])
         return TrajectoryBatch("", 0, rows, pieces), before, after
 
     def facts(self) -> dict[str, Any]:
-        """Plain values for `restore`, in addition to the columns."""
+        """Return plain values for `restore`, in addition to the columns."""
         return {
             "capacity": self.capacity,
             "sequence_length": self.sequence_length,
@@ -217,11 +220,11 @@ class ReplayMemory:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The keys of the YAML that determine the memory's shape."""
+        """The YAML settings that determine the memory's shape."""
         return {"buffer_size": self.capacity, "sequence_length": self.sequence_length}
 
     def columns(self) -> list[tuple[LazyColumn, int]]:
-        """All columns, and the number of their first rows in use. Not copied, as they may be large."""
+        """Return all columns, each with the number of leading rows in use. Not copied, as columns may be large."""
         begun = min(self._start_count, self.capacity)
         return [
             *((column, len(self)) for column in self._rows.values()),
@@ -230,7 +233,7 @@ class ReplayMemory:
         ]
 
     def restore(self, facts: Mapping[str, Any]) -> None:
-        """Restore `facts()`; the caller then fills the columns, and calls `restored`."""
+        """Restore `facts()`; the caller must then fill the columns and call `restored`."""
         self.clear()
         self._count = int(facts["count"])
         self._start_count = int(facts["start_count"])
@@ -239,7 +242,7 @@ class ReplayMemory:
         self.observations.touched = int(facts["touched"])
 
     def restored(self) -> None:
-        """Find the observations in use, after all columns are filled."""
+        """Find the observations in use, once all columns are filled."""
         at = np.arange(len(self))
         used = np.union1d(self._rows["slot"].take(at), self._rows["next_slot"].take(at)) if len(self) else at
         self.observations.restore(self.observations.touched, used)
@@ -253,10 +256,10 @@ class ReplayMemory:
         )
 
     def _evict(self, oldest: int) -> None:
-        """Remove the rows before `oldest`, and the observations that only these refer to.
+        """Remove the rows before `oldest`, and the observations to which only these rows refer.
 
-        The observation before a row also belongs to the previous row, but that row is older. The observation after it
-        also belongs to the next row if the trajectory continues.
+        The observation before a row may also belong to the previous row, but that row is older. The observation after a
+        row also belongs to the next row if the trajectory continues.
         """
         present = max(0, self._count - self.capacity)
         at = np.arange(present, oldest) % self.capacity
@@ -275,7 +278,7 @@ class ReplayMemory:
             del self._open[agent]
 
     def _continue(self, batch: TrajectoryBatch) -> Index:
-        """The row [K] that each piece continues, by agent and episode, -1 for none; keeps the unfinished ones."""
+        """Return the row [K] that each piece continues, by agent and episode; -1 if none. Record unfinished pieces."""
         before = np.full(batch.num_trajectories, -1)
         lasts = self._count - 1 + np.cumsum(batch.lengths, dtype=np.int64)
         columns = (batch.trajectories["agent_ids"], batch.trajectories["episode_ids"], lasts)
@@ -289,10 +292,10 @@ class ReplayMemory:
         return before
 
     def _store_observations(self, pieces: _Pieces) -> tuple[Index, Index]:
-        """Slots of the observations before and after each row; stored observations are not stored again."""
+        """Store observations that are not yet stored; return the slots of those before and after each row."""
         lengths = pieces.ends - pieces.begins
         piece = np.repeat(np.arange(len(lengths)), lengths)
-        at = np.arange(len(piece)) + piece  # in `slots`: for each piece its rows' observations, then the final one
+        at = np.arange(len(piece)) + piece  # in `slots`, each piece has its rows' observations, then the final one
         first_at = pieces.begins - pieces.skip + np.arange(len(lengths))
         final_at = first_at + lengths
         stored, within = self._find_continued(pieces)
@@ -308,9 +311,9 @@ class ReplayMemory:
         return slots[at], slots[at + 1]
 
     def _find_continued(self, pieces: _Pieces) -> tuple[Index, Index]:
-        """Pieces that continue a stored piece, and pieces that continue one of the same batch.
+        """Find the pieces that continue a stored piece, and the pieces that continue another piece of the same batch.
 
-        A piece may be lost or changed in transit: then no piece continues it, and `before` becomes -1.
+        A piece may be lost or changed in transit. Then no piece continues it: the next piece's `before` becomes -1.
         """
         found = []
         for chosen in (
@@ -352,32 +355,32 @@ class ReplayMemory:
 
 
 def replayed_columns(spec: BehaviorSpec) -> list[str]:
-    """Names of the batch columns that a replay memory keeps, in addition to observations."""
+    """Return the names of the batch columns that a replay memory keeps, in addition to observations."""
     masks = ["action_masks"] if spec.actions.masked else []
     return ["rewards", *(column.name for column in action_columns(spec)), *masks]
 
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """The kept pieces of a batch."""
+    """Those pieces of a batch that are kept."""
 
     first: int
     """Index of the batch's first row, counted over all rows ever added."""
     begins: Index
-    """[K] first row of each piece within the batch."""
+    """[K] the first row of each piece within the batch."""
     ends: Index
-    """[K] the row after its last one."""
+    """[K] the row after each piece's last row, within the batch."""
     before: Index
-    """[K] index of the row that the piece continues, -1 for none."""
+    """[K] index of the row that each piece continues, counted over all rows ever added; -1 for none."""
     rows: EncodedObservations
-    """Observations of the rows from `skip` on."""
+    """[N - skip, ...] the observations of the rows that are kept."""
     finals: EncodedObservations
     """[K, ...] the observations after each piece."""
     skip: int
-    """Rows at the batch's beginning that are not kept."""
+    """Number of rows at the start of the batch that are not kept."""
 
     def containing(self, numbers: Index) -> Index:
-        """The indices of the pieces that contain these rows of the batch."""
+        """Return the indices of the pieces that contain these rows, which are counted over all rows ever added."""
         return np.searchsorted(self.ends, numbers - self.first, side="right").astype(np.int64)
 
 
@@ -386,7 +389,7 @@ def _pick(observations: EncodedObservations, index: slice | Index | NDArray[np.b
 
 
 def _equal(first: EncodedObservations, second: EncodedObservations) -> NDArray[np.bool_]:
-    """True [n] for equal observations."""
+    """Return [n] true where the observations are equal."""
     same: NDArray[np.bool_] = (first.vectors == second.vectors).all(axis=1)
     for one, other in zip(first.others, second.others, strict=True):
         same &= (one == other).reshape(len(one), -1).all(axis=1)

@@ -1,9 +1,9 @@
-"""A replay memory whose rows are in shards, each in a separate host: the trainer's side, and a shard as a stage.
+"""A replay memory with its rows in shards, each in a separate host: the trainer's side, and the stage for a shard.
 
-Rows go to shards by episode, so that an episode's pieces stay together. Each shard contributes to each batch a number
-of rows drawn by the sizes of all shards, so every stored row is equally likely. Before an update the trainer requests
-the batches that the update takes, a few at a time, and waits for them: `fetch`. Messages keep their order: a batch
-requested after some rows were sent may contain these rows.
+Rows are assigned to shards by episode, so that an episode's pieces stay together. How many rows each shard contributes
+to a batch is drawn in proportion to the shards' sizes, so every stored row is equally likely. Before an update, `fetch`
+requests the batches that the update needs, a few at a time, and waits for them. Messages stay in order, so a batch that
+is requested after some rows were sent may contain these rows.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ AT_ONCE = 64
 """The largest number of batches in flight."""
 
 ASKS_SIZE = np.array([-1], np.int64)
-"""In the request for a shard's size, replaces the numbers of rows."""
+"""Sent in place of row numbers to request a shard's size."""
 SIZE = "size"
-"""The column of the answer."""
+"""Name of the answer's column with the shard's size."""
 
 _ENDS = ("lengths", "agent_ids", "episode_ids", "terminated", "truncated", "credits")
 
@@ -40,7 +40,7 @@ class ShardedReplay:
     """A replay memory in several shards, without sequences.
 
     Args:
-        capacity: rows kept by all shards together.
+        capacity: the number of rows kept by all shards together.
         columns: the columns that shards keep, in addition to observations and `terminated`.
         shards: the number of shards.
     """
@@ -49,13 +49,13 @@ class ShardedReplay:
 
     def __init__(self, capacity: int, columns: Sequence[str], shards: int) -> None:
         self.outgoing: list[asyncio.Queue[Outgoing]] = [asyncio.Queue() for _ in range(shards)]
-        """The messages to send to each shard, in order; `drained` bounds them."""
+        """Per shard, the messages to send to it, in order; awaiting `drained` bounds their number."""
         self._columns = columns
         self._capacity = shard_capacity(capacity, shards)
         self._sizes = np.zeros(shards, np.int64)
         self._known = np.zeros(shards, np.bool_)
         self._asked: deque[NDArray[np.int64]] = deque()
-        """Rows of each requested batch, by shard."""
+        """For each requested batch that has not been assembled yet, its number of rows by shard."""
         self._answers: list[deque[ReplaySample]] = [deque() for _ in range(shards)]
         self._ready: deque[ReplayedRows] = deque()
         self._arrived = asyncio.Event()
@@ -70,11 +70,11 @@ class ShardedReplay:
 
     @property
     def ready(self) -> int:
-        """The number of batches that `sample` can return."""
+        """The number of fetched batches that `sample` can return."""
         return len(self._ready)
 
     def clear(self) -> None:
-        """Do nothing: each shard starts with its own part of a checkpoint."""
+        """Do nothing, as each shard restores its own part of a checkpoint."""
 
     def add(self, batch: TrajectoryBatch, rows: EncodedObservations, finals: EncodedObservations) -> None:
         """Send trajectories to the shards of their episodes."""
@@ -90,15 +90,15 @@ class ShardedReplay:
                 self._sizes[shard] = min(self._capacity, self._sizes[shard] + part.num_rows)
 
     def save(self, number: int) -> None:
-        """Let all shards write their part of a checkpoint."""
+        """Make all shards write their parts of a checkpoint."""
         for queue in self.outgoing:
             queue.put_nowait(Barrier(number))
 
     async def fetch(self, batches: int, rows: int, random: np.random.Generator) -> None:
-        """Wait for `batches` batches of `rows` rows.
+        """Request `batches` batches of `rows` rows each, and wait for them.
 
         Raises:
-            QueueClosed: if a shard is gone.
+            QueueClosed: if a shard is lost.
         """
         shares = self._sizes / self._sizes.sum()
         counts = random.multinomial(rows, shares, size=batches).astype(np.int64)
@@ -112,10 +112,10 @@ class ShardedReplay:
                 await self._wait()
 
     async def opened(self) -> None:
-        """Request the number of rows from every shard, and wait for it; earlier answers were for a lost trainer.
+        """Request every shard's size and wait for it; any earlier answer was meant for a lost trainer.
 
         Raises:
-            QueueClosed: if a shard is gone.
+            QueueClosed: if a shard is lost.
         """
         for queue in self.outgoing:
             queue.put_nowait(ReplayRequest(ASKS_SIZE))
@@ -124,12 +124,12 @@ class ShardedReplay:
             await self._wait()
 
     async def drained(self) -> None:
-        """Wait until everything is sent, which bounds the messages waiting for shards."""
+        """Wait until all messages are sent, which bounds the number of messages that wait for shards."""
         for queue in self.outgoing:
             await queue.join()
 
     def receive(self, shard: int, answer: ReplaySample) -> None:
-        """Accept a shard's message: first its size, then rows."""
+        """Accept a message from a shard: first its size, then rows."""
         if SIZE in answer.columns:
             self._known[shard], self._sizes[shard] = True, int(answer.columns[SIZE][0])
         elif self._known[shard]:
@@ -137,12 +137,12 @@ class ShardedReplay:
         self._arrived.set()
 
     def lose(self, shard: int) -> None:
-        """Note that a shard sends nothing any more."""
+        """Record that a shard is lost and will send nothing more."""
         self._lost = shard
         self._arrived.set()
 
     def sample(self, count: int, random: np.random.Generator) -> ReplayedRows:
-        """Return a batch that was fetched."""
+        """Return the oldest fetched batch."""
         return self._ready.popleft()
 
     async def _wait(self) -> None:
@@ -151,7 +151,7 @@ class ShardedReplay:
         await self._arrived.wait()
 
     def _assemble(self) -> None:
-        """Assemble the batches for which all of their shards have answered."""
+        """Assemble those batches for which all shards involved have answered."""
         while self._asked:
             shards = self._asked[0].nonzero()[0]
             if not all(self._answers[shard] for shard in shards):
@@ -164,17 +164,17 @@ class ShardedReplay:
 
 
 def shard_capacity(capacity: int, shards: int) -> int:
-    """The number of rows that each shard keeps."""
+    """Return the number of rows that each shard keeps."""
     return -(-capacity // shards)
 
 
 def as_sample(rows: ReplayedRows) -> ReplaySample:
-    """A shard's rows, in the form of a message."""
+    """Convert a shard's rows to a message."""
     return ReplaySample({**rows.columns, **_named("obs", rows.observations), **_named("next", rows.next_observations)})
 
 
 def taken_apart(batch: TrajectoryBatch) -> tuple[EncodedObservations, EncodedObservations]:
-    """Observations of the rows, and after the last row of each trajectory, as `ShardedReplay.add` sent them."""
+    """Return the rows' and the final observations, unpacked from a batch that `ShardedReplay.add` has sent."""
     return _encoded("obs", batch.rows), _encoded("final", batch.trajectories)
 
 
@@ -191,11 +191,11 @@ def _encoded(prefix: str, columns: Mapping[str, Array]) -> EncodedObservations:
 
 
 class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
-    """Keeps rows, and draws from them.
+    """A stage that stores one shard's rows and draws from them.
 
     Args:
-        memory: keeps the rows.
-        seed: the seed of the draws.
+        memory: the memory that holds the rows.
+        seed: seed of the random draws.
 
     Attributes:
         rows: the number of rows ever added.
@@ -209,7 +209,7 @@ class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
         self._random = new_random(seed)
 
     def process(self, item: TrajectoryBatch | ReplayRequest) -> Iterator[ReplaySample]:
-        """Keep a batch, or answer a request, with an item for each batch to which this shard contributes rows."""
+        """Store a batch, or answer a request with one item per batch to which this shard contributes rows."""
         if isinstance(item, TrajectoryBatch):
             self.memory.add(item, *taken_apart(item))
             self.rows += item.num_rows
@@ -221,28 +221,28 @@ class ReplayShard(Stage[TrajectoryBatch | ReplayRequest, ReplaySample]):
                 yield as_sample(self.memory.sample(count, self._random))
 
     def size(self) -> ReplaySample:
-        """The message for a new trainer: the number of rows that the shard holds."""
+        """Return the message that a new trainer requests, with the number of rows that the shard holds."""
         return ReplaySample({SIZE: np.array([len(self.memory)], np.int64)})
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Everything except the rows, which are in a separate file."""
+        """Return everything except the rows, which are saved in a separate file."""
         return {"rows": self.rows, "random": random_state(self._random)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`."""
+        """Restore the state from `state_dict()`."""
         self.rows = int(state["rows"])
         restore_random(self._random, state["random"])
 
 
-# A resumed run may have another number of shards: the rows of a replay memory are then redistributed to them.
+# A resumed run may have a different number of shards: the replay memory's rows are then redistributed among them.
 
 RUN = 16
-"""Rows that stay together, as each run costs one more observation."""
+"""Number of consecutive rows that stay together, as each run of rows needs one additional observation."""
 _AT_ONCE = 2**12
 
 
 def deal(former: ReplayMemory, memory: ReplayMemory, place: int, shards: int) -> None:
-    """Add a shard's share of the rows of another memory, oldest first, to its own.
+    """Add a shard's share of another memory's rows, oldest first, to its own memory.
 
     former: the memory with the rows; without sequences.
     memory: the shard's memory.

@@ -1,4 +1,4 @@
-"""The trainer stage of SAC with a sharded replay buffer: it waits for batches, which the trainer can't do."""
+"""The trainer stage for SAC with a sharded replay buffer, which awaits batches, as the trainer itself can't."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headrace.stages.trainer.sac.trainer import SACTrainer
 from headrace.stages.trainer.stage import TrainerStage
 
 
-# The stage fetches the batches, so `Trainer.learn` remains a plain function (docs/decisions/047).
+# The stage fetches the batches, so that `Trainer.learn` remains an ordinary function (docs/decisions/047).
 class ShardedTrainerStage(TrainerStage):
-    """Drives a `SACTrainer` whose `replay` is given."""
+    """Drives a `SACTrainer` that has a sharded replay buffer (`replay`)."""
 
     trainer: SACTrainer
 
     async def process(self, item: TrajectoryBatch) -> AsyncIterator[PolicyUpdate]:  # type: ignore[override]
-        """Add a batch, and learn as soon as there is enough and the batches for it have arrived."""
+        """Add a batch, and learn once there are enough rows and the batches needed have arrived."""
         replay = self.trainer.replay
         assert replay is not None, "this stage runs only with shards"
         if self._take(item):

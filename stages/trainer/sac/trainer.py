@@ -1,6 +1,6 @@
-"""Soft actor-critic with a value network, with ML-Agents' settings, as a `Trainer`.
+"""Soft actor-critic as a `Trainer`, with a value network and ML-Agents' settings.
 
-The path of one update: `replay_memory` draws rows, `minibatch` converts them to inputs, and `update` takes a gradient
+In an update, `replay_memory` draws rows, `minibatch` converts them to network inputs, and `update` takes a gradient
 step on the losses. docs/differences.md lists the differences from ML-Agents.
 """
 
@@ -54,11 +54,11 @@ from headrace.stages.trainer.sac.replay_memory import ReplayedRows, ReplayMemory
 from headrace.stages.trainer.sac.sharded_replay import AT_ONCE, ShardedReplay
 
 _CALLS_PER_NORM = 8
-"""One in this many calls of `learn` measures the norms of gradients: there may be a call every few steps."""
+"""Gradient norms are measured in one of this many calls to `learn`, as there may be a call every few steps."""
 
 
 class SACTrainer(Trainer):
-    """Learns one behaviour from a memory of its newest steps.
+    """Learns one behaviour from a replay memory of its newest steps.
 
     Raises:
         StageError: if the behaviour can't be trained: no reward signals, no actions, actions without bounds, an
@@ -69,9 +69,9 @@ class SACTrainer(Trainer):
     off_policy = True
 
     step = 0
-    """Agent steps added so far."""
+    """Number of agent steps added so far."""
     version = 0
-    """Calls to `learn` so far."""
+    """Number of calls to `learn` so far."""
 
     def __init__(self, context: TrainerContext) -> None:
         super().__init__(context)
@@ -79,13 +79,13 @@ class SACTrainer(Trainer):
         self._design = policy_design(context)
         self._layout = policy_layout(self._design)
         self._random = new_random(context.seed)
-        # A subclass named as `module:Class` gets its hyperparameters as the YAML has them.
+        # A subclass named as `module:Class` gets its hyperparameters unchanged from the YAML.
         self._hyperparameters = h = SACHyperparameters.model_validate(settings.hyperparameters)
         check_actions(context.behavior, spec.actions, h.target_entropy)
         self._signals = make_signals(context)
         self._scale = reward_scale(self._signals, h)
         ends = [float(not signal.ignores_termination) for signal in self._signals]
-        beyond = 0.0 in ends or h.hindsight is not None  # which needs the goal that the last step achieved
+        beyond = 0.0 in ends or h.hindsight is not None  # hindsight needs the goal achieved by the last step
         self._intake = Intake(spec, settings.network_settings.normalize, beyond_termination=beyond)
         if not self._signals:
             raise StageError(f"{context.behavior}: reward_signals: sac needs at least one signal to learn from")
@@ -96,28 +96,28 @@ class SACTrainer(Trainer):
         self._cloning = make_cloning(context, actor, h.learning_rate, h.batch_size, self._intake, self._random)
         self._memory = self._make_memory()
         self.replay = self._memory if isinstance(self._memory, ShardedReplay) else None
-        """The sharded replay buffer, if there is one in separate hosts; then `prepare` must run before `learn`."""
+        """The replay buffer if it is in shards in separate hosts, else None. If set, await `prepare` before `learn`."""
         self._maker = MinibatchMaker(self._intake, spec.actions, context.device)
         self._episode_rewards = EpisodeRewards(self._signals, self._maker)
         self._learning = [signal for signal in self._signals if type(signal).learn is not RewardSignal.learn]
-        """The signals that learn."""
+        """The signals that learn, which are those that override `learn`."""
         self._observing = [signal for signal in self._signals if not isinstance(signal, Extrinsic)]
         """The signals that may have a normaliser."""
         self._gammas = torch.tensor([signal.gamma for signal in self._signals], device=context.device)
         self._ends = torch.tensor(ends, device=context.device)
         self._pace = UpdatePace(context, h)
         self._unlearned = 0
-        self._learned = count()  # of calls of `learn` that make updates
+        self._learned = count()  # counts the calls to `learn` that make updates
         self._parts: list[tuple[Part, int]] = []
-        """This replica's part of the rows of each minibatch since the last report, and their number."""
+        """For each minibatch since the last report, this replica's part of its rows, and the number of rows."""
 
     @property
     def rows_per_update(self) -> int:
-        """Steps that actors send at a time; see `pacing`."""
+        """Number of steps that actors send at a time; see `pacing`."""
         return rows_per_update(self.context.settings, self.context.agents, self.off_policy)
 
     def add(self, batch: TrajectoryBatch) -> None:
-        """Copy trajectories into the replay memory, and update the normalisers."""
+        """Add copies of trajectories to the replay memory, and update the normalisers."""
         if not batch.num_rows:
             return
         rows, finals = self._intake.encode(batch, self.step)
@@ -138,14 +138,14 @@ class SACTrainer(Trainer):
             self._pace.postpone(self.step)
 
     def ready(self) -> bool:
-        """Return True if `rows_per_update` steps have arrived since the last call of `learn`."""
+        """Return True if `rows_per_update` steps have arrived since the last call to `learn`."""
         return self._unlearned >= self.rows_per_update
 
     async def prepare(self) -> None:
-        """Fetch the batches that `learn` will take from shards; if they are many, learn from the first ones meanwhile.
+        """Fetch the batches that `learn` will need from the shards; if there are many, start to learn from them.
 
         Raises:
-            QueueClosed: if a shard is gone.
+            QueueClosed: if a shard is lost.
         """
         assert self.replay is not None, "only called with shards"
         while (due := self._samples_due()) > 0:
@@ -155,10 +155,10 @@ class SACTrainer(Trainer):
             self._learn_all()
 
     def learn(self) -> int:
-        """Make all updates that are due, perhaps none; return the number of steps added since the last call.
+        """Make all updates that are due, if any; return the number of steps added since the last call.
 
         Raises:
-            NotFiniteError: if a loss or a weight became NaN or infinite; then the weights are as before.
+            NotFiniteError: if a loss or a weight becomes NaN or infinite; the weights are then restored.
         """
         self._learn_all()
         rows, self._unlearned = self._unlearned, 0
@@ -166,7 +166,7 @@ class SACTrainer(Trainer):
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        """Networks, optimizers, normaliser, reward signals, counters, random state; not the replay memory."""
+        """Return networks, optimizers, normaliser, signals, counters and random state, but not the replay memory."""
         return {
             "step": self.step,
             "version": self.version,
@@ -182,7 +182,7 @@ class SACTrainer(Trainer):
         }
 
     def use_threads(self, threads: int) -> None:
-        """Use this many threads for learning from now on."""
+        """Use this number of threads for learning from now on."""
         self._update.use_threads(threads)
 
     def set_hyperparameter(self, name: str, value: float) -> None:
@@ -190,7 +190,7 @@ class SACTrainer(Trainer):
         self._hyperparameters = self._hyperparameters.with_value(name, value)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`, with an empty memory: `load_bulk` fills it."""
+        """Restore `state_dict()`, with an empty replay memory, which `load_bulk` fills."""
         with self.context.naming_behavior():
             self._check_parts(state)
             self._intake.load_normalizer(state["normalizer"])
@@ -209,12 +209,12 @@ class SACTrainer(Trainer):
         self._memory.clear()
 
     def save_bulk(self, folder: Path) -> None:
-        """Write the replay memory, with `save_replay_buffer`."""
+        """Write the replay memory, if `save_replay_buffer` is set."""
         if self._hyperparameters.save_replay_buffer and isinstance(self._memory, ReplayMemory):
             write_replay(self._memory, self._replay_path(folder), self.step)
 
     def load_bulk(self, folder: Path) -> str | None:
-        """Read the replay memory, with `save_replay_buffer`; without it, collect steps again before learning."""
+        """Read the replay memory if `save_replay_buffer` is set; otherwise, collect steps again before learning."""
         warning = None
         if self._hyperparameters.save_replay_buffer and isinstance(self._memory, ReplayMemory):
             try:
@@ -222,16 +222,16 @@ class SACTrainer(Trainer):
             except ReplayFileError as error:
                 warning = f"the replay buffer could not be restored, so it starts empty: {error}"
         if not len(self._memory):
-            # Collect as at the beginning; the updates that these steps would be owed are not made up for.
+            # Collect steps as at the start; the updates that would be due for these steps are skipped.
             self._pace.restart(self.step)
         return warning
 
     def parameter_counts(self) -> Mapping[str, int]:
-        """Parameter counts of the actor, the critics and their target networks."""
+        """Return the numbers of parameters of the actor, the critics and their target networks."""
         return self._update.parameter_counts()
 
     def warm_state(self) -> dict[str, Any]:
-        """All networks and the normaliser."""
+        """Return all networks and the normaliser."""
         normalizer = self._intake.normalizer_state()
         return {"networks": self._update.weights(), **({} if normalizer is None else {"normalizer": normalizer})}
 
@@ -242,13 +242,13 @@ class SACTrainer(Trainer):
             self._update.load_weights(state["networks"])
 
     def take_weights(self, tensors: Mapping[str, Any]) -> None:
-        """Start from an exported actor."""
+        """Start from an exported policy's actor and normaliser."""
         with self.context.naming_behavior():
             self._update.actor.module.load_acting(tensors)
             self._intake.load_exported_normalizer(tensors)
 
     def policy(self) -> PolicyUpdate:
-        """The actor's weights and the normaliser's state."""
+        """Return a policy with the actor's weights and the normaliser's state."""
         return self._intake.policy(self, self._acting_views, self._layout)
 
     def _make_memory(self) -> ReplayMemory | ShardedReplay:
@@ -269,7 +269,7 @@ class SACTrainer(Trainer):
             self._pace.of_signals.count()
 
     def _samples_due(self) -> int:
-        """Return how many batches `learn` would take beyond those already fetched."""
+        """Return how many batches `learn` would need in addition to those already fetched."""
         if self.replay is None or len(self.replay) < self._hyperparameters.batch_size:
             return 0
         pace = self._pace
@@ -293,7 +293,7 @@ class SACTrainer(Trainer):
         while self._owes(self._pace.of_policy):
             made.append(self._learn_minibatch(learning_rate))
             if len(made) == 1 and next(self._learned) % _CALLS_PER_NORM == 0:
-                norms = self._update.gradient_norms()  # now, as cloning overwrites the gradients
+                norms = self._update.gradient_norms()  # measured now, as cloning overwrites the gradients
             if self._cloning is not None:
                 cloned.append(self._cloning.update(self.step))
             self._pace.of_policy.count()
@@ -315,7 +315,7 @@ class SACTrainer(Trainer):
         share, here = 1.0, Part(slice(0, rows), 1.0)
         if self.context.replicas.size > 1:
             replayed, here, share = part_of(replayed, rows, self.context.replicas)
-            draws, width = self._update.draws, noise.shape[1]  # none where actions are discrete
+            draws, width = self._update.draws, noise.shape[1]  # the width is 0 if actions are discrete
             noise = noise.reshape(draws, rows, width)[:, here.rows].reshape(draws * here.size, width)
         transitions = self._maker.transitions(replayed)
         batch = self._maker.minibatch(replayed, transitions)
@@ -333,7 +333,7 @@ class SACTrainer(Trainer):
         )
 
     def _rewards(self, signal: RewardSignal, replayed: ReplayedRows, transitions: Transitions) -> NDArray[np.float32]:
-        # The environment's rewards are finite, and on the host: reading them from a GPU would wait for its last step.
+        # The environment's rewards are finite, and on the host; reading them from a GPU would wait for its last step.
         own = type(signal) is Extrinsic
         rewards: NDArray[np.float32] = replayed.columns["rewards"] if own else signal.rewards(transitions)
         if own and self._scale is not None:
@@ -341,7 +341,7 @@ class SACTrainer(Trainer):
         return rewards * np.float32(signal.strength)
 
     def _learn_signals(self) -> None:
-        """Make one update of the reward signals' own networks, all on the same rows."""
+        """Make one update of the reward signals' networks, all of them on the same rows."""
         if not self._learning:
             return
         replayed = self._sample()
@@ -358,11 +358,11 @@ class SACTrainer(Trainer):
         sample = memory.sample_sequences if isinstance(memory, ReplayMemory) and sequences else memory.sample
         return sample(self._hyperparameters.batch_size, self._random)
 
-    def _replay_path(self, folder: Path) -> Path:  # a checkpoint's folder holds those of all behaviours
+    def _replay_path(self, folder: Path) -> Path:  # a checkpoint's folder holds the files of all behaviours
         return folder / f"replay-{quote(self.context.behavior, safe='')}.bin"
 
     def _check_parts(self, state: Mapping[str, Any]) -> None:
-        """Refuse a state with other reward signals, or with cloning on one side only."""
+        """Reject a state that has other reward signals, or has cloning if the trainer has none, or the reverse."""
         found, expected = sorted(state["signals"]), sorted(signal.name for signal in self._signals)
         if found != expected:
             made_with = ", ".join(found)
@@ -374,9 +374,9 @@ class SACTrainer(Trainer):
     def _report(
         self, losses: NDArray[np.float32], measures: UpdateMeasures, learning_rate: float, norms: list[float]
     ) -> None:
-        """Report statistics of the updates, with norms of the actor's and the critics' gradients, if measured."""
+        """Report statistics of the updates, including the norms of actor's and critics' gradients if measured."""
         found = {"Policy/Learning Rate": learning_rate}
-        # Both, as in ML-Agents, whichever actions there are: the coefficient of absent ones is 0.
+        # Both coefficients, as in ML-Agents, whichever kinds of actions there are: one for absent actions is 0.
         discrete = self._update.coefficients.module.logs.detach().exp().tolist()
         found["Policy/Continuous Entropy Coeff"] = discrete.pop(0) if self.context.spec.actions.continuous_size else 0.0
         found["Policy/Discrete Entropy Coeff"] = sum(discrete) / len(discrete) if discrete else 0.0

@@ -1,16 +1,16 @@
-"""Soft actor-critic: networks, optimizers, and one gradient step of all of them on a minibatch.
+"""Soft actor-critic: its networks and optimizers, and one gradient step of all networks on a minibatch.
 
 Haarnoja et al. (2018), "Soft Actor-Critic: Off-Policy Maximum Entropy Deep Reinforcement Learning with a Stochastic
 Actor" (with a value network), and "Soft Actor-Critic Algorithms and Applications" (entropy coefficients); for discrete
-actions Christodoulou (2019), "Soft Actor-Critic for Discrete Action Settings". Several branches are averaged, as in
-ML-Agents.
+actions, Christodoulou (2019), "Soft Actor-Critic for Discrete Action Settings". If there are several branches, they are
+averaged, as in ML-Agents.
 
-An update is a function of parameters, optimizer states, one minibatch and noise: no code inside reads a value, so none
-waits for a device. The caller checks the losses now and then.
+An update is a function of parameters, optimizer states, one minibatch and noise. No code inside reads a value, so
+nothing waits for a device. The caller checks the losses from time to time.
 
-Axis letters: B rows, S reward signals, C continuous actions, K discrete branches of A choices in total (A = 1 without
-any), G entropy coefficients: one for all continuous actions together if there are any, then one per branch.
-A mask [B] is 1 for rows and 0 for padding, or None without padding.
+Axis letters: B rows, S reward signals, C continuous actions, K discrete branches with A choices in total (A = 1 if
+there are none), G entropy coefficients: one for all continuous actions together, if any, then one per branch. A mask
+[B] is 1 for rows and 0 for padding; it is None without padding.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ from headrace.stages.trainer.sac.networks import (
 
 SACGradients = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor], UpdateMeasures]
 SACSteps = Gradients[[ReplayMinibatch, Tensor, Tensor, Tensor, float, float], UpdateMeasures]
-"""Ways to compute gradients, and to take steps; their arguments are those of `SACUpdate.step`."""
+"""Functions that compute gradients and take a step; their arguments are those of `SACUpdate.step`."""
 DISCRETE_TARGET = 0.2
-"""Target entropy of a branch, as a share of the entropy of a uniform choice (ML-Agents' number)."""
+"""A branch's target entropy, as a share of the entropy of a uniform choice (the value is ML-Agents')."""
 
 
 class SACUpdate:
-    """Owns the networks of one behaviour, and their optimizers.
+    """Owns one behaviour's networks and their optimizers.
 
     Args:
         design: the policy's design.
         hyperparameters: the behaviour's hyperparameters.
         signals: S, the number of reward signals.
-        random: draws the initial weights.
-        device: the networks' device.
-        replicas: the replicas that make the same update, each from its part of every minibatch.
+        random: the generator that draws the initial weights.
+        device: the device that holds the networks.
+        replicas: the replicas that make the same update, each with its share of every minibatch.
 
     Attributes:
-        target_entropies: [G] if nothing is masked.
-        find_gradients: sets the gradients of all networks; autograd unless replaced.
+        target_entropies: [G] the target entropies if no choice is masked.
+        find_gradients: sets the gradients of all networks; uses autograd unless replaced.
         advance: takes a gradient step; `step` unless replaced.
-        use_threads: sets the number of threads of gradient steps; torch's own function unless replaced.
+        use_threads: sets the number of threads for gradient steps; torch's own function unless replaced.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class SACUpdate:
         self.actor = FlatParameters(seeded(random, lambda: drawn_for(actions, ActorNetwork(design, True))), device)
         actor = self.actor.module
         self._plain_actor = Perceptron(design, actor.body, actor.action) if design.perceptron else None
-        # With continuous actions, target networks of Q, which is learned sooner (docs/learning.md), value the next
-        # observation, if the policy can be evaluated there. As in ML-Agents, a target of V values it if the policy
-        # would need data that is not recorded (masks of the choices there, or the memory), and with only discrete
-        # choices.
+        # With continuous actions, target networks of Q evaluate the next observation if the policy can be evaluated
+        # there, as Q is learned sooner (docs/learning.md). As in ML-Agents, a target network of V evaluates it if the
+        # policy would need data that is not recorded (choice masks there, or the memory), or if all actions are
+        # discrete.
         self._asks_policy = bool(actions.continuous_size) and not actions.masked and design.settings.memory is None
         self.draws = 2 if self._asks_policy else 1
-        """The rows of noise that `step` needs for each row of a minibatch."""
+        """Number of rows of noise that `step` needs per row of a minibatch."""
         critics = partial(Critics, design, signals, not self._asks_policy)
         self.critics = FlatParameters(seeded(random, lambda: drawn_for(actions, critics())), device)
         following = partial(Critics, values=False) if self._asks_policy else ValueNetwork
@@ -131,14 +131,15 @@ class SACUpdate:
         learning_rate: float,
         share: float = 1.0,
     ) -> UpdateMeasures:
-        """One gradient step of all networks.
+        """Take one gradient step of all networks.
 
         Args:
             batch: B rows.
-            rewards: [B, S] scaled.
-            discounts: [B, S] see `q_target`.
-            noise: [draws B, C] standard normal, for drawing actions; the part for the next observations comes last.
-            learning_rate: the rate of all optimizers.
+            rewards: [B, S] scaled rewards.
+            discounts: [B, S] discounts; see `q_target`.
+            noise: [draws B, C] standard normal noise for drawing actions; the part for the next observations comes
+                last.
+            learning_rate: the learning rate of all optimizers.
             share: weight of the means over these rows, if other replicas have other rows of the same minibatch.
         """
         measures = self.find_gradients(batch, rewards, discounts, noise)
@@ -175,7 +176,7 @@ class SACUpdate:
         return UpdateMeasures(torch.stack(losses), q1, q2, targets, values.detach(), negentropies.detach(), batch.mask)
 
     def _move(self, means: Tensor, share: float, learning_rate: float) -> None:
-        """Change all weights by the gradients; these, and the mean losses [4], are first combined over all replicas."""
+        """Combine gradients and mean losses [4] over all replicas, then change all weights by the gradients."""
         if self._replicas.size > 1:
             of_all = [self.actor.gradients, self.critics.gradients, self.coefficients.gradients, means]
             for tensor in of_all:
@@ -187,32 +188,32 @@ class SACUpdate:
             self.follow()
 
     def follow(self) -> None:
-        """Move the targets by `tau`; each step does so, unless `target_update_interval` is above 1."""
+        """Move the targets by `tau`. Each step does this, unless `target_update_interval` is above 1."""
         self.target.values.lerp_(self._followed, self._tau)
 
     @property
     def steps(self) -> int:
-        """Gradient steps so far."""
+        """Number of gradient steps taken so far."""
         return self._adams["critics"].steps
 
     @property
     def moving(self) -> list[Adam]:
-        """The optimizers that take steps: of actor, critics and, unless they are fixed, entropy coefficients."""
+        """The optimizers that take steps: those of actor, critics and, unless fixed, entropy coefficients."""
         return [adam for name, adam in self._adams.items() if name != "coefficients" or self.learns_coefficients]
 
     def gradient_norms(self) -> list[float]:
-        """Norms of the last gradients of actor and critics."""
+        """Return the norms of the last gradients of actor and critics."""
         return [float(torch.linalg.vector_norm(flat.gradients)) for flat in (self.actor, self.critics)]
 
     def snapshot(self) -> dict[str, Any]:
-        """A copy of weights and optimizers, for `restore`."""
+        """Return a copy of weights and optimizers, for use with `restore`."""
         return {
             "values": {name: flat.values.clone() for name, flat in self._groups.items()},
             "adams": {name: adam.snapshot() for name, adam in self._adams.items()},
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Restore a snapshot."""
+        """Restore weights and optimizers from a snapshot."""
         for name, flat in self._groups.items():
             flat.values.copy_(snapshot["values"][name])
         for name, adam in self._adams.items():
@@ -220,12 +221,13 @@ class SACUpdate:
 
     def finite(self) -> bool:
         """Return True if all weights are finite."""
-        # A sum is finite if all its terms are (weights near float32's limit are useless as well), and fast to compute.
+        # A sum is finite if all its terms are (weights near float32's limit are useless anyway), and is fast to
+        # compute.
         sums = torch.stack([flat.values.sum() for flat in self._groups.values()])
         return bool(torch.isfinite(sums).all())
 
     def parameter_counts(self) -> dict[str, int]:
-        """Number of parameters of each network."""
+        """Return the number of parameters of each network."""
 
         def size(module: torch.nn.Module) -> int:
             return sum(parameter.numel() for parameter in module.parameters())
@@ -234,28 +236,28 @@ class SACUpdate:
         return {"actor": size(self.actor.module), **critics, "targets": self.target.values.numel()}
 
     def weights(self) -> dict[str, Any]:
-        """Host copies of all weights, by network and parameter name."""
+        """Return host copies of all weights, by network and parameter name."""
         return {name: flat.state_dict() for name, flat in self._groups.items()}
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Load `weights()`.
+        """Load the weights that `weights()` returned.
 
         Raises:
-            StageError: naming the tensor that does not fit.
+            StageError: if a tensor does not fit; the message names it.
         """
         for name, flat in self._groups.items():
             flat.load(weights[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizers."""
+        """Return the weights and the optimizers' states."""
         optimizers = {name: adam.state_dict(self._groups[name].named_views) for name, adam in self._adams.items()}
         return {"weights": self.weights(), "optimizers": optimizers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
+        """Restore the state from `state_dict()`.
 
         Raises:
-            StageError: naming the tensor that does not fit.
+            StageError: if a tensor does not fit; the message names it.
         """
         self.load_weights(state["weights"])
         for name, adam in self._adams.items():
@@ -263,7 +265,7 @@ class SACUpdate:
 
     @torch.no_grad()
     def _next_values(self, inputs: Inputs, noise: Tensor) -> Tensor:
-        """The target networks' values [B, S] of the next observations, entropy included."""
+        """Return the target networks' soft values [B, S] of the next observations."""
         if self._asks_policy:
             actions, probabilities, negentropies = self._draw(self._heads(inputs), noise)
             target = self.target.module
@@ -274,23 +276,23 @@ class SACUpdate:
         return values.view(-1, inputs.sequence_length, values.shape[1])[:, 1:].flatten(0, 1)
 
     def _soft_values(self, batch: ReplayMinibatch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Soft values [B, S] of the policy's present actions, with gradients into the actor; negentropies [B, G]."""
+        """Return the current policy's soft values [B, S], with gradients to the actor, and negentropies [B, G]."""
         actions, probabilities, negentropies = self._draw(self._heads(batch.actor_inputs), noise, batch.penalties)
         critics = self.critics.module
         first, second = (q(batch.critic_inputs, actions, frozen=True) for q in (critics.q1, critics.q2))
         return self._valued(first, second, probabilities, negentropies), negentropies
 
     def _valued(self, first: Tensor, second: Tensor, probabilities: Tensor | None, negentropies: Tensor) -> Tensor:
-        """Soft values [B, S] of the policy's actions, by both Qs [B, S, A] with its continuous actions.
+        """Return soft values [B, S] of the policy's actions, given both Qs [B, S, A] for its continuous actions.
 
-        The policy maximises the smaller of the two Qs, which V learns as well. In ML-Agents it maximises the first.
+        The policy maximises the smaller of the two Qs, which V also learns. In ML-Agents, it maximises the first Q.
         """
         smaller = torch.minimum(*(expected_values(q, probabilities, len(self._branches)) for q in (first, second)))
         return soft_values(smaller, negentropies, self.coefficients.module.logs.detach().exp(), self._weights)
 
     @staticmethod
     def _back(loss: Tensor, parameters: list[Tensor]) -> Tensor:
-        """Add only the gradients of a loss with respect to these parameters; return the loss without its graph."""
+        """Add to these parameters only the loss's gradients; return the loss without its graph."""
         torch.autograd.backward(loss, inputs=parameters)
         return loss.detach()
 
@@ -303,7 +305,7 @@ class SACUpdate:
     def _draw(
         self, heads: Tensor, noise: Tensor, penalties: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The policy's continuous actions [B, C], its choices' probabilities [B, A], and negentropies [B, G]."""
+        """Return continuous actions [B, C], the choices' probabilities [B, A], and negative entropies [B, G]."""
         actions, probabilities, negentropies = heads[:, :0], None, []
         if c := self._continuous:
             actions, log_probs = squashed_sample(heads[:, :c], heads[:, c : 2 * c], noise)
@@ -315,12 +317,12 @@ class SACUpdate:
             parts = [torch.log_softmax(branch, dim=1) for branch in torch.split(logits, self._branches, dim=1)]
             shares = [part.exp() for part in parts]
             probabilities = shares[0] if len(shares) == 1 else torch.cat(shares, dim=1)
-            # A forbidden choice has a share of exactly 0 and a logarithm of about -1e8: their product is 0.
+            # A forbidden choice has a probability of exactly 0 and a logarithm of about -1e8, so their product is 0.
             negentropies += [(p * part).sum(dim=1, keepdim=True) for p, part in zip(shares, parts, strict=True)]
         return actions, probabilities, negentropies[0] if len(negentropies) == 1 else torch.cat(negentropies, dim=1)
 
     def _entropy_targets(self, batch: ReplayMinibatch) -> Tensor:
-        """Target entropies [G], or [B, G] if masks leave fewer choices in some states than in others."""
+        """Return target entropies [G], or [B, G] if masks leave fewer choices in some states than in others."""
         if batch.allowed is None:
             return self.target_entropies
         discrete = DISCRETE_TARGET * batch.allowed.log()
@@ -330,7 +332,7 @@ class SACUpdate:
 
 
 def _entropy_terms(actions: ActionSpec, target: float | None) -> tuple[list[float], list[float]]:
-    """Weights and target entropies [G]; that of continuous actions is `target`, or minus their number."""
+    """Return weights and target entropies [G]; continuous actions have `target`, or minus their number if None."""
     branches = actions.discrete_branches
     weights, targets = [1.0 / len(branches) for _ in branches], [DISCRETE_TARGET * log(size) for size in branches]
     if actions.continuous_size:
