@@ -102,7 +102,7 @@ class ProcessEdges:
 
 @dataclass
 class HostLinks:
-    """The links of one process host, from main's side."""
+    """The links of one process host, as seen by main."""
 
     given_at_start: dict[str, LinkEnd] = field(default_factory=dict)
     """The host's own ends, by ticket name; main keeps copies as long as the host may be replaced."""

@@ -69,7 +69,7 @@ class ProcessControl(SocketControl):
 
 
 class ProcessHost:
-    """A running process host, from main's side."""
+    """A running process host, as seen by main."""
 
     may_hang = True
 

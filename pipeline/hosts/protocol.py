@@ -22,7 +22,7 @@ from headrace.stages.environments.given import carried, take_over
 
 
 class HostHandle(Protocol):
-    """A running host, from main's side."""
+    """A running host, as seen by main."""
 
     @property
     def plan(self) -> HostPlan:
@@ -41,7 +41,7 @@ class HostHandle(Protocol):
 
         Args:
             name: the queue's name.
-            newest: if True, a new item replaces one that waits; otherwise items queue up, as many as the YAML allows.
+            newest: if True, a new item replaces one that waits; otherwise items queue up to the limit set in the YAML.
 
         Raises:
             LookupError: if the host has no queue left.
@@ -52,7 +52,7 @@ class HostHandle(Protocol):
 
         Args:
             name: the queue's name.
-            newest: if True, a new item replaces one that waits; otherwise items queue up, as many as the YAML allows.
+            newest: if True, a new item replaces one that waits; otherwise items queue up to the limit set in the YAML.
 
         Raises:
             LookupError: if the host has no queue left.

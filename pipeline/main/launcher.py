@@ -198,8 +198,8 @@ class Broadcaster:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self.relay: PolicyRelay | None = None
-        """Receives the policies if one host decides for all actors, which then receive only announcements; otherwise
-        None.
+        """Host that receives policies in place of the actors, which then receive only announcements; None if actors
+        hold their own policies.
         """
         self.publisher = PolicyPublisher(PublisherPort(self._send_policy, self.send_to_sources))
 

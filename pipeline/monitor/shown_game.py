@@ -1,4 +1,4 @@
-"""A game on the page, from the page server's side: settings, newest frame and status."""
+"""A game on the page, as seen by the page's server: settings, newest frame and status."""
 
 from __future__ import annotations
 

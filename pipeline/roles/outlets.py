@@ -29,7 +29,7 @@ AGENT_PROCESSOR = "agent_processor"
 
 
 def recorded_here(config: RunConfig, edge: str, behavior: str | None = None) -> bool:
-    """Return True if an edge is recorded, for the given behaviour if not None."""
+    """Return True if an edge is recorded; if a behaviour is given, return True only if it is recorded there."""
     record = config.record
     if record is None or edge not in record.edges:
         return False

@@ -52,7 +52,7 @@ class Consumer(Protocol):
 
 
 class RayHost:
-    """A running host on Ray, from main's side.
+    """A running host on Ray, as seen by main.
 
     Args:
         plan: the host's plan.
@@ -132,7 +132,7 @@ class RayHost:
             consumer.replace(self.plan.name, None)
 
     def succeed(self, dead: RayHost) -> None:
-        """Take over a dead host's outgoing queues, and a dead learner's incoming queues too."""
+        """Take over a dead host's outgoing queues and, for a learner, its incoming queues too."""
         self.consumers, dead.consumers = dead.consumers, {}
         for name, consumer in self.consumers.items():
             self.serve(name, **dead.served[name])

@@ -47,7 +47,7 @@ StartProcess = Callable[[asyncio.TaskGroup], Awaitable[ProcessHost]]
 
 # The page runs the game in its own thread, because an update may block main (docs/decisions/049).
 class Exhibition(ShownGame):
-    """The exhibition, from the page server's side. All calls come from the server's event loop.
+    """The exhibition, as seen by the page's server. All calls come from the server's event loop.
 
     Args:
         start: starts the exhibition's process.

@@ -14,7 +14,7 @@ from headrace.pipeline.parts.own_game.main import OwnGameLink
 
 
 class OwnGameShow(ShownGame):
-    """The game, from the page server's side.
+    """The game, as seen by the page's server.
 
     Args:
         send: sends a message to main, from any thread.
