@@ -164,7 +164,7 @@ class StarvationWatch:
 MEASURED_UPDATES = 5
 """Number of measured updates. The first update is skipped because its steps are collected while the run starts."""
 MOST_COLLECTING = 3.0
-"""Largest ratio of collecting to learning time at which actors run ahead; doing so then saves a quarter of the time."""
+"""Largest collecting-to-learning time ratio at which actors run ahead, where doing so saves a quarter of the time."""
 AHEAD = 1
 """Number of updates by which actors run ahead if running ahead pays off."""
 

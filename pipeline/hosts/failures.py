@@ -63,7 +63,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 _WINDOWS_CRASH = 0x8000_0000
-"""Lowest exit status that Windows itself sets when it ends a process; user code exits with lower ones."""
+"""Lowest of the exit statuses with which Windows itself ends a process."""
 
 
 def how_it_ended(status: int) -> str:
@@ -72,5 +72,5 @@ def how_it_ended(status: int) -> str:
 
 
 def crashed(status: int) -> bool:
-    """Return True if a process crashed: it neither exited by itself nor was killed on purpose."""
+    """Return True if a process crashed: it neither exited by itself nor was killed from outside."""
     return status >= _WINDOWS_CRASH or (status < 0 and -status not in (signal.SIGTERM, getattr(signal, "SIGKILL", 9)))

@@ -120,7 +120,7 @@ class HostEdges(Protocol):
         """Open the consuming end of a queue."""
 
     def renew(self, name: str) -> None:
-        """Restart a queue that this host produces, for the consumer that replaces a dead one."""
+        """Restart a queue into which this host puts items, for the consumer that replaces a dead one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The end of a run: a clean end when the run is done or the user requests it, or an end after a failure.
+"""The end of a run: clean if the run is done or the user requests it, or after a failure.
 
 In a clean end, sources put a last barrier into their streams and stop after it, and everything else drains. The last
 checkpoint does not wait for a dead or silent source: trainers and main's stages then save their current state.
