@@ -349,6 +349,7 @@ class Checkpointing:
 
     def _ended(self, problem: str | None) -> None:
         self.ended(problem)
+        self._run.parts.tell(lambda part: part.checkpoint_ended())
         self._run.flow.resume()
         if problem is None:
             self.written()

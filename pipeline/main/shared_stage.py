@@ -20,20 +20,12 @@ class SharedState:
         name: name of the part.
         stages: hooks and saved states for stages in main.
         state: returns the state.
-        when_settled: calls its argument once the state includes the effects of all items.
     """
 
-    def __init__(
-        self,
-        name: str,
-        stages: StageHost,
-        state: Callable[[], Mapping[str, Any]],
-        when_settled: Callable[[Callable[[], None]], None] = lambda save: save(),
-    ) -> None:
+    def __init__(self, name: str, stages: StageHost, state: Callable[[], Mapping[str, Any]]) -> None:
         self.name = name
         self._stages = stages
         self._state = state
-        self._when_settled = when_settled
         self._behaviors: list[str] = []
         self._awaited: frozenset[str] = frozenset()
         self._missing: dict[int, set[str]] = {}
@@ -54,7 +46,7 @@ class SharedState:
             missing.discard(behavior)
             if not missing:
                 self._missing = {other: names for other, names in self._missing.items() if other > number}
-                self._when_settled(lambda: self._stages.save_part(self.name, number, self._state()))
+                self._stages.save_part(self.name, number, self._state())
 
         return StageHooks(self._stages.hooks(stage).return_credits, reach)
 

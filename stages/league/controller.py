@@ -94,7 +94,7 @@ class LeagueController:
         self._member_games, self._solved_games = 0, -1
         """Games between members since the last addition, and their number at the last mixture; -1: no mixture yet."""
         self._disk_refuses = self._resumed = False
-        self._freezing: set[str] = set()
+        self.freezing: set[str] = set()
         """Learners with a policy that is being written."""
         self._add_brains()
         self._follow_pool()
@@ -120,13 +120,13 @@ class LeagueController:
         settings, known = self.settings.learners[learner], self._progress.get(learner)
         if learner in self._sources:
             self._newest[learner] = update.copy()
-        begun = self._progress or self._freezing or self._resumed
+        begun = self._progress or self.freezing or self._resumed
         if not begun and any(not member.use for member in self.pool.members):
             self.pool.restore(())  # of a run that was killed before it had a checkpoint
             self._add_brains()
         if known is not None:
             known.advance(update.step, update.version)
-        if learner in self._freezing:
+        if learner in self.freezing:
             return None
         if known is None and not settings.freeze.first:
             self._begin(learner, update, -1)
@@ -135,7 +135,7 @@ class LeagueController:
             chances = self._payoffs.chances(self._matches.code(learner), self._matches.targets(learner))
             if not is_due(settings.freeze, update.step - known.frozen, chances):
                 return None
-        self._freezing.add(learner)
+        self.freezing.add(learner)
         return Freeze(learner, update, -1 if known is None else known.parent)
 
     def write(self, freeze: Freeze) -> Member | OSError:
@@ -159,7 +159,7 @@ class LeagueController:
             The learner's reset, or None.
         """
         learner, update = freeze.learner, freeze.update
-        self._freezing.discard(learner)
+        self.freezing.discard(learner)
         if isinstance(written, OSError):
             self._refused(learner, written)
             return None

@@ -44,8 +44,8 @@ class Takeover:
         """Request a new trainer with a new optimiser, normaliser and schedules.
 
         Args:
-            number: number of the request, counted from 1; a request that is already known, possibly from a checkpoint,
-                has no effect.
+            number: version of the policy at which this was decided; the request has no effect if this number or a
+                higher one is already known, possibly from a checkpoint.
             weights: the weights of the new trainer's first policy; None for newly drawn weights.
         """
         if number > self._number:
@@ -95,8 +95,8 @@ class Takeover:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state from the stage's state."""
-        self._number = int(state.get("begun_anew", 0))
         self._wanted = "begins_anew" in state
         self._weights = state["begins_anew"]["weights"] if self._wanted else None
         self.versions = int(state.get("lost_updates", 0))
         self.steps, self._oldest = int(state.get("former_steps", 0)), int(state.get("oldest_version", -1))
+        self._number = int(state.get("begun_anew", 0))

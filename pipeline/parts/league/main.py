@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -22,16 +23,26 @@ from headrace.pipeline.control.messages import BeginAnew
 from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.shared_stage import SharedState
+from headrace.pipeline.parts.league.daemon_threads import DaemonThreads
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import Columns, Matches, PolicyUpdate, TrajectoryBatch
 from headrace.stages.league.controller import Freeze, LeagueController
 from headrace.stages.league.match_table import MatchTable
-from headrace.stages.league.pool import FOLDER, Member, Pool
+from headrace.stages.league.pool import FOLDER, Member, Pool, packed, unpacked
 from headrace.stages.league.turns import Turns
 from headrace.stages.stage import Stage, StageContext
 from headrace.stages.trainer.report import TrainerReport
+from headrace.surroundings import shown
 
 log = logging.getLogger(__name__)
+
+SLOW_S = 10.0
+"""Seconds after which a write into the pool causes a warning."""
+_SLOW = "Freezing %s takes more than %.0f s. Until the disk answers, the league freezes no policy."
+_LEFT = (
+    "The run ends without having frozen %s: the disk has not answered for %.0f s (pipeline.supervision.grace_s). "
+    "A resumed run freezes that policy or a later one."
+)
 
 
 class LeaguePart(RunPart):
@@ -55,6 +66,8 @@ class LeaguePart(RunPart):
         """Version of a policy that has not arrived although its report has, by learner."""
         self._resets: dict[str, dict[str, Any]] = {}
         """By learner: its last reset, as the fields of `BeginAnew`; a restarted learner may not know it."""
+        self._held_resets: list[str] | None = None
+        """Learners whose reset waits for the end of the checkpoint in progress; None without one."""
         self._restored: dict[str, int] = {}
         """Version of the policy that is part of the checkpoint, by learner."""
         self._freezes: deque[Freeze] = deque()
@@ -62,8 +75,9 @@ class LeaguePart(RunPart):
         self._settled = asyncio.Event()
         """Set while no policy waits to be written."""
         self._settled.set()
-        self._saves: list[Callable[[], None]] = []
-        """Checkpoint work to do once these writes are finished."""
+        self._threads = DaemonThreads()
+        self._writing: asyncio.Task[None] | None = None
+        """Writes them."""
         self._turns: Turns | None = None
         """The learners' turns; None if all learn simultaneously."""
         self._waiting: dict[str, tuple[list[Columns], list[PolicyUpdate]]] = {}
@@ -84,16 +98,25 @@ class LeaguePart(RunPart):
         pool = Pool(behavior_folder(plan.folder.path, game.home) / FOLDER)
         random = np.random.default_rng(derive_seed(plan.seed, LEAGUE, game.home))
         self._league = controller = LeagueController(game.home, game.settings, pool, random, game.sides)
-        saved = self.run.stages.saved_state(LEAGUE) or {}
+        pending = self._restore(self.run.stages.saved_state(LEAGUE) or {}, game)
+        if self._turns is not None:
+            self._hold(self._turns)
+        for freeze in pending:
+            controller.freezing.add(freeze.learner)
+            self._freeze(freeze)
+
+    def _restore(self, saved: Mapping[str, Any], game: LeagueGame) -> list[Freeze]:
+        """Continue from a checkpoint; returns the policies that waited to be written into the pool."""
         self._resets = dict(saved.get("resets", {}))
         if lengths := game.settings.turns():
             self._turns = Turns(lengths)
             self._turns.load_state_dict(saved.get("turns", self._turns.state_dict()))
-            self._hold(self._turns)
         if game.home in saved:
-            controller.load_state_dict(saved[game.home])
+            self.league.load_state_dict(saved[game.home])
             versions = {name: each["version"] for name, each in saved[game.home]["progress"].items()}
             self._restored |= {game.learner_name(key): version for key, version in versions.items()}
+        pending = [Freeze(learner, unpacked(policy), parent) for learner, parent, policy in saved.get("freezes", ())]
+        return [freeze for freeze in pending if freeze.learner in game.learners]
 
     def _hold(self, turns: Turns) -> None:
         """Make the actors of learners that don't have the turn wait."""
@@ -128,12 +151,23 @@ class LeaguePart(RunPart):
     def shared(self) -> SharedState:
         """The state of all leagues."""
         if self._shared is None:
-            self._shared = SharedState(LEAGUE, self.run.stages, self._state, self._when_settled)
+            self._shared = SharedState(LEAGUE, self.run.stages, self._state)
         return self._shared
 
     def checkpoint_begins(self) -> None:
         """Await a barrier on the routes of all learners."""
         self.shared.begin_checkpoint()
+        self._held_resets = []
+
+    def checkpoint_ended(self) -> None:
+        """Send the resets that were decided during the checkpoint.
+
+        Only now, as a trainer that saves its part later than main would otherwise save its state after a reset whose
+        frozen policy main's part does not have.
+        """
+        held, self._held_resets = self._held_resets or [], None
+        for behavior in held:
+            self.learner_ready(behavior)
 
     # Reports of the stages. -------------------------------------------------------------------------------------------
 
@@ -214,28 +248,41 @@ class LeaguePart(RunPart):
         if known:  # the checkpoint already contains its effects
             return
         freeze = self.league.note_policy(self._learners[behavior], kept)
-        if freeze is None:
-            return
+        if freeze is not None:
+            self._freeze(freeze)
+
+    def _freeze(self, freeze: Freeze) -> None:
         if self._deterministic:  # all stand still meanwhile
             self._frozen(freeze, self.league.write(freeze))
             return
         self._freezes.append(freeze)
         if self._settled.is_set():
             self._settled.clear()
-            self.run.tasks.start(self._freeze_all())
+            self._writing = self.run.tasks.start(self._freeze_all())
 
     async def _freeze_all(self) -> None:
         """Write policies into the pool, one at a time: on a slow disk, each takes a second."""
         try:
             while self._freezes:
-                written = await asyncio.to_thread(self.league.write, self._freezes[0])
+                written = await self._written(self._freezes[0])
                 self._frozen(self._freezes.popleft(), written)
                 self._tell_all()
-            saves, self._saves = self._saves, []
-            for save in saves:
-                save()
         finally:
             self._settled.set()
+
+    async def _written(self, freeze: Freeze) -> Member | OSError:
+        """Write a policy in a thread, and warn if that takes long."""
+        loop = asyncio.get_running_loop()
+        slow = loop.call_later(SLOW_S, log.warning, _SLOW, self._words(freeze), SLOW_S)
+        try:
+            return await loop.run_in_executor(self._threads, self.league.write, freeze)
+        finally:
+            slow.cancel()
+
+    def _words(self, freeze: Freeze) -> str:
+        assert self._game is not None, "it has learners"
+        behavior, folder = self._game.learners[freeze.learner], shown(self.league.pool.folder)
+        return f"step {freeze.update.step} of {behavior} into {folder}"
 
     def _frozen(self, freeze: Freeze, written: Member | OSError) -> None:
         """Handle a policy's freeze, and the reset that may follow."""
@@ -247,9 +294,12 @@ class LeaguePart(RunPart):
         weights = None if reset.weights is None else np.ascontiguousarray(reset.weights.weights, "<f4").tobytes()
         whose = "its first" if weights is None else "another learner's"
         log.info("%s restarts at step %d with %s weights.", behavior, freeze.update.step, whose)
-        number = self._resets.get(behavior, {"number": 0})["number"] + 1
-        self._resets[behavior] = {"number": number, "weights": weights}
-        self.learner_ready(behavior)
+        # The version, as a count may be behind a learner's: of a resumed run, main's state may be the older one.
+        self._resets[behavior] = {"number": freeze.update.version, "weights": weights}
+        if self._held_resets is None:
+            self.learner_ready(behavior)
+        else:
+            self._held_resets.append(behavior)
 
     def learner_ready(self, behavior: str) -> None:
         """Send a learner its last reset, if any; the learner may have been lost before it received the reset."""
@@ -273,22 +323,26 @@ class LeaguePart(RunPart):
 
     # Checkpoints and the end. -----------------------------------------------------------------------------------------
 
-    def _when_settled(self, save: Callable[[], None]) -> None:
-        """Delay a checkpoint until pending policies are written."""
-        if self._settled.is_set():
-            save()
-        else:
-            self._saves.append(save)
-
     async def settle(self) -> None:
-        """Wait until all policies are written."""
-        await self._settled.wait()
+        """Wait until all policies are written, or the disk has not answered for `grace_s`."""
+        grace_s = self.run.plan.config.pipeline.supervision.grace_s
+        while not self._settled.is_set():
+            awaited = self._freezes[0]
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._settled.wait(), grace_s)
+            if not self._settled.is_set() and self._freezes[0] is awaited:
+                log.warning(_LEFT, self._words(awaited), grace_s)
+                assert self._writing is not None, "it waits for the disk"
+                self._writing.cancel()
+                return
 
     def _state(self) -> dict[str, Any]:
         self._look()
         resets = {"resets": dict(self._resets)} if self._resets else {}
         turns = {"turns": self._turns.state_dict()} if self._turns is not None else {}
-        return {self.league.behavior: self.league.state_dict()} | resets | turns
+        pending = [[each.learner, each.parent, packed(each.update)] for each in self._freezes]
+        freezes = {"freezes": pending} if pending else {}
+        return {self.league.behavior: self.league.state_dict()} | resets | turns | freezes
 
     def league_reports(self) -> Mapping[str, dict[str, Any]]:
         """Return the league's report; none before the league exists."""

@@ -54,17 +54,22 @@ class Made:
         self.sources: list[Any] = []
         self.hosts: list[Any] = []
         self.failures: list[HostFailed] = []
+        self.told_parts: list[str] = []
+        part = SimpleNamespace(
+            checkpoint_begins=lambda: self.told_parts.append("begins"),
+            checkpoint_ended=lambda: self.told_parts.append("ended"),
+        )
         run: Any = SimpleNamespace(
             plan=self.plan,
             behaviors=behaviors,
             timers=Timers(),
             stages=stages,
-            parts=SimpleNamespace(merged=lambda take: {}, tell=lambda what: None),
+            parts=SimpleNamespace(merged=lambda take: {}, tell=lambda what: what(part)),
             starter=SimpleNamespace(self_play=None, brain_league=BrainLeague(), league_reports=lambda: self.leagues),
             broadcaster=SimpleNamespace(sources=lambda: self.sources),
             reporter=SimpleNamespace(elapsed_s=0.0, leave=lambda: None, mark=lambda *of_a_curve: None),
             running=SimpleNamespace(all=lambda: self.hosts),
-            flow=SimpleNamespace(resume=lambda: None),
+            flow=SimpleNamespace(resume=lambda: self.told_parts.append("actors continue")),
         )
         self.checkpointing = Checkpointing(run)
         self.checkpointing.ended = self.ended.append
@@ -118,6 +123,14 @@ def test_a_checkpoint_that_becomes_due_while_another_is_under_way_is_not_passed_
     assert made.ball.receive_report(reported(210))
     made.checkpointing.receive(made.part(0))
     assert made.ball.receive_report(reported(220)), "the one of step 200 is still due"
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_parts_are_told_of_the_end_before_actors_continue_however_it_ends(made, complete):
+    made.checkpointing.begin()
+    assert made.told_parts == ["begins"]
+    made.checkpointing.receive(made.part(0) if complete else PartFailed(0, TRAINER, "No space left on device"))
+    assert made.told_parts == ["begins", "ended", "actors continue"]
 
 
 def test_its_steps_are_those_at_which_its_trainers_were_saved_however_far_they_have_come_since(tmp_path):

@@ -1,75 +1,23 @@
-"""Main's side of a league: policies are written in a thread, in order, and no reset is lost."""
+"""Main's side of a league: policies are written in a thread, in order, and no reset is lost, whatever is resumed."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import threading
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from league_world import FIRST, LEARNERS, OTHER, World, played
+from properties import examples
+from virtual_time import VirtualTimeLoop, until_blocked
 
-from headrace.config import RunConfig
 from headrace.pipeline.control.messages import BeginAnew
-from headrace.pipeline.parts.league.main import LeaguePart
-from headrace.queues.messages import PolicyUpdate
-
-LEARNERS = {
-    "main": {"matches": [{"match": "self"}], "freeze": {"at_most": 100}},
-    "exploiter": {
-        "matches": [{"match": "newest"}],
-        "freeze": {"at_most": 100, "first": False},
-        "reset": {"probability": 1.0},
-    },
-}
-FIRST, OTHER = "Duel.main", "Duel.exploiter"
-
-
-class World:
-    """A run as a league sees it, with its learners' controls."""
-
-    def __init__(self, folder: Path, saved: dict[str, Any] | None = None) -> None:
-        self.saved: dict[int, Any] = {}
-        self.told: dict[str, list[Any]] = {FIRST: [], OTHER: []}
-        config = RunConfig.from_plain({"behaviors": {"Duel": {"league": {"learners": LEARNERS}}}})
-        stages = SimpleNamespace(
-            saved_state=lambda name: saved,
-            save_part=lambda name, number, state: self.saved.update({number: state}),
-            hooks=lambda stage: SimpleNamespace(return_credits=None),
-        )
-        controls = {
-            name: SimpleNamespace(learner=SimpleNamespace(control=SimpleNamespace(send=told.append)))
-            for name, told in self.told.items()
-        }
-        self.run: Any = SimpleNamespace(
-            plan=SimpleNamespace(config=config, folder=SimpleNamespace(path=folder), seed=0),
-            stages=stages,
-            behaviors=controls,
-            launcher=SimpleNamespace(actors={}),
-            broadcaster=SimpleNamespace(send_to_actors=lambda update: None),
-            tasks=SimpleNamespace(start=lambda work: asyncio.get_running_loop().create_task(work)),
-        )
-        self.part = LeaguePart(self.run)
-        for name in (FIRST, OTHER):
-            self.part.add(name)
-
-    def policy(self, behavior: str, step: int) -> None:
-        """A learner has a policy, whose version is its step and whose weights are it, too."""
-        weights = np.full(3, step, np.float32)
-        self.part.policy_made(behavior, PolicyUpdate(behavior, step, weights, (("w", (3,)),), step))
-
-    @property
-    def members(self) -> list[tuple[str, int]]:
-        return [(member.learner, member.step) for member in self.part.league.pool.members]
-
-    def checkpoint(self, number: int) -> None:
-        """A barrier has passed all learners' routes."""
-        self.part.checkpoint_begins()
-        for name in (FIRST, OTHER):
-            self.part.shared.hooks("league", name).save_part("league", number, {})
+from headrace.pipeline.parts.league.daemon_threads import DaemonThreads
+from headrace.pipeline.run_folder.checkpoint import pack_state, unpack_state
+from headrace.stages.trainer.takeover import Takeover
 
 
 @pytest.fixture
@@ -86,7 +34,7 @@ def slow_disk(monkeypatch):
     written.set()
 
 
-async def test_policies_are_written_in_order_while_main_goes_on_and_a_checkpoint_waits_for_them(tmp_path, slow_disk):
+async def test_policies_are_written_in_order_while_main_goes_on_and_a_checkpoint_has_what_waits(tmp_path, slow_disk):
     world = World(tmp_path)
     world.policy(FIRST, 0)
     world.policy(OTHER, 0)
@@ -94,16 +42,20 @@ async def test_policies_are_written_in_order_while_main_goes_on_and_a_checkpoint
     world.policy(OTHER, 100)
     assert world.members == []
     world.checkpoint(1)
+    world.part.checkpoint_ended()
     world.policy(OTHER, 120)
-    assert world.saved == {}
+    assert (world.saved[1]["Duel"]["members"], len(world.saved[1]["freezes"])) == ([], 2)
     slow_disk.set()
     await world.part.settle()
     assert world.members == [("main", 0), ("exploiter", 100)]
-    (state,) = world.saved.values()
-    assert [each["step"] for each in state["Duel"]["members"]] == [0, 100]
-    assert world.told[OTHER] == [BeginAnew(1, None)]
+    assert world.told[OTHER] == [BeginAnew(100, None)]
     world.checkpoint(2)
-    assert sorted(world.saved) == [1, 2], "nothing waits any more"
+    assert "freezes" not in world.saved[2]
+    resumed = World(tmp_path, world.saved[1])
+    assert resumed.members == []
+    resumed.policy(OTHER, 120)  # not due, as the one before is being written
+    await resumed.part.settle()
+    assert (resumed.members, resumed.told[OTHER]) == (world.members, world.told[OTHER])
 
 
 async def test_a_learner_that_is_started_again_hears_of_its_reset_whatever_policies_came_meanwhile(tmp_path):
@@ -114,12 +66,176 @@ async def test_a_learner_that_is_started_again_hears_of_its_reset_whatever_polic
     world.policy(OTHER, 110)  # of the trainer before, or of a lost learner's successor
     world.part.learner_ready(OTHER)
     world.part.learner_ready(FIRST)
-    assert world.told == {FIRST: [], OTHER: [BeginAnew(1, None)] * 2}
+    assert world.told == {FIRST: [], OTHER: [BeginAnew(100, None)] * 2}
     world.checkpoint(1)
     resumed = World(tmp_path, world.saved[1])
     resumed.part.learner_ready(OTHER)
-    assert resumed.told[OTHER] == [BeginAnew(1, None)]
+    assert resumed.told[OTHER] == [BeginAnew(100, None)]
     resumed.policy(OTHER, 110)
     resumed.policy(OTHER, 230)
     await resumed.part.settle()
-    assert resumed.told[OTHER][1:] == [BeginAnew(2, None)]
+    assert resumed.told[OTHER][1:] == [BeginAnew(230, None)]
+
+
+# A disk whose answers the test decides about, in virtual time. --------------------------------------------------------
+
+
+class Disk:
+    """Writes what it is asked to when the test says so; until then it hangs."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[asyncio.Future[Any], Any]] = []
+        loop: Any = asyncio.get_running_loop()
+        loop.run_in_executor = self._ask
+
+    def _ask(self, _: object, call: Any, *arguments: Any) -> asyncio.Future[Any]:
+        answer = asyncio.get_running_loop().create_future()
+        self._waiting.append((answer, lambda: call(*arguments)))
+        return answer
+
+    async def answer(self) -> bool:
+        """Do the oldest thing that was asked; returns False if there is none."""
+        await until_blocked()
+        if not self._waiting:
+            return False
+        answer, call = self._waiting.pop(0)
+        found = call()
+        if not answer.cancelled():
+            answer.set_result(found)
+        await until_blocked()
+        return True
+
+    async def answer_all(self) -> None:
+        while await self.answer():
+            pass
+
+
+@pytest.mark.virtual_time
+async def test_a_disk_that_hangs_is_named_and_the_run_ends_without_it_after_its_grace(tmp_path, caplog):
+    world, loop, disk = World(tmp_path), asyncio.get_running_loop(), Disk()
+    for behavior, step in ((FIRST, 0), (OTHER, 0)):
+        world.policy(behavior, step)
+    await disk.answer()
+    world.policy(OTHER, 100)
+    await until_blocked()
+    began_s = loop.time()
+    await world.part.settle()
+    assert loop.time() - began_s == pytest.approx(60)
+    pool = tmp_path / "Duel" / "league"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Freezing step 100 of Duel.exploiter into {pool} takes more than 10 s. Until the disk answers, the league "
+        "freezes no policy.",
+        f"The run ends without having frozen step 100 of Duel.exploiter into {pool}: the disk has not answered for "
+        "60 s (pipeline.supervision.grace_s). A resumed run freezes that policy or a later one.",
+    ]
+    await until_blocked()
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "no task is left to wait for"
+    world.checkpoint(1)
+    resumed = World(tmp_path, world.saved[1])
+    await disk.answer_all()  # the thread that hung, too
+    assert resumed.members == [("main", 0), ("exploiter", 100)]
+
+
+@pytest.mark.virtual_time
+async def test_a_disk_that_is_slow_is_awaited_as_long_as_it_answers(tmp_path, caplog):
+    world, disk = World(tmp_path, learners={"main": {"freeze": {"at_most": 100}}, "exploiter": {}}), Disk()
+    world.policy(FIRST, 0)
+    world.policy(OTHER, 0)
+    ended = asyncio.ensure_future(world.part.settle())
+    for members in (1, 2):
+        await asyncio.sleep(50)
+        assert not ended.done()
+        await disk.answer()
+        assert len(world.members) == members
+    await ended
+    assert "ends without" not in caplog.text
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process_alive():
+    hangs = threading.Event()
+    running = DaemonThreads().submit(hangs.wait)
+    (thread,) = (each for each in threading.enumerate() if each.name == "write into a pool")
+    assert thread.daemon
+    hangs.set()
+    assert running.result(20) is True
+    assert isinstance(DaemonThreads().submit(int, "no number").exception(20), ValueError)
+
+
+# What a resumed run knows. --------------------------------------------------------------------------------------------
+
+STEPS = st.integers(1, 90)
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from([FIRST, OTHER]), STEPS),
+        st.tuples(st.just("games"), st.integers(0, 5)),
+        st.just(("disk",)),
+    ),
+    max_size=14,
+)
+RANDOM_RESETS = {**LEARNERS, "exploiter": {**LEARNERS["exploiter"], "reset": {"probability": 0.5, "to": "main"}}}
+
+
+async def drive(world: World, disk: Disk, events: list[Any], at: dict[str, int]) -> None:
+    for what, *more in events:
+        match what:
+            case "disk":
+                await disk.answer()
+            case "games":
+                world.part.games_ended(OTHER, played(*more))
+            case _:
+                at[what] += more[0]
+                world.policy(what, at[what])
+
+
+@given(EVENTS, EVENTS)
+@examples(6)
+def test_a_checkpoint_has_the_state_of_its_cut_whatever_comes_before_the_disk_has_answered(
+    tmp_path_factory, before, after
+):
+    folders, told = [tmp_path_factory.mktemp(name) for name in ("run", "ended")], []
+
+    async def whole() -> None:
+        states, at = [], {FIRST: 0, OTHER: 0}
+        for folder, then in zip(folders, (after, []), strict=True):
+            disk, world, now = Disk(), World(folder, learners=RANDOM_RESETS), dict(at)
+            for name in (FIRST, OTHER):
+                world.policy(name, 0)
+            await drive(world, disk, before, now)
+            world.checkpoint(1)
+            told.append(len(world.told[OTHER]))
+            await drive(world, disk, then, now)
+            await disk.answer_all()
+            told.append(len(world.told[OTHER]))
+            world.part.checkpoint_ended()
+            states += [world.saved[1], world.part._state()]
+        assert told[0] == told[1], "a learner could save its part after such a reset"
+        resumed, disk = World(folders[0], unpack_state(pack_state(states[0])), RANDOM_RESETS), Disk()
+        await disk.answer_all()
+        assert pack_state(resumed.part._state()) == pack_state(states[3])
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(whole())
+
+
+@pytest.mark.virtual_time
+async def test_a_learner_follows_the_next_reset_whatever_older_state_main_resumes_from(tmp_path):
+    world, learner = World(tmp_path), Takeover(lambda: None)
+    for behavior, step in ((FIRST, 0), (OTHER, 0)):
+        world.policy(behavior, step)
+        await until_blocked()
+    world.checkpoint(1)
+    world.part.checkpoint_ended()
+    for step in (100, 200):
+        world.policy(OTHER, step)
+        await until_blocked()
+    for reset in world.told[OTHER]:
+        learner.want(reset.number, reset.weights)
+    saved = {**learner.state_dict()}
+    assert saved.pop("begins_anew")
+    learner.load_state_dict(saved)
+    resumed = World(tmp_path, world.saved[1])
+    resumed.policy(OTHER, 230)
+    await until_blocked()
+    (reset,) = resumed.told[OTHER]
+    learner.want(reset.number, reset.weights)
+    assert learner
