@@ -24,6 +24,7 @@ from headrace.pipeline.main.launcher import ActorSlot
 from headrace.pipeline.main.run_part import Run, RunPart
 from headrace.pipeline.main.shared_stage import SharedState
 from headrace.pipeline.parts.league.daemon_threads import DaemonThreads
+from headrace.pipeline.parts.league.saved_forms import in_present_form, refusing_other_forms
 from headrace.pipeline.run_folder.names import behavior_folder
 from headrace.queues.messages import Columns, Matches, PolicyUpdate, TrajectoryBatch
 from headrace.stages.league.controller import Freeze, LeagueController
@@ -98,7 +99,9 @@ class LeaguePart(RunPart):
         pool = Pool(behavior_folder(plan.folder.path, game.home) / FOLDER)
         random = np.random.default_rng(derive_seed(plan.seed, LEAGUE, game.home))
         self._league = controller = LeagueController(game.home, game.settings, pool, random, game.sides)
-        pending = self._restore(self.run.stages.saved_state(LEAGUE) or {}, game)
+        with refusing_other_forms():
+            saved = in_present_form(self.run.stages.saved_state(LEAGUE) or {}, game)
+            pending = self._restore(saved, game)
         if self._turns is not None:
             self._hold(self._turns)
         for freeze in pending:
