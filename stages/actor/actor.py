@@ -2,7 +2,7 @@
 
 The actor steps environments, collects trajectories, and pauses when flow control requires it. From outside the actor's
 task, its host passes in policies, assignments, environment parameters, credits and commands, which take effect between
-two ticks. The actor knows neither queues nor channels.
+two ticks. The actor itself uses neither queues nor channels.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Actor(Source[Item]):
         self._wake.set()
 
     def renew(self, source: int) -> None:
-        """Continue as a new source, which counts credits from 0 and is charged for the steps that the actor holds."""
+        """Continue as a new source: credits are counted from 0, and pay for the steps that the actor still holds."""
         self._account.renew(source)
         self._wake.set()
 
@@ -233,7 +233,7 @@ class Actor(Source[Item]):
         }
 
     def _obeys(self) -> bool:
-        """Return True if the actor may follow commands now; in deterministic runs, only while it waits."""
+        """Return True if the actor may follow commands now; `STANDS_STILL` limits this in deterministic runs."""
         if not self._resets_at_checkpoints or self._state in STANDS_STILL:
             return True
         return not self._account.bounded()

@@ -146,7 +146,7 @@ class CreditAccount:
         self._names = tuple(dict.fromkeys(behavior_name(i) for i in self._environment.specs))
 
     def renew(self, source: int) -> None:
-        """Continue as a new source, which counts credits from 0 and is charged for the steps that the actor holds."""
+        """Continue as a new source: credits are counted from 0, and pay for the steps that the actor still holds."""
         self._gate.renew({name: int(self._processor.emitted(name)) for name in self._names})
         self._processor.renew(source)
         self.acting.clear()
@@ -156,10 +156,10 @@ class CreditAccount:
     def end_turn(self) -> None:
         """Exclude the previous turn's decisions from learning, if another team's turn has begun.
 
-        The gate does not hold back behaviours that have stopped learning, and returns their credits. If steps that they
-        complete later still counted as learning steps, these would exceed all caps, by more with each turn. The actor
-        calls this method before each tick's decisions, and completes the tick's steps afterwards, so the decisions that
-        are open now belong to the previous turn.
+        The gate does not hold back behaviours that have stopped learning, and returns their credits. If the steps that
+        they complete later still counted as learning steps, their number would exceed all caps, and by more with each
+        turn. The actor calls this method before each tick's decisions, and completes the tick's steps afterwards, so
+        the decisions that are open now belong to the previous turn.
         """
         mappings = self._environment.mappings
         if self._turns != mappings.turns:

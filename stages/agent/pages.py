@@ -143,7 +143,7 @@ class Pages:
         return places
 
     def unwritten(self, rows: Numbers) -> Where:
-        """Return the indices of `nowhere` among rows [k], as a slice in the common case that all rows are `nowhere`."""
+        """Return the indices at which rows [k] are `nowhere`, as a slice in the common case that all of them are."""
         if rows.tobytes() == self._nowhere_bytes * len(rows):
             return slice(len(rows))
         places: Numbers = (rows == self.nowhere).nonzero()[0]
@@ -172,7 +172,7 @@ class Pages:
         self.versions[rows] = versions
 
     def move(self, source: Numbers, target: Numbers) -> None:
-        """Copy open decisions and their previous actions from rows [n] to rows [n], the first rows of other pages."""
+        """Copy open decisions and their previous actions from rows `source` [n] to `target` [n], which start pages."""
         for column in (*self.observations, *self.decisions):
             column.records[target] = column.records[source]
         self.versions[target] = self.versions[source]

@@ -248,7 +248,7 @@ class GhostController:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict()`; histories that are added later get their saved states.
+        """Restore the state from `state_dict()`; histories that are added later get their saved states.
 
         Play starts once all saved behaviour ids are announced and each trainer has sent its policy and its report:
         assignments depend on all of these, and the trainers' checkpoints may be slightly newer than the controller's.
@@ -276,7 +276,7 @@ class GhostController:
         return self._end_turn() or self._assignments.matchup(players, self.learning_team)
 
     def _can_play(self) -> bool:
-        """Return True if all participants are present: initially those with a policy, after a resume all saved ones."""
+        """Return True if all participants are present; initially, this means that each has a policy."""
         if self._resume_wait or not self._players():
             return False
         return self.generation > 0 or len(self._players()) == len(self._ids)

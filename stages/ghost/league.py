@@ -154,7 +154,7 @@ class League:
 
 
 def count_result(results: dict[Key, list[int]], key: Key, score: float) -> None:
-    """Count a game as won, drawn or lost."""
+    """Count a game in `results[key]` as won, drawn or lost."""
     results.setdefault(key, [0, 0, 0])[0 if score > 0.5 else 2 if score < 0.5 else 1] += 1
 
 

@@ -55,8 +55,8 @@ def fitted_ratings(
     """Fit the Elo ratings that best explain the results of many games; their order does not matter.
 
     This is the maximum-likelihood fit of the Bradley-Terry model by minorization-maximization (Hunter 2004, eq. 3). For
-    each player, two games are added against a player of average strength, one won and one lost. They keep the ratings
-    of players that have no games, or only wins, finite.
+    each player, two games are added against a player of average strength, one won and one lost. These games keep the
+    ratings finite for players that have no games, or only wins.
 
     Args:
         points: [P, P] points of the row's player against the column's player: 1 for a win, 0.5 for a draw.

@@ -44,7 +44,7 @@ class GhostStage(Stage[TrajectoryBatch, TrajectoryBatch]):
 
 
 class GhostPolicies(Stage[PolicyUpdate, PolicyUpdate]):
-    """Receives the trainer's policies, takes snapshots, changes the learning team, and sends it its policies."""
+    """Receives the trainer's policies, takes snapshots, changes teams, and addresses policies to the learning team."""
 
     def __init__(self, controller: GhostController, publish: Callable[[Matchup], None]) -> None:
         self._controller = controller

@@ -60,7 +60,7 @@ class SwapBalance:
     ML-Agents' rule (in its self-play documentation, "Swap Steps") is: for x swaps during the other team's turn, a
     behaviour's `swap_steps` must be (its agents / their agents) × their `team_change` / x. With teams of unequal size,
     equal `swap_steps` let one side meet many opponents in a turn and the other few. In a team with several behaviours,
-    the behaviour that completes the largest share of its `team_change` counts, as it ends the turn.
+    only the behaviour that has completed the largest share of its `team_change` counts, as it ends the turn.
 
     The comparison uses all steps since the run began, as counts for single turns depend on whose trajectories end in
     them.

@@ -21,7 +21,7 @@ class Recorder:
     Args:
         writer: the writer of the stream file.
         edge: the edge's name, as in the writer's header.
-        clock: seconds on a monotonic clock.
+        clock: returns seconds on a monotonic clock.
 
     Raises:
         ValueError: if the writer's header has no such edge.
@@ -35,7 +35,7 @@ class Recorder:
         self._clock = clock
 
     def tap(self, message: Message) -> None:
-        """Write a message immediately, in the caller's thread; docs/stream-format.md has the cost.
+        """Write a message immediately, in the caller's thread; docs/stream-format.md states the cost.
 
         Raises:
             StreamError: if the message can't be written to disk.
@@ -49,7 +49,7 @@ class GuardedRecorder:
     The recorder does not resume when the disk has space again: a recording with a gap would replay as a different run.
 
     Args:
-        make: makes the recorder and its file.
+        make: creates the recorder and its file.
     """
 
     def __init__(self, make: Callable[[], Recorder]) -> None:

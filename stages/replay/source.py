@@ -1,4 +1,4 @@
-"""Replay: a source that yields recorded messages instead of the stages that produced them.
+"""Replay: a source that yields recorded messages in place of the stages that produced them.
 
 The streams' headers contain everything that the downstream stages need before the first message (specs, edges); these
 stages are built from `behavior_specs`. A recorded run's properties can be read without replaying the run.
@@ -32,17 +32,17 @@ TRAINER_EDGE = "trainer"
 class ReplaySource(Source[Message]):
     """Yields one edge's messages from stream files, file by file, in the order in which they were recorded.
 
-    Recorded checkpoint barriers are left out: they belong to the checkpoints of the recorded run.
+    Recorded checkpoint barriers are omitted, as they belong to the recorded run's checkpoints.
 
     Args:
         streams: files, folders or glob patterns, replayed in this order; a folder's or pattern's files are sorted by
             name. A file that occurs twice is replayed once.
         edge: the edge to replay; may be None if the files hold only one edge.
         behaviors: names or ids of the behaviours to replay; None for all.
-        announce: called with each behaviour that was unknown at `start`, before the behaviour's first message.
-        speed: `max` (as fast as backpressure allows), `realtime`, or how many times faster than real time. Each file's
-            clock starts at its first message; late messages follow immediately.
-        clock: seconds on a monotonic clock.
+        announce: called with the spec of each behaviour that was unknown at `start`, before its first message.
+        speed: `max` (as fast as backpressure allows), `realtime`, or a factor by which to replay faster than real time.
+            Each file's clock starts at its first message; messages that are late are yielded immediately.
+        clock: returns seconds on a monotonic clock.
         sleep: waits for a number of seconds.
 
     Raises:
@@ -77,8 +77,8 @@ class ReplaySource(Source[Message]):
         """Read all headers and check that the files agree.
 
         Raises:
-            StageError: if a pattern matches nothing, the edge is unknown or ambiguous, a behaviour is
-                unknown, or two files disagree about a behaviour.
+            StageError: if a pattern matches no file, the edge is unknown or ambiguous, a behaviour is unknown, or two
+                files disagree about a behaviour.
             StreamError: if a file is not a stream.
         """
         self._log = context.log
@@ -116,7 +116,7 @@ class ReplaySource(Source[Message]):
             self._report(reader)
 
     def request_stop(self) -> None:
-        """End soon, even in the middle of a long wait between two messages."""
+        """Stop soon, even during a long wait between two messages."""
         self._stopping = True
         if self._sleeper is not None:
             self._sleeper.cancel()

@@ -91,7 +91,7 @@ class Adam:
     def load_state_dict(
         self, named_views: Callable[[Tensor], Mapping[str, Tensor]], state: Mapping[str, Any], what: str = "optimizer"
     ) -> None:
-        """Restore `state_dict()`; error messages use the name `what` for the optimizer.
+        """Restore the state from `state_dict()`; error messages use the name `what` for the optimizer.
 
         Raises:
             StageError: if a tensor does not fit; the message names it.
@@ -161,11 +161,11 @@ class NetworkUpdate(ABC):
 
 
 def not_finite(names: Sequence[str], losses: NDArray[np.float32], lower: str) -> str:
-    """Describe which losses [k, len(names)] of k minibatches are not finite; if all are, blame the weights.
+    """Describe which losses [k, len(names)] are not finite; if all losses are finite, blame the weights.
 
     Args:
         names: the names of the losses.
-        losses: the losses of the update that is undone.
+        losses: the losses of k minibatches, from the update that is undone.
         lower: the setting whose lowering may fix the problem.
     """
     restored = "the weights from before the update are kept"

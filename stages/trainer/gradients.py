@@ -36,7 +36,7 @@ def say_autograd(context: TrainerContext, why: str) -> None:
 
 
 def say_uncompiled(context: TrainerContext) -> None:
-    """Log that NumPy is used in place of compiled code, if that is the case."""
+    """Log it if NumPy is used in place of compiled code."""
     if compiled.kernels is None:
         log.info(
             "%s: NumPy computes small layers. Compiled code is faster, but Headrace builds it only if it finds a C "
@@ -90,7 +90,7 @@ class CudaGraphs:
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def beside(self, function: Callable[[], Found]) -> Found:
-        """Call a function on the capture stream: libraries can't allocate their workspace for it during a capture."""
+        """Call a function on the capture stream, for which libraries must allocate a workspace before any capture."""
         present = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(present)
         with torch.cuda.stream(self._stream):

@@ -111,8 +111,8 @@ class FinishedEpisodes:
 class StopCriterion:
     """Decides when to stop a trainer before `max_steps`: if its returns have reached a threshold, or no longer rise.
 
-    The decision depends only on the sequence of returns, so all of a trainer's replicas make the same one, as do
-    repeated deterministic runs.
+    The decision depends only on the sequence of returns, so a trainer's replicas all agree, and so do repeated
+    deterministic runs.
 
     Args:
         settings: the behaviour's `stop_when` settings; None to never stop.

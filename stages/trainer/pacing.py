@@ -38,8 +38,8 @@ def rows_per_update(settings: BehaviorSettings, agents: int, off_policy: bool) -
 def longest_piece(settings: BehaviorSettings, agents: int, off_policy: bool) -> int:
     """Return the number of steps after which an agent's trajectory is cut.
 
-    The number is `time_horizon`, or the length of an unroll. It is smaller for an off-policy trainer, which need not
-    wait for long trajectories; with memory, it is the length of a sequence.
+    The number is `time_horizon` or, for IMPALA, the length of an unroll. For an off-policy trainer, which need not wait
+    for long trajectories, it is smaller; with memory, it is the length of a sequence.
     """
     if not off_policy:
         hyperparameters = settings.hyperparameters

@@ -202,7 +202,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def learn(self) -> int:
-        """Learn from the added trajectories; return the number of rows used up, whose credits are then returned.
+        """Learn from the added trajectories; return the number of rows used up, so that their credits can be returned.
 
         Raises:
             NotFiniteError: if a loss is NaN or infinite; the weights from before the update are kept.
@@ -349,7 +349,7 @@ def restore_random(random: np.random.Generator, state: Mapping[str, Any]) -> Non
 
 @contextmanager
 def torch_defaults() -> Iterator[None]:
-    """Use float32 on the CPU and enable gradients in the `with` block, whatever is set. Also a decorator."""
+    """Use float32, the CPU and gradients by default in the `with` block or decorated function, whatever is set."""
     import torch  # imported here, as code that looks up a trainer's name does not need torch
 
     dtype, device = torch.get_default_dtype(), torch.get_default_device()

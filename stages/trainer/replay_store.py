@@ -162,7 +162,7 @@ class ObservationStore(ReusedSlots):
         return self._layout.from_columns({column.name: column.take(slots) for column in self.columns})
 
     def vectors(self, slots: Index) -> Array:
-        """Return the vectors, but not the other observations, in n slots, as a new array."""
+        """Return only the vectors of the observations in n slots, as a new array."""
         return self.columns[0].take(slots)
 
 

@@ -322,7 +322,7 @@ class TrainerStage(Stage[TrajectoryBatch, PolicyUpdate]):
         self._context.statistics.add(self._behavior, "Pipeline/Update Duration", took)
 
     def _use_up(self, rows: int, version: int) -> tuple[int, float]:
-        """Return the credits of the oldest `rows` rows, which the update after `version` has used up.
+        """Give back the credits of the oldest `rows` rows, which the update after `version` has used up.
 
         Returns:
             The number of rows whose version is known, and the sum over these rows of the number of updates since then.

@@ -31,8 +31,8 @@ class Takeover:
         """Number of the newest request, whether granted or pending."""
         self._weights: NDArray[np.float32] | None = None
         self._oldest = -1
-        """Version of the current trainer's first policy; steps by older versions belong to another trainer. -1 if none
-        is older."""
+        """Version of the current trainer's first policy; steps by older versions belong to another trainer. -1 if this
+        is the first trainer."""
         self.steps = 0
         self.versions = 0
 

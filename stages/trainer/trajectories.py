@@ -70,8 +70,8 @@ def split(
         rows: row columns [N].
         trajectories: trajectory columns [K], including `lengths`.
         kept: the number of leading rows of each trajectory, from 0 to its length.
-        following: per trajectory column that holds a row column's next value, the name of that row column.
-        preceding: per trajectory column that holds a row column's previous value, the name of that row column.
+        following: the name of a row column, by the trajectory column that holds its next value.
+        preceding: the name of a row column, by the trajectory column that holds its previous value.
     """
     lengths = trajectories["lengths"]
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
@@ -113,8 +113,8 @@ def cut_every(
         trajectories: trajectory columns [K], including `lengths`.
         length: the number of rows between two cuts.
         before: the number of rows before these trajectories.
-        following: per trajectory column that holds a row column's next value, the name of that row column.
-        preceding: per trajectory column that holds a row column's previous value, the name of that row column.
+        following: the name of a row column, by the trajectory column that holds its next value.
+        preceding: the name of a row column, by the trajectory column that holds its previous value.
     """
     lengths = trajectories["lengths"]
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
@@ -161,7 +161,7 @@ episode's end, or there are enough agents that resetting their memories now and 
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """The order in which trajectories continue each other."""
+    """Which trajectory continues which, and an order in which to process them."""
 
     rounds: tuple[Numbers, ...]
     """Indices of trajectories; each trajectory's predecessor, if any, is in the previous round."""

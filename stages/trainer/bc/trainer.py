@@ -1,8 +1,8 @@
 """Behavioural cloning as a `Trainer`: imitation without rewards or a critic.
 
-Trajectories may come from an expert's demonstrations, which are replayed repeatedly, or from another behaviour of the
-run, the teacher. A share of the episodes is held out. How well the policy predicts the actions in these episodes
-measures what it has learned.
+Trajectories may come from an expert's demonstrations, which are used repeatedly, or from another behaviour of the run,
+the teacher. A share of the episodes is held out. How well the policy predicts the actions in these episodes measures
+what it has learned.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class PredictionQuality:
     """How well a policy predicts an expert's actions, averaged over steps."""
 
     log_likelihood: float
-    """Log-likelihood, in nats, of a step's joint action under the policy; for continuous actions, of the density."""
+    """Log-likelihood, in nats, of a step's joint action under the policy; a log density for continuous actions."""
     accuracy: float | None
     """Share of branches in which the most likely choice is the expert's; None without discrete branches."""
     error: float | None

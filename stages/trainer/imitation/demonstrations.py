@@ -135,7 +135,7 @@ def checked(demonstrations: Demonstrations, file: str) -> Demonstrations:
 
 
 def within_bounds(continuous: NDArray[np.float32], path: Path) -> NDArray[np.float32]:
-    """Return recorded actions clipped to [-1, 1]; log a warning that names `path`, the file, if any is outside."""
+    """Return recorded actions clipped to [-1, 1]; if any is outside, log a warning that names the file `path`."""
     beyond = np.abs(continuous) > 1.0  # false for NaN, which a later check reports
     if not beyond.any():
         return continuous

@@ -22,10 +22,10 @@ from headrace.surroundings import absolute
 log = logging.getLogger(__name__)
 
 Reader = Callable[[Path, str, BehaviorSpec | None], Demonstrations | None]
-"""Reads a behaviour's steps from a file (path, behaviour name, spec), with the recorded spec; None if there are no
-steps.
+"""A function that takes a path, a behaviour name and a spec, and returns the behaviour's steps with the spec that they
+were recorded with; None if there are no steps.
 
-Formats that store no spec use the learner's spec, which is the last argument (None without an environment).
+Formats that store no spec use the learner's spec, which is the third argument (None without an environment).
 
 The caller checks spec and numbers. A reader raises StageError or StreamError if the file is broken or has another
 format."""

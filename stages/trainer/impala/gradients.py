@@ -63,7 +63,7 @@ class Unrolls:
     inputs: Inputs
     """The network's inputs: rows and final observations."""
     places: Tensor | None
-    """[N + K] where rows, then final observations, are in the network's outputs; None if in that order."""
+    """[N + K] indices, in the network's outputs, of rows and then final observations; None if in that order."""
     continuous: Tensor
     """[N, C] raw continuous actions."""
     choices: tuple[Tensor, ...]
@@ -81,7 +81,7 @@ class Unrolls:
     fresh: int
     """The number of fresh rows, F."""
     recorded: Recorded | None
-    """Data of the replayed rows; None if all rows are fresh."""
+    """Data about the replayed rows; None if all rows are fresh."""
     all_rows: int
     """The total number of rows over all replicas."""
     all_fresh: int

@@ -45,8 +45,8 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
     """Learns one behaviour from unrolls with V-trace. A group's reward is added to each member's own reward.
 
     Raises:
-        StageError: if the behaviour can't be trained: no actions, an observation that no encoder accepts, unusable
-            demonstrations.
+        StageError: if the behaviour can't be trained: it has no actions, an observation has no suitable encoder, or the
+            demonstrations are unusable.
     """
 
     hyperparameters = ImpalaHyperparameters
@@ -77,7 +77,7 @@ class ImpalaTrainer(OnPolicyTrainer[ImpalaHyperparameters, ImpalaUpdate]):
         return Outcome(rewards[:fresh], self._statistics(learned, unrolls, coefficients, pretraining))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict()`, with an empty replay buffer, which `load_bulk` fills."""
+        """Restore the state from `state_dict()`. The replay buffer is then empty; `load_bulk` fills it."""
         super().load_state_dict(state)
         if self._replay is not None:
             self._replay.clear()

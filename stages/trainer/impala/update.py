@@ -186,7 +186,7 @@ class ImpalaUpdate(NetworkUpdate):
         return 0.5 * (values - torch.from_numpy(found.targets).to(values)).square().sum()
 
     def _cloning(self, unrolls: Unrolls, heads: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the divergence from the acting policy and the recorded values' squared error over replayed rows."""
+        """Return the divergence from the acting policies, and from recorded values, each summed over replayed rows."""
         recorded, zero = unrolls.recorded, values.new_zeros(())
         if recorded is None:
             return zero, zero

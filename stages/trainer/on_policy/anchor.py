@@ -77,7 +77,7 @@ class Anchor:
         return divergence(self._described(heads, batch), batch.anchor, self._actions.continuous_size)
 
     def follow(self, steps: float) -> None:
-        """Move the anchor towards the network by this many agent steps, which the caller scales with the learning rate.
+        """Move the anchor towards the network by a number of agent steps, which must be scaled with the learning rate.
 
         An anchor that follows a slowly learning policy too closely would let the policy cycle again.
         """

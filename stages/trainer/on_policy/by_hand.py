@@ -12,7 +12,7 @@ log-probabilities. Head outputs are processed head by head, so their arrays have
 Given ∂L/∂h and ∂L/∂v of a loss L, the chain rule gives
 
     ∂L/∂A = y₀ᵀ·∂L/∂h       ∂L/∂a = Σ_R ∂L/∂h       ∂L/∂y₀  = ∂L/∂h·Aᵀ
-    ∂L/∂B = y₋₁ᵀ·∂L/∂v ∂L/∂c = Σ_R ∂L/∂v ∂L/∂y₋₁ = ∂L/∂v·Bᵀ (their sum if T = 1 has both)
+    ∂L/∂B = y₋₁ᵀ·∂L/∂v      ∂L/∂c = Σ_R ∂L/∂v       ∂L/∂y₋₁ = ∂L/∂v·Bᵀ      (their sum if T = 1 has both)
 
 and from the last layer to the first, with δ = ∂L/∂z = ∂L/∂y ⊙ f′(z),
 

@@ -269,8 +269,7 @@ class SequenceRollout:
     ) -> Iterator[Iterator[Minibatch]]:
         """Yield minibatches of whole sequences per epoch, in a new random order; the remaining sequences are dropped.
 
-        The number of sequences in a minibatch is such that they have about `batch_size` rows with padding, but at least
-        one.
+        Each minibatch has enough sequences for `batch_size` rows including padding, and at least one sequence.
         """
         each = max(1, batch_size // self._cuts.length)
         for _ in range(count):

@@ -121,7 +121,7 @@ class ColumnTable:
         return {name: array[:length].copy() for name, array in self._arrays.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace all rows by those of `state_dict()`, as one portion.
+        """Replace all rows with those in `state_dict()`, as one portion.
 
         Raises:
             StageError: if a column is missing or has the wrong shape; the message names it.
@@ -198,7 +198,7 @@ class RolloutBuffer:
         self.trajectories = ColumnTable(columns, max(1, size // 16))
         """[K] length, terminated, observation after the last row, agent, episode, action before the first row."""
         self.sequences: ColumnTable | None = None
-        """[Q] the actor's `memories` before each sequence; None without memory."""
+        """[Q] column `memories`: the actor's memory before each sequence; None without memory."""
         if memory is not None:
             self.sequences = ColumnTable([memory_column(memory.memory_size)], max(1, size // 16))
 

@@ -52,7 +52,7 @@ Update = TypeVar("Update", bound=NetworkUpdate)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The rewards that an update has learned from, and the update's statistics."""
+    """The rewards that an update learned from, and the update's statistics."""
 
     rewards: Floats
     """[N, S] rewards of the buffer's rows, times the signals' strengths."""
@@ -78,12 +78,12 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
     """Collects the trajectories of one behaviour, and learns from `rows_per_update` rows at a time.
 
     Raises:
-        StageError: if the behaviour can't be trained: no actions, an observation that no encoder accepts, unusable
-            demonstrations.
+        StageError: if the behaviour can't be trained: it has no actions, an observation has no suitable encoder, or the
+            demonstrations are unusable.
     """
 
     hyperparameters: ClassVar[type[OnPolicyHyperparameters] | type[ImpalaHyperparameters]]
-    """The model of this trainer's hyperparameters."""
+    """Pydantic model that validates this trainer's hyperparameters."""
     follows_groups: ClassVar[bool] = False
     """True if the buffer keeps each group's members; otherwise, the group's reward is added to each member's own."""
 
@@ -126,7 +126,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
 
     @property
     def corrects_age(self) -> bool:
-        """True if updates correct for rows' age: with a decoupled clip, and in IMPALA, by V-trace."""
+        """True if updates correct for the age of rows: with a decoupled clip or, in IMPALA, with V-trace."""
         h = self._hyperparameters
         return isinstance(h, ImpalaHyperparameters) or h.decoupled
 
@@ -268,7 +268,7 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
 
     @abstractmethod
     def _learn(self, chains: Chains | None) -> Outcome:
-        """Make an update from the buffer; weights and optimizer are restored if it raises `NotFiniteError`.
+        """Make an update from the buffer. If this raises `NotFiniteError`, weights and optimizer are restored.
 
         Args:
             chains: which trajectory continues which; None if the buffer does not follow agents.

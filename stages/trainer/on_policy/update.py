@@ -357,7 +357,7 @@ def clipped_policy_loss(log_ratios: Tensor, advantages: Tensor, epsilon: float) 
 
 
 def clipped_by_hand(log_ratios: Numbers, advantages: Numbers, epsilon: float) -> tuple[float, Numbers]:
-    """Return `clipped_policy_loss` for arrays [P, R], and its gradient by the log-ratios: r·cost, or 0 if clipped."""
+    """Return `clipped_policy_loss` for arrays [P, R], and its gradient w.r.t. the log-ratios (0 where clipped)."""
     ratios = np.exp(log_ratios)
     clipped = clip(ratios, epsilon)
     ratios *= advantages
@@ -381,12 +381,12 @@ def clip(ratios: _Ratios, epsilon: float) -> _Ratios:
 
 
 def value_loss(values: Tensor, returns: Tensor) -> Tensor:
-    """Return the mean squared error of values and returns [R, S], a scalar. Not clipped (docs/differences.md)."""
+    """Return the mean squared error between values and returns [R, S], a scalar, not clipped (docs/differences.md)."""
     return mse_loss(values, returns)
 
 
 def value_loss_by_hand(values: Numbers, returns: Numbers, weight: float, of_values: Numbers) -> float:
-    """Return `value_loss` for arrays [S, R]; write its gradient by the values, times a weight, to `of_values`."""
+    """Return `value_loss` for arrays [S, R]; write its gradient w.r.t. the values, times `weight`, to `of_values`."""
     np.subtract(values, returns, out=of_values)
     loss = float(np.vdot(of_values, of_values)) / of_values.size
     of_values *= 2.0 * weight / of_values.size

@@ -184,7 +184,7 @@ class _Walk(Generic[_Input]):
         self.memories = torch.zeros(len(cuts), memory_size, device=rows.device)
 
     def through(self, which: NDArray[np.int64], lengths: NDArray[np.int64], memories: Tensor) -> None:
-        """Evaluate trajectories of `lengths` [k] rows; replace the memories [k, m] before them by those after."""
+        """Evaluate trajectories of `lengths` [k] rows, and advance their `memories` [k, m] in place."""
         length = self._cuts.length
         for number in range(-(-int(lengths.max()) // length)):
             there = np.flatnonzero(lengths > number * length)

@@ -140,7 +140,7 @@ class Mates:
     """The teammates of each of n members."""
 
     numbers: NDArray[np.int64]
-    """[n, M] indices of each member's teammates; where it has fewer than M, the member's own index."""
+    """[n, M] indices of each member's teammates, filled up with the member's own index if it has fewer than M."""
     present: NDArray[np.bool_]
     """[n, M] true where the teammate exists."""
 
@@ -198,7 +198,7 @@ def final_mates(buffer: RolloutBuffer) -> Mates:
 def renumbered(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a buffer's state with moments renumbered in order of arrival, all from a source that no actor has.
 
-    Ticks restart when a run is resumed. With this change, rows from before a resume are never teammates of later rows,
+    Ticks restart when a run is resumed. After renumbering, rows from before a resume are never teammates of later rows,
     and a resumed trainer has the same state as one that was never interrupted.
 
     Args:

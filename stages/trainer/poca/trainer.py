@@ -243,7 +243,7 @@ class POCAUpdate(OnPolicyUpdate[GroupMinibatch]):
 
 
 class POCAByHand:
-    """Computes gradients for an actor that is a perceptron by hand, as the `find_gradients` of a `POCAUpdate`.
+    """Computes a perceptron actor's gradients by hand, and the critic's by autograd, for a `POCAUpdate`.
 
     Args:
         update: the update, which computes the critic's losses.
@@ -268,7 +268,7 @@ def baseline_loss(baselines: Tensor, old_baselines: Tensor, returns: Tensor, eps
     """Return a squared error that does not reward moving more than ε away from the old baseline, as in ML-Agents.
 
     Args:
-        baselines: [B, S]
+        baselines: [B, S] the critic's current baselines.
         old_baselines: [B, S] the critic's baselines before the update.
         returns: [B, S] the targets.
         epsilon: the clip range.

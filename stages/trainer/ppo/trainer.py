@@ -56,7 +56,7 @@ from headrace.stages.trainer.trajectories import AgentTable, Chains
 log = logging.getLogger(__name__)
 
 VALUES = "Value Estimate"
-"""Suffix of the names of the statistics with the critic's values."""
+"""End of the names of statistics about the critic's values."""
 
 
 class PPOTrainer(OnPolicyTrainer[OnPolicyHyperparameters, OnPolicyUpdate[Any]]):
@@ -322,7 +322,7 @@ class _StepInputs(NamedTuple):
     others: tuple[Tensor, ...]
     """The minibatch's images and sets."""
     scheduled: Tensor
-    """[2 + k] learning rate, clip range, and the weights of the losses."""
+    """[2 + k] the learning rate, the clip range, and the losses' weights."""
 
 
 class _StepOutputs(NamedTuple):

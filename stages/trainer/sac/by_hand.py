@@ -108,7 +108,7 @@ class Room:
         self.deltas = buffers()
 
     def keep(self, rows: int, chosen: NDArray[np.intp]) -> None:
-        """Drop all rows after the first `rows`, except for the `chosen` ones (ascending, counted from there)."""
+        """Of the rows after the first `rows`, keep only `chosen`: ascending indices, counted from there."""
         for kept in self.zs:  # δ is computed only at these
             of_layer = kept.numpy()[rows:]
             of_layer[: len(chosen)] = of_layer.take(chosen, axis=0)

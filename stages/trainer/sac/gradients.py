@@ -22,7 +22,7 @@ and from the last layer to the first, with δ = ∂L/∂z = ∂L/∂y ⊙ f′(z
 **Losses.** With y = r + γ·(min Q′(s', ã') - α·log π'), Q's loss is the mean of (Q(s, a) - y)²/2 over B and S, and the
 policy's loss is the mean of α·log π - min Q(s, ã), so
 
-    ∂L/∂Q(s, a) = (Q - y)/BS ∂L/∂Q(s, ã) = -1/BS for the smaller Q, and half of that if both are equal
+    ∂L/∂Q(s, a) = (Q - y)/BS     ∂L/∂Q(s, ã) = -1/BS for the smaller Q, and half of that if both are equal
     ∂L/∂u = ∂L/∂ã·(1 - ã²) + α/B·2ã     ∂L/∂μ = ∂L/∂u     ∂L/∂log σ = ∂L/∂u·σ·ε - α/B (0 beyond the limits).
 """
 
@@ -123,7 +123,7 @@ class SACByHand:
         return self._targets[at].forward(self._following, room), self._critics[at].forward(self._judged, room)
 
     def _back(self, errors: Sequence[Numbers], drawn: Sequence[Numbers], draw: _Draw, alpha: float) -> None:
-        """Write the gradients of both Qs, and the policy's gradient, via the Qs' gradients by the drawn actions.
+        """Write the gradients of both Qs and of the policy, which needs the Qs' gradients w.r.t. the drawn actions.
 
         Args:
             errors: for each Q, the errors [S, B] of its values of the actions taken.
@@ -135,7 +135,7 @@ class SACByHand:
         of_errors = [each * found for found in errors]
 
         def by_actions(at: int) -> tuple[NDArray[np.intp], Numbers]:
-            """Return the rows in which one Q is not the larger one, and its gradients [n, C] by the actions."""
+            """Return the rows in which one Q is not the larger one, and its gradients [n, C] w.r.t. the actions."""
             q, room, ours, other = self._critics[at], self._rooms[at], drawn[at], drawn[1 - at]
             share = (-0.5 * each) * ((ours < other).astype(ours.dtype) + (ours <= other))
             chosen = np.flatnonzero(share.any(axis=0))

@@ -29,13 +29,13 @@ class ReplayMinibatch:
     """B rows; with memory, S sequences of L rows each, concatenated. Axis letters as in `update`."""
 
     actor_inputs: Inputs
-    """Observations, normalised; with memory, the sequences start with the actor's recorded memories."""
+    """Normalised observations; with memory, each sequence starts from the actor's recorded memory."""
     critic_inputs: Inputs
-    """The same observations; with memory, sequences start with zeros, as critics' memories are not recorded."""
+    """The same observations; with memory, each sequence starts from zeros, as critics' memories are not recorded."""
     target_inputs: Inputs
     """The target network's observations. Without memory, these are the next observations [B]. With memory, each
-    sequence has L + 1 rows and starts with zeros: its observations, and the observation after its last row. A
-    sequence's first row serves only to fill the memory."""
+    sequence has L + 1 rows: its observations, and the observation after its last row. The memory starts from zeros, and
+    a sequence's first row serves only to fill it."""
     continuous: Tensor
     """[B, C] continuous actions as the policy drew them."""
     choices: tuple[Tensor, ...]
@@ -78,7 +78,7 @@ class MinibatchMaker:
         )
 
     def minibatch(self, replayed: ReplayedRows, transitions: Transitions) -> ReplayMinibatch:
-        """Convert the same rows to a minibatch for the update."""
+        """Convert rows of the memory, given also as transitions, to a minibatch for the update."""
         inputs = self._normalized(replayed.observations.vectors, transitions.inputs)
         target = self._normalized(replayed.next_observations.vectors, transitions.next_inputs)
         actor, mask = inputs, None

@@ -140,7 +140,7 @@ class UpdatePace:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], step: int) -> None:
-        """Continue from `state_dict()`, made at this step."""
+        """Restore a `state_dict()` that was made at this step."""
         # States from before `update_at` or before rounds lack these keys.
         self._due_step = int(state.get("due_step", step)) if self._in_rounds else step
         self._last_end, self._episodes = self._due_step, int(state.get("episodes", 0))

@@ -27,7 +27,7 @@ AT_ONCE = 64
 """The largest number of batches in flight."""
 
 ASKS_SIZE = np.array([-1], np.int64)
-"""Sent in place of row numbers to request a shard's size."""
+"""Sent in place of row counts to request a shard's size."""
 SIZE = "size"
 """Name of the answer's column with the shard's size."""
 
@@ -244,10 +244,11 @@ _AT_ONCE = 2**12
 def deal(former: ReplayMemory, memory: ReplayMemory, place: int, shards: int) -> None:
     """Add a shard's share of another memory's rows, oldest first, to its own memory.
 
-    former: the memory with the rows; without sequences.
-    memory: the shard's memory.
-    place: the first run that the shard gets, among the first `shards` ones.
-    shards: the number of shards that get rows.
+    Args:
+        former: the memory with the rows; it has no sequences.
+        memory: the shard's memory.
+        place: index, below `shards`, of the first run that the shard gets.
+        shards: the number of shards that get rows.
     """
     ages = np.arange(len(former))
     ages = ages[ages // RUN % shards == place % shards]

@@ -61,8 +61,8 @@ class SACTrainer(Trainer):
     """Learns one behaviour from a replay memory of its newest steps.
 
     Raises:
-        StageError: if the behaviour can't be trained: no reward signals, no actions, actions without bounds, an
-            observation that no encoder accepts, demonstrations that do not fit.
+        StageError: if the behaviour can't be trained: it has no reward signals or no actions, an action has no bounds,
+            an observation has no suitable encoder, or the demonstrations do not fit.
     """
 
     squashed = True
@@ -142,7 +142,7 @@ class SACTrainer(Trainer):
         return self._unlearned >= self.rows_per_update
 
     async def prepare(self) -> None:
-        """Fetch the batches that `learn` will need from the shards; if there are many, start to learn from them.
+        """Fetch the batches that `learn` will need from the shards; if there are many, alternate with learning.
 
         Raises:
             QueueClosed: if a shard is lost.
@@ -190,7 +190,7 @@ class SACTrainer(Trainer):
         self._hyperparameters = self._hyperparameters.with_value(name, value)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict()`, with an empty replay memory, which `load_bulk` fills."""
+        """Restore the state from `state_dict()`. The replay memory is then empty; `load_bulk` fills it."""
         with self.context.naming_behavior():
             self._check_parts(state)
             self._intake.load_normalizer(state["normalizer"])
@@ -362,7 +362,7 @@ class SACTrainer(Trainer):
         return folder / f"replay-{quote(self.context.behavior, safe='')}.bin"
 
     def _check_parts(self, state: Mapping[str, Any]) -> None:
-        """Reject a state that has other reward signals, or has cloning if the trainer has none, or the reverse."""
+        """Reject a state with other reward signals, or if only one of state and trainer has cloning."""
         found, expected = sorted(state["signals"]), sorted(signal.name for signal in self._signals)
         if found != expected:
             made_with = ", ".join(found)
@@ -374,7 +374,7 @@ class SACTrainer(Trainer):
     def _report(
         self, losses: NDArray[np.float32], measures: UpdateMeasures, learning_rate: float, norms: list[float]
     ) -> None:
-        """Report statistics of the updates, including the norms of actor's and critics' gradients if measured."""
+        """Report statistics of the updates, with the norms of the actor's and the critics' gradients if measured."""
         found = {"Policy/Learning Rate": learning_rate}
         # Both coefficients, as in ML-Agents, whichever kinds of actions there are: one for absent actions is 0.
         discrete = self._update.coefficients.module.logs.detach().exp().tolist()

@@ -292,7 +292,7 @@ class SACUpdate:
 
     @staticmethod
     def _back(loss: Tensor, parameters: list[Tensor]) -> Tensor:
-        """Add to these parameters only the loss's gradients; return the loss without its graph."""
+        """Add the loss's gradients to those of these parameters only; return the loss without its graph."""
         torch.autograd.backward(loss, inputs=parameters)
         return loss.detach()
 
