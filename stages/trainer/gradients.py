@@ -36,7 +36,7 @@ def say_autograd(context: TrainerContext, why: str) -> None:
 
 
 def say_uncompiled(context: TrainerContext) -> None:
-    """Log it if NumPy is used in place of compiled code."""
+    """Log a message if NumPy is used in place of compiled code."""
     if compiled.kernels is None:
         log.info(
             "%s: NumPy computes small layers. Compiled code is faster, but Headrace builds it only if it finds a C "

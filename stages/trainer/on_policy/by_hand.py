@@ -1,7 +1,7 @@
 """Loss gradients, derived by hand, for an actor and a critic that are multilayer perceptrons.
 
 This code replaces autograd for the network that most agents have (`Perceptrons`). It records no graph, and allocates
-its buffers once. Autograd stays the reference: tests compare the two for every combination of actions, heads, losses
+its buffers once. Autograd remains the reference: tests compare the two for every combination of actions, heads, losses
 and sizes.
 
 Axis letters: R rows, T towers (actor and critic; 1 for an actor alone, or if the critic shares its body), V inputs, U

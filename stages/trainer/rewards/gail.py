@@ -105,7 +105,7 @@ class GAIL(NetworkSignal):
         return loss, reported
 
     def learn(self, transitions: Transitions) -> Mapping[str, float]:
-        """Take a gradient step on these steps and as many demonstrated ones; return losses by their statistics' names.
+        """Take a gradient step on these and equally many demonstrated steps; return losses by their statistics' names.
 
         Raises:
             NotFiniteError: if a loss or gradient is NaN or infinite; network and β are then unchanged.

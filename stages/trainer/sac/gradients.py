@@ -2,7 +2,7 @@
 
 This code replaces autograd for the network that most agents with continuous actions have. It records no graph, writes
 large arrays to buffers allocated once, and needs one pass of the policy for both s and s', and one pass of each Q for
-both (s, a) and (s, ã). Autograd stays the reference: tests compare the two.
+both (s, a) and (s, ã). Autograd remains the reference: tests compare the two.
 
 Axis letters: B rows, U units, C actions, S reward signals. Heads, values, and arrays computed from these have rows
 last.
