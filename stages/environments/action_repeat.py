@@ -2,10 +2,10 @@
 
 The number of steps is fixed, or the policy chooses it in the last discrete branch of each action, `step_mul`. Agents
 hold their actions independently. An agent decides again after that many environment steps, when its episode ends, or
-when an action mask forbids the held action. Only steps for which the environment requests the agent's action count: in
-a turn-based game, only the agent's own turns.
+when an action mask forbids the held action. A step counts only if the environment requests the agent's action: in a
+turn-based game, only the agent's own turns count.
 
-`RepeatingGroup` wraps groups of any kind; `HeldActions` does the arithmetic, on whole columns, without a Python loop
+`RepeatingGroup` wraps groups of any kind; `HeldActions` does the arithmetic on whole columns, without a Python loop
 over agents.
 """
 
@@ -58,7 +58,7 @@ class RepeatingGroup(WrappedGroup):
         return self._without_held(await settled(self._group.reset(seed)))
 
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Start the new actions, and advance until an agent must decide, by at most `_STEPS_AT_ONCE` steps."""
+        """Start the new actions, and advance until an agent must decide, or for `_STEPS_AT_ONCE` steps."""
         for behavior_id, decided in actions.items():
             self._holds[behavior_id].begin(decided)
         for _ in range(_STEPS_AT_ONCE):

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _PLAIN = Box, Discrete, MultiBinary, MultiDiscrete
 """Space types whose values are arrays of a fixed shape."""
 _LARGE = 3e38
-"""Just below the largest float32."""
+"""A number just below the largest float32."""
 _FLOAT32 = np.dtype(np.float32)  # faster than the type as an argument
 
 
@@ -137,7 +137,7 @@ def stack(space: Any, seen: Sequence[Any], call: str, who: Who) -> Any:
     Args:
         space: the space of one observation.
         seen: the observations, one for each row.
-        call: the call that returned them, for messages.
+        call: the call that returned them, used in messages.
         who: returns the name of a row's environment.
 
     Raises:
@@ -193,7 +193,7 @@ def rewards_column(raw: Any, count: int, who: Who) -> NDArray[np.float32]:
     Raises:
         BrokenEnvironmentError: if a reward is not a number.
         StageError: if all rewards are vectors: the environment is designed that way, so a restart does not help.
-        NotFiniteError: if a reward is NaN or infinite, in float32 too.
+        NotFiniteError: if a reward is NaN or infinite, or too large for float32.
     """
     floats = isinstance(raw, np.ndarray) and raw.dtype.kind == "f" and raw.shape == (count,)
     if floats and np.count_nonzero(np.abs(raw) < _LARGE) == count:  # NaN fails too; code below names the culprit

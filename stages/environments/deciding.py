@@ -1,4 +1,4 @@
-"""Makes one tick's decisions for one behaviour id: each policy decides for the rows of its games, and stamps them.
+"""Makes one tick's decisions for one behaviour id: each policy decides for its games' rows, which are then stamped.
 
 `PlayerMemories` keeps agents' memories between decisions, by behaviour id and by player.
 """

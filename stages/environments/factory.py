@@ -40,7 +40,7 @@ _ANSWER_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRequest:
-    """An actor's request for its environments, which the maker of their kind fulfils."""
+    """An actor's request for environments, to be fulfilled by the maker for their kind."""
 
     config: RunConfig
     seed: int = 0
@@ -58,7 +58,7 @@ class EnvironmentRequest:
 
     @property
     def folder(self) -> Path | None:
-        """The YAML's folder, whose modules are importable."""
+        """The YAML file's folder, whose modules can be imported."""
         return self.config.source_folder
 
     @property
@@ -148,12 +148,12 @@ def find_factory(reference: str, folder: Path | None, first: int = 0) -> Callabl
     """Import the object that `environment.factory` names, or find the one that was passed to `run()`.
 
     Args:
-        reference: the factory.
-        folder: the YAML's folder, whose modules are importable.
+        reference: the value of `environment.factory`.
+        folder: the YAML file's folder, whose modules can be imported.
         first: number of the first instance to make.
 
     Raises:
-        LoadError: if it can't be found, or can't be called.
+        LoadError: if the object can't be found, or can't be called.
     """
     with blaming("environment", "factory"):
         if is_given(reference):
@@ -284,7 +284,7 @@ def find_wrapper(settings: EnvironmentSettings, index: int, folder: Path | None)
     """Import the object that entry `index` of `environment.wrappers` names.
 
     Raises:
-        LoadError: if it can't be found, or can't be called.
+        LoadError: if the object can't be found, or can't be called.
     """
     with blaming("environment", "wrappers", index, "use"):
         return load_callable(settings.wrappers[index].use, folder, "environment wrapper", "a class or function")
@@ -297,7 +297,7 @@ def chain_wrappers(
 
     Args:
         settings: the YAML's `environment` section; the innermost wrapper comes first.
-        folder: the YAML's folder, whose modules are importable.
+        folder: the YAML file's folder, whose modules can be imported.
         name: the environment's name, used in messages.
         fits: returns True if a wrapper's result is an environment of the right kind.
         expected: names the right kind in messages.
@@ -341,7 +341,7 @@ def check_window(options: Mapping[str, Any], num_envs: int) -> None:
         num_envs: number of instances.
 
     Raises:
-        StageError: if there is no screen.
+        StageError: if there is no display.
     """
     if options.get("render_mode") != HUMAN:
         return

@@ -44,7 +44,7 @@ class _EndedGame:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """An agent's finished episode."""
+    """The end of an agent's episode."""
 
     behavior_id: str
     agent_id: int
@@ -213,7 +213,7 @@ class GameTracker:
 
 
 class _TeamReturns:
-    """Each team's undiscounted return in the running games: the mean over its agents whose episodes have ended.
+    """Computes each team's undiscounted return in running games: the mean over its agents whose episodes have ended.
 
     Args:
         num_envs: number of instances.
@@ -224,7 +224,7 @@ class _TeamReturns:
         self._ended = np.zeros((0, num_envs))
 
     def add(self, result: StepResult) -> None:
-        """Add the rewards of a tick."""
+        """Add a tick's rewards."""
         for behavior_id, steps in result.steps.items():
             team, (teams, instances) = behavior_team(behavior_id), self._sums.shape
             if team >= teams:

@@ -18,7 +18,7 @@ from headrace.stages.environments.protocol import EnvironmentGroup
 from headrace.stages.errors import LoadError, StageError, error_summary
 
 MODULE = "headrace.given"
-"""Prefix of a factory's name, in place of a module, if the factory is an object."""
+"""Stands in place of a module in `environment.factory` if the environment was passed as an object."""
 AGAIN = (
     "the environment was an object that Python code passed to run(…, environment=…), and is in no file; pass it "
     "again: headrace.load('results/<run-id>').resume(environment=…); headrace.evaluate plays its policies"
@@ -52,10 +52,10 @@ class GivenObject:
         self._lent = False
 
     def __call__(self) -> Any:
-        """Return the object, for a group that uses it.
+        """Lend the object to a group.
 
         Raises:
-            StageError: if another group uses it.
+            StageError: if another group is using it.
         """
         if self._lent:
             raise StageError(
@@ -138,7 +138,7 @@ def find_given(reference: str) -> GivenEnvironment:
     """Return the environment that a reference stands for in this process.
 
     Raises:
-        LoadError: if there is none, or if it came from another process and can't be used here.
+        LoadError: if there is none, or if the environment came from another process and can't be used here.
     """
     found = _given.get(reference)
     if found is None:

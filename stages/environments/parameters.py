@@ -1,4 +1,4 @@
-"""Draws environment parameters, for each episode of each instance.
+"""Draws environment parameters for each episode of each instance.
 
 Main decides which value or sampler each parameter has (`pipeline/parts/curricula/`) and sends all of them to the actors
 (`EnvironmentParameters`). This module draws from the samplers, close to the environments, so that values differ between
@@ -40,7 +40,7 @@ class EnvironmentParameters:
     generation: int
     """Increases with every change; main uses it to attribute episodes' returns to lessons."""
     parameters: Mapping[str, Any]
-    """By name: a number, or a sampler in the YAML's form."""
+    """Each parameter's value by name: a number, or a sampler in the YAML's form."""
     reset: bool = False
     """True to reset all environments; otherwise each instance uses the new values when its next episode begins."""
 
@@ -74,14 +74,14 @@ class EpisodeParameters:
         self.values = _reader().validate_python(dict(message.parameters))
 
     def set_instances(self, num_envs: int) -> None:
-        """Set the number of instances; their episodes count as begun under the current generation."""
+        """Set the number of instances; their running episodes count as started with the current generation."""
         self.begun = np.full(num_envs, self.generation, np.int32)
 
     def reseed(self, seed: int, *spawn_key: int) -> None:
         """Seed all samplers.
 
         Args:
-            seed: the seed of samplers without their own.
+            seed: the seed for samplers without their own seed.
             spawn_key: makes the values differ between actors and parts of the run, even for samplers with their own
                 seed.
         """
@@ -95,7 +95,7 @@ class EpisodeParameters:
             env_ids: [k] instances whose episodes begin.
 
         Returns:
-            Values [k] by name.
+            The values [k], by name.
         """
         self.begin(env_ids)
         count = len(env_ids)
@@ -140,7 +140,7 @@ def connect_parameters(
 
     Args:
         group: the group, before its first reset.
-        parameters: the source of its parameters.
+        parameters: the source of the group's parameters.
         log: receives a warning if the group takes no parameters; None for no warning.
     """
     parameters.set_instances(group.num_envs)

@@ -1,4 +1,4 @@
-"""PolicyMappings: which policy acts for each behaviour id in each game, according to the ghost stages' assignments.
+"""Decides which policy acts for each behaviour id in each game, according to the ghost stages' assignments.
 
 A behaviour without self-play uses its newest policy in every game, and always learns. A behaviour with self-play keeps,
 in each game, the mapping that was current at the game's start: opponents stay frozen until the game ends, and the
@@ -31,9 +31,9 @@ class MappedPlayer:
     policy: ActingPolicy
     version: int = -1
     snapshot: int = -1
-    """Number of the snapshot; -1 for a policy straight from the trainer."""
+    """Number of the policy's snapshot; -1 for a policy straight from the trainer."""
     plain: bool = False
-    """True if its behaviour has no self-play."""
+    """True if the policy's behaviour has no self-play."""
     brain: str = ""
     """Name of a brain that does not learn; empty for a trainer's policy."""
 
@@ -143,7 +143,7 @@ class PolicyMappings:
         """Add a behaviour id.
 
         Raises:
-            SpecError: if its team is not valid.
+            SpecError: if the id's team is not valid.
         """
         behavior_team(spec.behavior_id)
         behavior_id = spec.behavior_id
@@ -172,7 +172,7 @@ class PolicyMappings:
         return brains[0] if never_learns else None
 
     def update(self, update: PolicyUpdate) -> None:
-        """Use a policy published for a behaviour id."""
+        """Use a policy update that was published for a behaviour id."""
         self._updates[update.behavior_id] = update.copy()
         player = self.current.players.get(update.behavior_id)
         if player is not None and update.snapshot < 0 and self.current.learns(update.behavior_id):

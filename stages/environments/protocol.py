@@ -1,4 +1,4 @@
-"""The protocol of environments: a group of instances that are stepped together and exchange columns.
+"""The protocol of environments: groups of instances that are stepped together and exchange columns with the pipeline.
 
 Adapters (Gymnasium, …) and built-in games implement `EnvironmentGroup`; the environment stage drives it. A group may
 have one instance or thousands; rows are arrays, never objects.
@@ -35,7 +35,7 @@ class AgentSteps:
     episode_ids: NDArray[np.int64]
     """[n] id of the row's episode, which increases with each of the agent's episodes."""
     observations: tuple[Array, ...]
-    """[n, *shape] per observation spec, in its dtype."""
+    """One array [n, *shape] for each observation spec, in the spec's dtype."""
     rewards: NDArray[np.float32]
     """[n] reward since the agent's previous decision; 0 in the first row of an episode."""
     ended: int
@@ -46,8 +46,8 @@ class AgentSteps:
     action_masks: NDArray[np.bool_] | None = None
     """[d, sum of branches] true = allowed; None unless the spec is `masked`."""
     group_ids: NDArray[np.int64] | None = None
-    """[n] id of the agent's group with a common reward, unique over the instances of this environment group; 0 for
-    none. None if there are no groups; allowed only if the spec is `grouped`. A group may keep its id over its
+    """[n] id of the agent's group, whose members share a reward, unique across the instances of this environment group;
+    0 for no group. None if there are no groups; allowed only if the spec is `grouped`. A group may keep its id across
     episodes."""
     group_rewards: NDArray[np.float32] | None = None
     """[n] the group's reward since the agent's previous decision, without the agent's own reward; 0 in the first row of
@@ -57,8 +57,8 @@ class AgentSteps:
     """[ended] generation of the environment parameters at each ended episode's start, if episodes of one instance may
     begin at different times; None to use the instance's generation (`EpisodeParameters.begun`)."""
     env_frames: NDArray[np.int32] | None = None
-    """[n] environment steps since the agent's previous decision, 0 in the first row of an episode; only if the spec has
-    an `action_repeat`."""
+    """[n] environment steps since the agent's previous decision, 0 in the first row of an episode; None unless the spec
+    has an `action_repeat`."""
     undiscounted: NDArray[np.float32] | None = None
     """[n, 2] the agent's own and its group's undiscounted rewards, for episode returns, if `rewards` and
     `group_rewards` are discounted; otherwise None."""
@@ -69,7 +69,7 @@ class GameResults:
     """Games (one instance's match between teams) that ended at this tick."""
 
     env_ids: NDArray[np.int32]
-    """[g] the instances whose game ended, each once."""
+    """[g] numbers of the instances whose games ended, without duplicates."""
     outcomes: NDArray[np.float32]
     """[g, teams] each team's outcome, by team id: 1 won, 0.5 drawn, 0 lost, so that two teams' outcomes add up to 1;
     for more than two teams, any numbers that rank the teams."""
@@ -161,7 +161,7 @@ class Punctual(Protocol):
 
 @runtime_checkable
 class Stoppable(Protocol):
-    """An environment group whose steps may hang."""
+    """An environment group whose resets and steps may hang, but can be interrupted."""
 
     def request_stop(self) -> None:
         """Make a running `reset` or `step` raise `EnvironmentEnded` soon, because the run ends."""
@@ -197,7 +197,7 @@ class GoalRewards(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the resources of `open`, if it was called."""
+        """Release the resources that `open` has acquired, if it was called."""
         ...
 
 

@@ -66,7 +66,7 @@ class RemotePolicy:
     def question(
         self, observations: tuple[Array, ...], masks: NDArray[np.bool_] | None, greedy: bool, recall: Recall | None
     ) -> PolicyQuestion:
-        """Put the arguments of `act`, except its random numbers, into a message; copies no array."""
+        """Put the arguments of `act`, except its random numbers, into a message, without copying arrays."""
         columns = {f"obs_{i}": observation for i, observation in enumerate(observations)}
         if masks is not None:
             columns["masks"] = masks
@@ -87,7 +87,7 @@ class RemotePolicy:
         deterministic: bool = False,
         recall: Recall | None = None,
     ) -> Decision:
-        """Return the answer for the same rows."""
+        """Return the other process's decision for the same rows."""
         answer, self._answer = self._answer, None
         assert answer is not None, f"{self._behavior_id}: no answer has arrived"
         parts = dict(answer.columns)
@@ -101,7 +101,7 @@ class RemotePolicy:
 
 
 class RemotePolicies:
-    """Makes an actor's policies whose decisions another process makes.
+    """Makes an actor's remote policies.
 
     Args:
         sizes: returns the memory size and the previous-action size of a behaviour's policy.

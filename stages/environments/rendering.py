@@ -22,11 +22,11 @@ def picture_of(env: Any, render: Callable[[], Any], name: str) -> NDArray[np.uin
 
     Args:
         env: the environment, which states its render mode.
-        render: renders it.
+        render: renders the environment.
         name: the environment's name, used in messages.
 
     Raises:
-        StageError: if it renders no images, or was made without `render_mode: rgb_array`.
+        StageError: if the environment renders no images, or was made without `render_mode: rgb_array`.
         BrokenEnvironmentError: if rendering fails, or returns no image.
     """
     if getattr(env, "render_mode", None) != PICTURES:

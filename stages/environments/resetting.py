@@ -1,4 +1,4 @@
-"""Adapts `reset` methods without the arguments of current Gymnasium and PettingZoo, with a warning."""
+"""Adapts `reset` methods that lack `seed` or `options`, as Gymnasium and PettingZoo now pass them, with a warning."""
 
 from __future__ import annotations
 

@@ -170,12 +170,12 @@ class EnvironmentStage(Source[StepBatch]):
         self._build()
         await self.reset(seed, spawn_key)
 
-    # Remote answers arrive before the decision, so there is one way of making trajectories (docs/decisions/031).
+    # Remote answers arrive before the decision, so trajectories are made in only one way (docs/decisions/031).
     async def consult(self) -> dict[str, int]:
         """Get the decisions that other processes make; call `decide` or `decide_again` next.
 
         Returns:
-            By behaviour id, the version of a trainer's policy that decided, if it has changed.
+            By behaviour id, the versions of the trainer policies that decided, if they have changed.
 
         Raises:
             NoDecisionError: if no answer arrives.
@@ -230,7 +230,7 @@ class EnvironmentStage(Source[StepBatch]):
         self._report()
 
     async def produce(self) -> AsyncIterator[StepBatch]:
-        """Yield StepBatches until `request_stop` is called: for a stage without flow control."""
+        """Yield StepBatches until `request_stop` is called; for use without flow control."""
         await self.reset(self._context.seed)
         while not self._stop:
             await self.consult()

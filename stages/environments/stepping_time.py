@@ -1,4 +1,4 @@
-"""Measures how long environment steps take, by number of instances, to choose that number before a run.
+"""Measures how long steps take with different numbers of instances, to choose the number before a run.
 
 `pipeline/main/run_shape.py` measures it in a separate process, because it makes and steps environments.
 """

@@ -1,4 +1,4 @@
-"""Time limit of episodes: `environment.max_episode_steps`, for environments of any kind.
+"""Time limit for episodes: `environment.max_episode_steps`, for environments of any kind.
 
 An episode of that many steps is truncated: the trainer bootstraps from its last observation, since the task has not
 ended. Single environments of Gymnasium and PettingZoo are then reset (Gymnasium's `TimeLimit`, `LimitedInstance`).

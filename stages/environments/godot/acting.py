@@ -13,7 +13,7 @@ from headrace.stages.environments.godot.announcement import AgentSpaces
 
 
 class ActingAgents:
-    """Agents with equal action spaces, and the conversion of their actions to a message."""
+    """Agents with equal action spaces; converts their actions to a message."""
 
     def __init__(self, places: list[int], actions: Mapping[str, Any]) -> None:
         self.places = places
@@ -61,7 +61,7 @@ class ActingAgents:
 
 
 def of_equal_actions(agents: Sequence[AgentSpaces]) -> list[ActingAgents]:
-    """Return the agents of a game, grouped by action space."""
+    """Return a game's agents, grouped by action space."""
     places: dict[str, list[int]] = {}
     for place, agent in enumerate(agents):
         places.setdefault(json.dumps(agent.actions), []).append(place)

@@ -47,7 +47,7 @@ class AgentSpaces:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The content of the game's announcement."""
+    """A game's announcement of its agents."""
 
     agents: tuple[AgentSpaces, ...]
     ordered: bool
@@ -97,7 +97,7 @@ def behavior_spec(behavior_id: str, agent: AgentSpaces, ordered: bool, pictures:
         agent: the agent's spaces.
         ordered: see `Announcement`.
         pictures: the layout of images, see `environment.pictures`.
-        owner: the game's and the behaviour's name, for messages.
+        owner: the game's and the behaviour's name, used in messages.
 
     Raises:
         ProgramRefused: if a space is not supported.
@@ -166,7 +166,7 @@ def _picture(key: str, shape: tuple[int, ...], pictures: str) -> ObservationSpec
     """Return an image's spec, with the axes in the order of its bytes.
 
     The addon's cameras announce [channels, height, width], but send the engine's bytes, which have the channels last.
-    In Godot 3, cameras also announced the channels last. A game that fills the string itself may use the announced
+    In Godot 3, cameras also announced the channels last. A game that writes the image data itself may use the announced
     order.
     """
     first = shape[0] in CHANNELS
@@ -208,7 +208,7 @@ def behaviors_of_agents(
 ) -> list[tuple[str, int]]:
     """Return each agent's behaviour id and group (0 for none).
 
-    The behaviour has the policy's name, with its team after `?team=`, unless a pattern of `environment.behaviors`
+    The behaviour has the policy's name, with its team after `?team=`, unless a pattern in `environment.behaviors`
     matches.
 
     Args:
@@ -274,7 +274,7 @@ def assign_agents(
             agent = announcement.agents[place]
             if differs := _difference(first, agent):
                 who = f"{owner}, behaviour {behavior_id!r}, agent {place}"
-                behavior_spec(behavior_id, agent, announcement.ordered, pictures, who)  # raises if it is invalid itself
+                behavior_spec(behavior_id, agent, announcement.ordered, pictures, who)  # raises an error if invalid
                 raise ProgramRefused(
                     f"{owner}: agents {first_place} and {place} share one behaviour, {behavior_name(behavior_id)!r}, "
                     f"but announce {differs}; give them separate policy names (the property policy_name of their "

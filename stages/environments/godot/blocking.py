@@ -116,7 +116,7 @@ class BlockingLink:
         """Wait for a message.
 
         Raises:
-            GodotEnvError: if no message comes in time, or the game is gone.
+            GodotEnvError: if no message arrives in time, or the game is gone.
         """
         if self._socket is None:
             raise GodotEnvError(_CLOSED)

@@ -81,10 +81,10 @@ class GodotEnv:
     that hangs, closes or sends anything but numbers raises a `GodotEnvError` that explains the cause.
 
     Args:
-        env_path: the exported game, with or without its extension; None to wait for the editor's Play.
+        env_path: the exported game, with or without its extension; None to wait until Play is pressed in the editor.
         port: the port that the game connects to.
         show_window: False to run without a window, and so without camera images.
-        seed: for the game's random numbers.
+        seed: the seed for the game's random numbers.
         framerate: frames per second of game time, however long they take (`--fixed-fps`); None for real time.
         action_repeat: physics frames between decisions; None for the scene's own value.
         speedup: multiple of the game's normal speed; None for the scene's own value.
@@ -242,7 +242,7 @@ class GodotEnv:
 
         Args:
             action: the actions as [key][agent], with the keys in the game's order.
-            order_ij: as for `step`.
+            order_ij: see `step`.
 
         Raises:
             ValueError: if the actions do not fit the action spaces.
@@ -260,7 +260,7 @@ class GodotEnv:
         """Check that the game exists in a form for this operating system.
 
         Raises:
-            GodotEnvError: if there is none.
+            GodotEnvError: if it does not.
         """
         try:
             find_executable(Path(filename), ENGINE)

@@ -64,7 +64,7 @@ class ActionSpaceProcessor:
         self.action_space = flat_space(action_space) if convert else spaces.Tuple(list(action_space.spaces.values()))
 
     def to_original_dist(self, action: Any) -> Any:
-        """Return actions [agents, width] split by key; other forms unchanged."""
+        """Return actions [agents, width] split by key; return actions in other forms unchanged."""
         return split(np.asarray(action), self._original) if self._convert else action
 
 

@@ -73,7 +73,7 @@ def check_build(config: RunConfig) -> None:
     """Check that the build exists, if one is given.
 
     Raises:
-        ProgramRefused: if it does not exist.
+        ProgramRefused: if the build does not exist.
     """
     if config.env_settings.env_path is not None:
         find_executable(Path(config.env_settings.env_path), ENGINE)

@@ -1,4 +1,4 @@
-"""Reads and writes the Godot addon's messages (JSON preceded by its length): agents' data as columns, and actions.
+"""Reads and writes the Godot addon's messages: JSON, preceded by its length.
 
 A message has one map per agent. The module reads all agents' lists of numbers in one pass; only if that fails does it
 check them one by one, to name the agent, key and index of the error.
@@ -49,7 +49,7 @@ class WrongColumn(Exception):
 
 
 class AgentColumns:
-    """Reads the messages' parts for agents with one spec, and writes these agents' actions.
+    """Reads and writes the parts of messages that belong to agents with the same spec.
 
     Args:
         spec: the spec of their behaviour.
@@ -99,7 +99,7 @@ class AgentColumns:
         return rewards
 
     def done(self, values: Sequence[Any]) -> NDArray[np.bool_]:
-        """Return which agents' episodes have ended, [n].
+        """Return flags [n], true for agents whose episodes have ended.
 
         Raises:
             WrongColumn: if a value is not a boolean.
@@ -128,7 +128,7 @@ class AgentColumns:
         return found
 
     def actions(self, batch: ActionBatch) -> list[bytes]:
-        """Write the agents' actions [n], one JSON map per agent."""
+        """Return the agents' actions [n] as JSON, one map per agent."""
         count = len(batch.continuous)
         parts: list[list[bytes]] = []
         column = branch = 0
@@ -275,7 +275,7 @@ def _float32(numbers: Iterable[Any], count: int) -> NDArray[np.float32]:
 
 
 def _float(number: Any) -> float:
-    """Convert a number to a float; infinite if it has too many digits."""
+    """Convert a number to a float; infinity if it has too many digits."""
     try:
         return float(number)
     except OverflowError:
@@ -289,7 +289,7 @@ def _flat(value: Any) -> chain[Any] | list[Any]:
 
 
 class WrongPicture(ValueError):
-    """A text is not the announced image; the error text continues a sentence that begins with "an image"."""
+    """The text is not the announced image; the error text continues a sentence that begins with "an image"."""
 
 
 def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDArray[np.uint8]:
@@ -319,9 +319,9 @@ def read_picture(text: str, shape: tuple[int, ...], channels_last: bool) -> NDAr
     )
 
 
-# Bytes. Godot's own writer emits one byte per character where text is not UTF-8, and writes numbers that are not finite
-# as the C library prints them (`nan`, `-nan`, `inf`), which no JSON reader accepts. They are read as words, so that a
-# reader of numbers can name the value and its place.
+# Bytes. Godot's own JSON writer emits one byte per character if text is not UTF-8. It writes non-finite numbers
+# as the C library prints them (`nan`, `-nan`, `inf`), which no JSON parser accepts. These become strings, so that the
+# code that reads numbers can name the value and its place.
 
 
 class WireError(MessageError):

@@ -53,14 +53,14 @@ _SEED = 0x7FFFFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GodotBuild(Launch):
-    """A build and its options."""
+    """A Godot build and the options to start it with."""
 
     headless: bool = True
     """True to run without a window, and so without camera images."""
     speedup: float | None = 1.0
     """Multiple of the game's normal speed, set by its physics rate and time scale; None for the scene's own value."""
     fixed_fps: int | None = None
-    """Frames per second of game time, run as fast as the machine can; None for real time."""
+    """Frames per second of game time, run as fast as the machine allows; None for real time."""
     action_repeat: int | None = None
     """Physics frames between decisions; None for the scene's own value."""
     parameters: Mapping[str, float] = field(default_factory=dict)
@@ -109,12 +109,12 @@ class GodotWorker(GameWorker):
     async def start(self) -> Announcement:
         """Listen, start the build or wait for the editor, and request the announcement.
 
-        After a failure or cancellation everything is released.
+        Releases everything after a failure or cancellation.
 
         Raises:
             ProgramRefused: if the port is in use, or the build does not exist.
-            ProgramBroken: if the game exits or is silent before its announcement.
-            ProgramEnded: if it closes normally.
+            ProgramBroken: if the game exits, or does not announce its agents in time.
+            ProgramEnded: if the game closes normally.
         """
         try:
             await self._connected()
@@ -146,7 +146,7 @@ class GodotWorker(GameWorker):
 
         Raises:
             ProgramBroken: if the game died, did not answer, dropped the connection, or broke the protocol.
-            ProgramEnded: if it has closed normally.
+            ProgramEnded: if the game has closed normally.
         """
         return await self._ask(message, "step", "hasn't finished its step")
 

@@ -1,6 +1,6 @@
 """A vector environment with checked return values, converted to the pipeline's types.
 
-`group` turns them into rows, endings and restarts.
+`group` turns the values into rows, endings and restarts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CheckedVector:
     Args:
         envs: the vector environment, in any autoreset mode; closed by `close`.
         name: the environment's name, used in messages.
-        observations: `environment.observations`: the kinds of observations whose spaces are ambiguous, by name.
+        observations: kinds of observations whose spaces are ambiguous, by name (`environment.observations`).
         exact, clips: see `SpaceColumns`.
 
     Attributes:
@@ -191,7 +191,7 @@ class CheckedVector:
 
         Raises:
             BrokenEnvironmentError: if a mask is invalid.
-            StageError: if a mask comes although the spec has none.
+            StageError: if there is a mask although the spec has none.
         """
         told, masks = seen.infos.get(MASK), self.spaces.masks
         if told is None and not masks.masked:
@@ -200,7 +200,7 @@ class CheckedVector:
 
     @property
     def single(self) -> Any:
-        """The first single environment, in its wrappers; None if the implementation is vectorised."""
+        """The first single environment, with its wrappers; None if the implementation is vectorised."""
         return self._envs.envs[0] if isinstance(self._envs, SyncVectorEnv) else None
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:

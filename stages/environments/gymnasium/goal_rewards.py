@@ -31,8 +31,8 @@ _CONVENTION = (
 class GymnasiumGoalRewards:
     """A `GoalRewards` for Gymnasium environments.
 
-    `open` makes an instance of the environment with an actor's settings, which is never stepped. An object that was
-    passed to `run()` is used directly, in its own process.
+    `open` makes an instance of the environment with an actor's settings; the instance is never stepped. An object that
+    was passed to `run()` is used directly, in its own process.
 
     Args:
         request: names the environment.

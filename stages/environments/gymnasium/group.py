@@ -43,7 +43,7 @@ class GymnasiumGroup:
         envs: the vector environment, in any autoreset mode; the group closes it.
         behavior: the behaviour id of all agents.
         name: the environment's name, used in messages.
-        observations: `environment.observations`: the kinds of observations whose spaces are ambiguous, by name.
+        observations: kinds of observations whose spaces are ambiguous, by name (`environment.observations`).
         info_keys: `environment.info_keys`.
         exact, clips: see `SpaceColumns`.
 
@@ -73,7 +73,7 @@ class GymnasiumGroup:
         self._env_ids = np.arange(self.num_envs, dtype=np.int32)
         self._episode_ids = np.full(self.num_envs, -1, dtype=np.int64)
         self._restarting: NDArray[np.bool_] | None = None
-        """[n] NEXT_STEP only: the instances that the next step resets; None for none."""
+        """[n] in NEXT_STEP mode, true for the instances that the next step resets; None if there are none."""
 
     def set_parameters(self, parameters: EpisodeParameters) -> None:
         """Pass each episode's parameters to the environments, as options of `reset`; see `CheckedVector`."""
@@ -117,7 +117,7 @@ class GymnasiumGroup:
 
     @property
     def single(self) -> Any:
-        """The first single environment, in its wrappers; None if the implementation is vectorised."""
+        """The first single environment, with its wrappers; None if the implementation is vectorised."""
         return self._envs.single
 
     def render(self, env_id: int = 0) -> NDArray[np.uint8]:

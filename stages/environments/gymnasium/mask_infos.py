@@ -29,7 +29,7 @@ def hints_of_masks(layers: Iterable[Any], info: Iterable[Any]) -> list[str]:
 
     Args:
         layers: an environment and its wrappers, the outermost first.
-        info: the keys of the info that its `reset` returned.
+        info: the keys of the info that the environment's `reset` returned.
     """
     found, around = [*info], None
     for layer in layers:

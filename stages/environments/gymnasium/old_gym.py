@@ -11,11 +11,12 @@ OLD_STEP = "four values are Gym's old API: split `done` into terminated (the tas
 
 
 def conversion(env_id: str = "…", seeded: bool | None = None) -> str:
-    """Describe how the package shimmy converts an environment of the package `gym`, by its id or as an object.
+    """Describe how to convert an environment of the old package `gym` with shimmy, by its id or as an object.
 
     Args:
         env_id: the id in `gym`.
-        seeded: True if its `reset` takes a seed, as it does since 0.26; None if that depends on the version.
+        seeded: True if the environment's `reset` takes a seed, as it does since 0.26; None if that depends on the
+            version.
     """
     version = str(getattr(sys.modules.get("gym"), "__version__", "0.21"))
     new = version.startswith("0.26") if seeded is None else seeded

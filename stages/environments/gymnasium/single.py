@@ -34,7 +34,7 @@ def prepared(env: AnyEnv, name: str) -> AnyEnv:
     """Return an environment with valid spaces, metadata, and resets that take a seed and options.
 
     Raises:
-        StageError: if it has no spaces, or is a vector environment.
+        StageError: if the environment has no spaces, or is a vector environment.
     """
     if isinstance(env.unwrapped, VectorEnv):
         raise StageError(
@@ -68,7 +68,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: the environment.
-        name: its name, for messages.
+        name: the environment's name, used in messages.
     """
 
     def __init__(self, env: AnyEnv, name: str) -> None:
@@ -76,7 +76,7 @@ class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._name = name
 
     def reset(self, **arguments: Any) -> Any:
-        """Reset the environment; raises a `BrokenEnvironmentError` if that fails or returns an invalid value."""
+        """Reset the environment; raises a `BrokenEnvironmentError` if the call fails or returns an invalid value."""
         return self._checked("reset", partial(self.env.reset, **arguments), arguments)
 
     def step(self, action: Any) -> Any:

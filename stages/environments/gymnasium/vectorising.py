@@ -30,7 +30,7 @@ Wrap = Callable[[AnyEnv], AnyEnv]
 log = logging.getLogger(__name__)
 
 _PACKAGES = {"ALE": ("ale_py", "ale-py")}
-"""By namespace of ids, such as `ALE` in `ALE/Pong-v5`: the module that registers them when imported, and its
+"""Per namespace, such as `ALE` in `ALE/Pong-v5`: the module that registers its ids when imported, and the module's
 distribution."""
 
 
@@ -45,7 +45,7 @@ def make_vector(
     """Make a vector environment from a registered id.
 
     Args:
-        env_id: Gymnasium's id; `module:id` first imports the module that registers it.
+        env_id: the id in Gymnasium's registry; `module:id` first imports the module that registers it.
         num_envs: number of instances.
         options: keyword arguments for the environment. `vectorization_mode` chooses among its implementations
             (`sync`, `vector_entry_point`, `async`); without it, the vectorised one is preferred.
@@ -123,7 +123,7 @@ def vectorise(
 
 
 def _who_registers(env_id: str) -> str:
-    """Describe what the module before the colon registers, or that a module must be named."""
+    """Describe which ids the module before the colon registers, or how to name a module."""
     module, _, registered = env_id.rpartition(":")
     if not module:
         return f"Name the module that registers your own environment before a colon: my_module:{registered}"

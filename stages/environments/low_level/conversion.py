@@ -26,12 +26,12 @@ def behavior_spec(behavior_id: str, spec: Any, label: str) -> BehaviorSpec:
     """Convert the spec of a behaviour.
 
     Args:
-        behavior_id: its full name, `Name?team=0`.
+        behavior_id: the behaviour's full name, `Name?team=0`.
         spec: an ML-Agents `BehaviorSpec`.
         label: the environment's name, which begins messages.
 
     Raises:
-        StageError: if it is not an ML-Agents spec, or has observations that no network can read.
+        StageError: if `spec` is not an ML-Agents spec, or has observations that no network can read.
     """
     try:
         observations = tuple(_observation(o, index) for index, o in enumerate(spec.observation_specs))

@@ -60,7 +60,7 @@ def read_rows(spec: BehaviorSpec, part: Any) -> ProgramRows:
 
 
 def actions_part(ids: NDArray[np.int32], batch: ActionBatch) -> dict[str, Any]:
-    """Write the actions [n] of the agents with these ids."""
+    """Return the actions [n] of the agents with these ids, in the form of a message."""
     part: dict[str, Any] = {"ids": ids.tolist()}
     if batch.continuous.shape[1]:
         part["continuous"] = batch.continuous.tolist()

@@ -30,7 +30,7 @@ _MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The content of a game's hello."""
+    """A game's hello message, decoded."""
 
     game: str
     specs: dict[str, BehaviorSpec]
@@ -81,7 +81,7 @@ def _spec(behavior_id: str, announced: Any) -> BehaviorSpec:
 
 
 def _check_teams(specs: Mapping[str, BehaviorSpec]) -> None:
-    """Refuse teams of one behaviour with different observations or actions, because they share a policy."""
+    """Reject teams of one behaviour with different observations or actions, because they share a policy."""
     first: dict[str, BehaviorSpec] = {}
     for behavior_id, spec in specs.items():
         other = first.setdefault(spec.name, spec)
@@ -169,14 +169,14 @@ def format_of(content: bytes) -> Format:
 
 
 def encode(message: Mapping[str, Any], form: Format) -> bytes:
-    """Write a message."""
+    """Encode a message as bytes."""
     if form == "json":
         return orjson.dumps(message)
     return bytes(msgpack.packb(message))
 
 
 def decode(content: bytes) -> dict[str, Any]:
-    """Read a message.
+    """Decode a message from bytes.
 
     Raises:
         MessageError: if the bytes are not a message.

@@ -124,12 +124,12 @@ class OpenWorker(GameWorker):
     async def start(self) -> Hello:
         """Listen, start the program or wait for the game, and receive its announcement.
 
-        After a failure or cancellation everything is released.
+        Releases everything after a failure or cancellation.
 
         Raises:
             ProgramRefused: if the port is in use, the program does not exist, or its announcement is invalid.
-            ProgramBroken: if the game exits, or is silent.
-            ProgramEnded: if it closes normally.
+            ProgramBroken: if the game exits, or does not announce itself in time.
+            ProgramEnded: if the game closes normally.
         """
         try:
             await self._connected()
@@ -151,7 +151,7 @@ class OpenWorker(GameWorker):
 
         Args:
             parameters: all environment parameters.
-            seed: for the game's random numbers from then on; None leaves them unchanged.
+            seed: the seed for the game's random numbers from this reset; None leaves them unchanged.
         """
         request = self._request("reset", parameters=dict(parameters))
         if seed is not None:
@@ -167,7 +167,7 @@ class OpenWorker(GameWorker):
 
         Raises:
             ProgramBroken: if the game died, did not answer, dropped the connection, or broke the protocol.
-            ProgramEnded: if it has closed normally.
+            ProgramEnded: if the game has closed normally.
         """
         request = self._request("act", actions=actions)
         if parameters is not None:

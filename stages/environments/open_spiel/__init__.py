@@ -1,1 +1,1 @@
-"""OpenSpiel games: each game state is an instance of the group for PettingZoo's turn-based environments."""
+"""OpenSpiel games: each game state acts as an instance in the group for PettingZoo's turn-based environments."""

@@ -32,7 +32,7 @@ class OpenSpielGame:
 
     Args:
         game: the OpenSpiel game.
-        name: its name, for messages.
+        name: the game's name, used in messages.
 
     Attributes:
         game: the turn-based OpenSpiel game.
@@ -112,7 +112,7 @@ def find_game(reference: str, options: Mapping[str, Any], folder: Path | None = 
             (`leduc_poker(players=3)`), and with its module in front if the game is not part of OpenSpiel
             (`my_module:my_game`).
         options: the game's parameters.
-        folder: the YAML's folder, whose modules are importable.
+        folder: the YAML file's folder, whose modules can be imported.
 
     Raises:
         LoadError: if the game does not exist, or OpenSpiel is not installed.

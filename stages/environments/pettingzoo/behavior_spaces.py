@@ -1,4 +1,4 @@
-"""The spaces of one behaviour: conversion between single agents' observations, masks and actions and columns.
+"""Converts one behaviour's observations, masks and actions between single agents' values and columns.
 
 Spaces are Gymnasium's, read by `stages/environments/spaces/`. This module adds what is specific to PettingZoo: rows
 arrive agent by agent, and the action mask is under the key `action_mask` of the observation or (newer) of the info.
@@ -38,10 +38,10 @@ class BehaviorSpaces:
 
     Args:
         behavior: the behaviour name.
-        observation_space: the space of each of its agents; `action_mask` in it is a mask, not an observation.
-        action_space: the action space of each of its agents.
+        observation_space: the observation space of each agent; `action_mask` in it is a mask, not an observation.
+        action_space: the action space of each agent.
         settings: `environment.observations`; settings of other behaviours' observations are ignored.
-        grouped: True if its agents belong to groups.
+        grouped: True if the agents belong to groups.
         owner: the environment's name, used in messages.
         exact, clips: see `SpaceColumns`.
 
@@ -109,13 +109,13 @@ class BehaviorSpaces:
 
         Raises:
             BrokenEnvironmentError: if a mask is invalid.
-            StageError: if a mask comes although the spec has none.
+            StageError: if there is a mask although the spec has none.
         """
         observed = [each.observation.get(MASK) for each in seen] if self._spaces.mask_observed else None
         return self._spaces.masks.read(len(seen), observed, [each.info.get(MASK) for each in seen], who)
 
     def actions(self, batch: ActionBatch, count: int) -> list[Any]:
-        """Convert the actions of d = `count` decisions to single actions for the environment.
+        """Convert d = `count` decisions to a list of single actions for the environment.
 
         Raises:
             StageError: if the batch has another size.
@@ -208,7 +208,7 @@ class BehaviorRows:
     ending: _Rows = field(default_factory=_Rows)
     deciding: _Rows = field(default_factory=_Rows)
     actors: list[tuple[int, Agent]] = field(default_factory=list)
-    """(instance, agent) of the agents that decide."""
+    """(instance, agent) for each agent that decides."""
 
     def add(self, env_id: int, episode: AgentEpisode, time_step: TimeStep, ended: bool, group_reward: float) -> None:
         """Add an agent's time step; `group_reward` is the other group members' reward since the agent's last row."""
@@ -225,7 +225,7 @@ class BehaviorRows:
 
         Args:
             spaces: the behaviour's spaces.
-            grouped: True if its agents belong to groups.
+            grouped: True if the agents belong to groups.
 
         Raises:
             NotFiniteError: if a reward is NaN or infinite; the message names the agent.

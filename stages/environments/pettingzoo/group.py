@@ -1,8 +1,8 @@
 """PettingZoo environments as an environment group: many agents, of several behaviours and teams.
 
-Instances are stepped in turn; `BehaviorRows` turns their time steps into columns. In a turn-based environment a tick is
-one action of each instance, and only the agents that act next have decision rows, with all their rewards since their
-last action.
+Instances are stepped one after another; `BehaviorRows` turns their time steps into columns. In a turn-based environment
+a tick is one action of each instance, and only the agents that act next have decision rows, with all their rewards
+since their last action.
 
 If an instance has several teams, each episode is a game between them (`teams`). Agents have fixed sides, but the teams
 that play the sides may rotate: with T teams, side s of instance i is played in its episode e by team (s + i + e) mod T.
@@ -68,8 +68,8 @@ class PettingZooGroup:
     Args:
         instances: instances of one environment; the group closes them.
         behavior: behaviour name of agents whose role names none.
-        name: the environment's name in messages.
-        roles: `environment.behaviors`: behaviour names and teams of agents, by patterns.
+        name: the environment's name, used in messages.
+        roles: `environment.behaviors`: agents' behaviour names and teams, by pattern.
         observations: settings of observations whose spaces are ambiguous, by name.
         outcome: the rule by which a game is won, see `environment.outcome`.
         rotate_sides: True to make teams change sides in each episode; None to do so only if all sides have the same
@@ -164,7 +164,7 @@ class PettingZooGroup:
         return self._result(tick)
 
     def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
-        """Advance all instances: all agents of parallel ones, one agent's turn in turn-based ones.
+        """Advance all instances: in parallel ones, all agents act; in turn-based ones, one agent acts.
 
         Raises:
             BrokenEnvironmentError: if an environment raises, or breaks the rules of its API.
@@ -339,7 +339,7 @@ class PettingZooGroup:
             episode.decided, episode.mates_rewards = True, mates
 
     def _add_group_rewards(self, env_id: int, game: RunningGame, time_steps: Sequence[TimeStep]) -> None:
-        """Add the members' rewards to their groups, before they become rows."""
+        """Add the members' rewards to their groups, before rows are made from them."""
         received = [(time_step.agent, time_step.reward, True) for time_step in time_steps]
         seen = {time_step.agent for time_step in time_steps}
         waiting = self._instances[env_id].waiting()
@@ -363,7 +363,7 @@ class PettingZooGroup:
         return 1 + env_id * self._teams + (role.team + rotation) % self._teams
 
     def _join(self, time_step: TimeStep) -> None:
-        """Add an agent that was absent at the start; only in environments without possible_agents."""
+        """Add an agent that was absent at the start; happens only in environments without possible_agents."""
         agent = time_step.agent
         role = self._assignment.join(agent)
         self._numbers[agent] = len(self._numbers)

@@ -16,7 +16,7 @@ import numpy as np
 from headrace.stages.environments.checks import raise_broken
 
 Agent = Hashable
-"""An agent's id, of any type; `str` of it is its name in patterns and messages."""
+"""An agent's id, of any type; `str(agent)` is its name in patterns and messages."""
 log = logging.getLogger(__name__)
 
 
@@ -26,14 +26,14 @@ class TimeStep(NamedTuple):
     agent: Agent
     observation: Any
     reward: float
-    """Reward since its previous time step."""
+    """Reward since the agent's previous time step."""
     info: Mapping[str, Any]
     terminated: bool
     truncated: bool
 
     @property
     def ended(self) -> bool:
-        """True if its episode is over."""
+        """True if the agent's episode is over."""
         return self.terminated or self.truncated
 
 
@@ -42,7 +42,7 @@ class Instance:
 
     Args:
         env: the environment.
-        name: its name, for messages.
+        name: the environment's name, used in messages.
         said: kinds of warnings already logged; shared by all instances of an environment.
     """
 
@@ -76,7 +76,7 @@ class Instance:
         return {}
 
     def truncate(self, deciding: Sequence[TimeStep]) -> list[TimeStep]:
-        """End the episode when these agents would decide; return the endings of all remaining agents."""
+        """End the episode instead of letting these agents decide; return the endings of all remaining agents."""
         self.over = True
         for time_step in deciding:
             self._last.pop(time_step.agent, None)
@@ -101,7 +101,7 @@ def copied(time_step: TimeStep) -> TimeStep:
 
 @contextmanager
 def blaming(name: str, call: str) -> Iterator[None]:
-    """Turn an environment's error into a `BrokenEnvironmentError` that names it and the call."""
+    """Turn an environment's error into a `BrokenEnvironmentError` that names the environment and the call."""
     try:
         yield
     except Exception as error:

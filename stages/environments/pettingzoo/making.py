@@ -87,11 +87,11 @@ def maker_of(env_id: str, api: Api, folder: Path | None, name: str) -> Make:
     Args:
         env_id: module or registered name.
         api: the required API.
-        folder: the YAML's folder, whose modules are importable.
-        name: the environment's name in messages.
+        folder: the YAML file's folder, whose modules can be imported.
+        name: the environment's name, used in messages.
 
     Raises:
-        LoadError: if it does not exist, or PettingZoo or another package that it needs is not installed.
+        LoadError: if the environment does not exist, or PettingZoo or another package that it needs is not installed.
         StageError: if the environment does not have the API.
     """
     if "/" in env_id:
@@ -128,7 +128,7 @@ def make_instances(
         make: makes another one.
         num_envs: number of instances.
         api: the required API.
-        name: the environment's name in messages.
+        name: the environment's name, used in messages.
         wrap: applies the settings' wrappers.
         worn: the wrappers' names, used in messages about an instance's return values.
 

@@ -44,9 +44,9 @@ _MOST_LIVES = 20
 class ParallelInstance(Instance):
     """An environment in which all agents act simultaneously; agents may die, revive, join and pause.
 
-    An agent whose episode continues pauses while it is not in `agents`, or has no observation: it gets no action, and
-    its rewards add up until it decides again. An agent that has ended, but stays in `agents` or returns to it, begins
-    a new episode.
+    An agent pauses while its episode continues but the agent is not in `agents`, or has no observation: it gets no
+    action, and its rewards add up until it decides again. An agent that has ended, but stays in `agents` or returns to
+    it, begins a new episode.
     """
 
     def __init__(self, env: Any, name: str, said: set[str] | None = None) -> None:

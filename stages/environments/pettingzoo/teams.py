@@ -96,7 +96,7 @@ class RoleAssignment:
         """Assign roles to the agents that the environment starts with.
 
         Args:
-            agents: their ids, in the environment's order.
+            agents: the agents' ids, in the environment's order.
             everybody: True if no other agents can join; then each pattern must match an agent.
 
         Raises:
@@ -258,8 +258,8 @@ def check_scores(scores: Sequence[Sequence[float]], env_ids: Sequence[int], name
 
     Args:
         scores: the scores of the games that ended.
-        env_ids: [g] their instances.
-        name: the environment's name in messages.
+        env_ids: [g] the instances in which the games ended.
+        name: the environment's name, used in messages.
 
     Raises:
         NotFiniteError: if a team's score is NaN or infinite.

@@ -20,7 +20,7 @@ class ProgramEnded(StageError):
 
 
 class MessageError(Exception):
-    """A message that breaks the protocol; the error text continues a sentence that begins with the game's name."""
+    """A message breaks the protocol; the error text continues a sentence that begins with the game's name."""
 
 
 def shown(value: Any) -> str:

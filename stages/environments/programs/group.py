@@ -1,7 +1,7 @@
 """Several programs of one engine, or its editor, as one environment group: each is stepped independently.
 
 No program waits for another: a tick holds the agents of the programs that have answered. Only a broken program
-restarts, and the others continue; they also continue after one has closed normally, until the last one closes.
+restarts, and the others continue; they also continue after a program has closed normally, until the last one closes.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class ProgramGroup:
     async def reset(self, seed: int | None = None) -> StepResult:
         """Reset all agents of all instances.
 
-        The seed has no effect: programs accept one only at their start, where each gets the run's seed + its number.
+        The seed has no effect: programs accept a seed only at their start, where each program gets the run's seed + its
+        number.
 
         Raises:
             StageError: if an instance can't be used, or broke too often.
@@ -118,7 +119,7 @@ class ProgramGroup:
     async def step(self, actions: Mapping[str, ActionBatch]) -> StepResult:
         """Send actions to the instances that need them, and wait until at least one has answered.
 
-        After a cancelled step only `close` may be called.
+        After a cancelled step, only `close` may be called.
 
         Raises:
             StageError: if an instance broke too often.
@@ -130,12 +131,12 @@ class ProgramGroup:
         return self._result(await self._gather(everyone=self._in_step))
 
     def request_stop(self) -> None:
-        """End the group normally if its steps take much longer, because the run ends."""
+        """End the group normally if its current steps take too long, because the run is ending."""
         if self._given_up is not None:
             asyncio.get_running_loop().call_later(_LAST_STEP_S, self._give_up)
 
     async def close(self) -> None:
-        """End all connections immediately, in any state; closing twice is allowed."""
+        """Close all connections immediately, in any state; closing twice is allowed."""
         stepping = {self._under_way[task] for task in self._under_way if not task.done()}
         tasks, self._under_way = [*self._under_way], {}
         for task in tasks:
@@ -314,7 +315,7 @@ def make_program_group(
     Args:
         config: the run's configuration.
         num_envs: number of instances.
-        make: as for `ProgramGroup`.
+        make: as in `ProgramGroup`.
         waits_for_restart: True if a run continues once the user has restarted the engine's editor.
     """
     env = config.env_settings

@@ -24,10 +24,10 @@ _PASSES = 3
 """Number of event-loop iterations before an exit is reported, so that a last message and the connection's end come
 first."""
 _EXTENSIONS = (".app", ".exe", ".x86_64", ".x86")
-"""Extensions on all platforms: a path may have any of them, or none."""
+"""File extensions of games on all platforms: a path may have any of them, or none."""
 _STARTS_ON_WINDOWS = (".exe", ".bat", ".cmd")
 _NOT_THE_GAME = re.compile(r"UnityCrashHandler|.*\.console$", re.IGNORECASE)
-"""Programs next to a game that are not the game: Unity's crash handler, and Godot's starter with a console."""
+"""Programs next to a game that are not the game: Unity's crash handler, and Godot's console launcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class ProgramProcess:
         return self._tree.pid
 
     async def exited(self, timeout_s: float) -> bool:
-        """Wait for the exit of the process; returns False after a timeout."""
+        """Wait for the process to exit; return False after a timeout."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._exited.wait()
@@ -163,13 +163,13 @@ def _cure(error: OSError) -> str:
 def find_executable(path: Path, engine: str, platform: str = sys.platform) -> Path:
     """Find the file to start.
 
-    An existing file is used unchanged. Otherwise this platform's extension replaces any platform's: on Linux `.x86_64`,
-    `.x86` or none; on macOS the program in `<path>.app/Contents/MacOS`; on Windows `.exe`, or the program in the folder
-    `<path>`, of several the one with the folder's name.
+    An existing file is used unchanged. Otherwise any platform's extension is replaced by this platform's: on Linux
+    `.x86_64`, `.x86` or none; on macOS the program in `<path>.app/Contents/MacOS`; on Windows `.exe`, or the program in
+    the folder `<path>` (if there are several, the one with the folder's name).
 
     Args:
         path: as the user wrote it, with or without the extension of any platform.
-        engine: the engine's name, for messages.
+        engine: the engine's name, used in messages.
         platform: as `sys.platform`.
 
     Raises:
@@ -222,7 +222,7 @@ def _built_for_another(path: Path, platform: str) -> str:
 
 
 def _programs_in(folder: Path, platform: str) -> list[Path]:
-    """Return the programs in a folder that may be the game: only the one with the folder's name, if any."""
+    """Return the programs in a folder that may be the game: the one with the folder's name, or else all."""
     kinds = (".exe",) if platform == "win32" else (".x86_64", ".x86")
     found = [each for each in sorted(folder.glob("*")) if each.suffix.lower() in kinds]
     games = [each for each in found if not _NOT_THE_GAME.match(each.stem)]

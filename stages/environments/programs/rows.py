@@ -31,18 +31,18 @@ class ProgramRows:
     """
 
     ids: NDArray[np.int32]
-    """[n] the program's own agent ids."""
+    """[n] id of each row's agent, as the program numbers it."""
     rewards: NDArray[np.float32]
     """[n] reward since the agent's previous decision."""
     ended: int
     interrupted: NDArray[np.bool_]
     """[ended] true if the episode was truncated (by its step limit), not terminated by the task."""
     observations: tuple[Array, ...]
-    """[n, *shape] per observation spec, in its dtype."""
+    """One array [n, *shape] for each observation spec, in the spec's dtype."""
     action_masks: NDArray[np.bool_] | None
     """[d, sum of branches] true = allowed; None without discrete actions."""
     group_ids: NDArray[np.int32]
-    """[n] group id, 0 for none."""
+    """[n] id of each row's group; 0 for none."""
     group_rewards: NDArray[np.float32]
     """[n] the group's reward since the agent's previous decision."""
 
@@ -66,7 +66,7 @@ def agent_steps(parts: Sequence[IndexedRows], spec: BehaviorSpec) -> AgentSteps:
     """Merge one behaviour's rows from several instances: first all endings, then all decisions, by instance.
 
     Args:
-        parts: at least one, with distinct instances.
+        parts: the rows of at least one instance, each instance once.
         spec: the behaviour's spec.
     """
     ends = [rows.columns.ended for _, rows in parts]
@@ -150,7 +150,7 @@ def _masks(parts: Sequence[IndexedRows], spec: BehaviorSpec) -> NDArray[np.bool_
 
 @dataclass(frozen=True, slots=True)
 class TrackedEpisodes:
-    """The episodes of a message's rows: n rows, the first `ended` of them endings."""
+    """The episodes of a message's rows: n rows, of which the first `ended` are endings."""
 
     episode_ids: Numbers
     """[n] id of each row's episode."""
@@ -163,8 +163,8 @@ class TrackedEpisodes:
 class EpisodeTracker:
     """The running episodes of one behaviour's agents in one program.
 
-    Episodes are numbered in the order of their starts, over all agents. So an agent's numbers rise even if it gets a
-    new id with each episode (as in older Unity packages), and agents that have ended need no state.
+    Episodes are numbered in the order of their starts, over all agents. So an agent's episode numbers increase even if
+    it gets a new id with each episode (as in older Unity packages), and agents that have ended need no state.
     """
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ def framed(content: bytes) -> bytes:
 
 
 class ConnectionClosed(Exception):
-    """The game has closed the connection; `in_answer` states whether it did so in the middle of an answer."""
+    """The game has closed the connection; `in_answer` is True if it did so in the middle of an answer."""
 
     def __init__(self, in_answer: bool = False) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class TcpServer(GameServer):
         if self._connection is not None:
             self._warn_of_second()
             return False
-        if len(self._callers) >= _CALLERS:  # the game would have sent data by this time
+        if len(self._callers) >= _CALLERS:  # drop the oldest one, as a game sends data soon
             self._callers.pop(0).close()
         self._callers.append(connection)
         self._connected.set()

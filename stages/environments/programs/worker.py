@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _LAST_WORDS_S = 2.0
 """Seconds to wait for the process to exit after its connection has ended."""
 _BEYOND_ALL = 2**30
-"""A length above those of all messages: a number this large must have another meaning."""
+"""A number above this can't be the length of a message, so it must have another meaning."""
 _KILL_S = 10.0
 """Seconds to wait for the system to end a killed process."""
 
@@ -163,7 +163,7 @@ class GameWorker(ProgramWorker):
         """Check that a message has the requested kind.
 
         Raises:
-            MessageError: if it has another kind.
+            MessageError: if the message has another kind.
             ProgramEnded: if the game announces its end.
         """
         if message["type"] != kind:
@@ -172,7 +172,8 @@ class GameWorker(ProgramWorker):
     async def close(self, patience_s: float | None = None) -> None:
         """End the game: a program quits, or is killed if it takes too long.
 
-        A run may end in the middle of a step; then the game gets no message before its pending answer has arrived.
+        A run may end in the middle of a step. In that case, the game gets no message until its pending answer has
+        arrived.
 
         Args:
             patience_s: seconds for the program to answer, and then to exit; None for `timeout_s`.
@@ -206,7 +207,7 @@ class GameWorker(ProgramWorker):
 
         Raises:
             ProgramRefused: if the port is in use, or the program does not exist.
-            ProgramBroken: if it exits or is silent.
+            ProgramBroken: if the program exits or does not connect.
         """
         await self._server.start(self.name, self._cure_for_port())
         self.port = self._server.port

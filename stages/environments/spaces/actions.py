@@ -31,7 +31,7 @@ from headrace.stages.errors import StageError
 
 @dataclass(frozen=True, slots=True)
 class ActionMapping:
-    """The columns of an action space, and their conversion."""
+    """An action space's columns, and their conversion to actions."""
 
     spec: ActionSpec
     """The action spec, never `masked`: `AgentMasks` determines whether actions are masked."""

@@ -96,7 +96,7 @@ class AgentMasks:
 
         Raises:
             BrokenEnvironmentError: if a mask is invalid.
-            StageError: if a mask comes although the spec has none.
+            StageError: if there is a mask although the spec has none.
         """
         allowed = None
         places = (f"{MASK} in the observation", observed, None), (f"info[{MASK!r}]", informed, there)

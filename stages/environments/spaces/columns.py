@@ -67,7 +67,7 @@ class SpaceColumns:
         self.masks = AgentMasks(MaskReader(self._action_space, self._actions.branch_names), self.mask_observed, owner)
 
     def actions(self, count: int) -> ActionMapping:
-        """Return the conversion of `count` agents' actions."""
+        """Return the conversion for the actions of `count` agents."""
         return self._mappings(count)
 
     def spec(self, behavior_id: str, grouped: bool = False) -> BehaviorSpec:
@@ -84,7 +84,7 @@ class SpaceColumns:
         """Convert k observations, batched as `gymnasium.vector` does, to a new array [k, *shape] for each part.
 
         Raises:
-            BrokenEnvironmentError: if a whole number is outside its space; `who` names the row's agent.
+            BrokenEnvironmentError: if an integer is outside its space; `who` names the row's agent.
         """
         return tuple([part.extract(batch, who) for part in self.parts])
 

@@ -20,13 +20,13 @@ from headrace.stages.environments.spaces.own_space import BoxSpace, OwnSpace, le
 _SHORTEST_SIDE = 16
 """Minimum side in pixels of a possible image."""
 _MOST_FLAT = 1024
-"""Length from which a vector of bytes may be an image."""
+"""Minimum length at which a vector of bytes may be an image."""
 _MOST_NUMBERS = 10_000
-"""Length from which a vector of any numbers may be an image."""
+"""Minimum length at which a vector of any numbers may be an image."""
 _LIKE_BYTES = 100
 """Bounds from which numbers that are not bytes count as pixels rather than features."""
 _SMALL_FOR_BYTES = 15
-"""Highest upper bound at which bytes count as a board rather than pixels."""
+"""Largest upper bound at which bytes count as a board rather than pixels."""
 
 
 def doubts(

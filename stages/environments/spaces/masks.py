@@ -4,7 +4,7 @@ A column of masks is [n, choices], true where a choice is allowed, with the choi
 input holds booleans, or 0 and 1 of any type, in one of these forms:
 
 - an array of all choices side by side, [choices] or [1, choices];
-- an array with a row for each branch, [branches, most choices], padded after shorter ones;
+- an array with a row for each branch, [branches, most choices], padded at the end of shorter rows;
 - a tuple or list of an array for each branch, or of a mask for each part of a Tuple;
 - for a Dict, a map by its keys, as `Dict.sample` takes it;
 - for a MultiBinary, an array for each flag [2] (may be 0, may be 1), or as `MultiBinary.sample` takes it: for each flag
@@ -80,19 +80,19 @@ class MaskReader:
 
     @classmethod
     def of_branches(cls, actions: ActionSpec, least: str = _LEAST) -> MaskReader:
-        """Return the reader for an environment with branches and no space; maps use the names of the branches."""
+        """Return the reader for an environment with branches and no space; the keys of maps are the branches' names."""
         return _reader_of(actions.discrete_branches, actions.branch_names, least)
 
     @classmethod
     def of_policy(cls, spec: BehaviorSpec) -> MaskReader:
-        """Return the reader for a policy's callers: for its environment's own space, if the spec has it."""
+        """Return the reader for a policy's callers: for the environment's own space if the spec contains it."""
         return _reader_of_policy(spec, id(spec.spaces))
 
     def read(self, masks: Any, n: int, there: Masks | None = None, deciding: Masks | None = None) -> Masks:
         """Return the masks [n, choices] of several agents, a new array.
 
         Args:
-            masks: the masks of n agents, in one of the forms of this module.
+            masks: the masks of n agents, in one of the forms that this module reads.
             n: the number of agents.
             there: [n] false for agents without a mask, like `gymnasium.vector`'s `_action_mask`; None if all have one.
             deciding: [n] true for agents that need an allowed choice; None for all.
@@ -158,12 +158,12 @@ class _Layout(NamedTuple):
     starts: NDArray[np.int64]
     """[branches] the first choice of each branch in a row."""
     shape: Lead
-    """The space's own shape."""
+    """Shape of the space itself."""
     filled: NDArray[np.int64]
     """[width] positions of the choices in a flattened array with a row for each branch, padded to the largest
     branch."""
     flags: bool
-    """True for a MultiBinary."""
+    """True for a MultiBinary space."""
 
 
 @lru_cache(maxsize=1024)
@@ -217,7 +217,7 @@ def _read(space: OwnSpace, given: Any, lead: Lead, at: str) -> Masks:
 
 
 def _of_each(space: OwnSpace, given: Sequence[Any], at: str) -> Masks:
-    """Read the mask of each agent."""
+    """Read each agent's mask."""
     together = _together(space, given)
     if together is not None:
         with suppress(MaskError):  # the code below finds the wrong mask
@@ -250,7 +250,7 @@ def _of_map(space: OwnSpace, given: Mapping[Any, Any], lead: Lead, at: str) -> M
 
 
 def _of_sequence(space: OwnSpace, given: Sequence[Any], lead: Lead, at: str) -> Masks:
-    """Read an entry for each part or branch, or numbers."""
+    """Read a sequence: an entry for each part or branch, or plain numbers."""
     if lead and len(given) == lead[0] and not _splits(space, len(given)):
         return _of_each(space, given, at)
     numbers, layout = _are_numbers(given), _layout(space)
@@ -331,7 +331,7 @@ def _of_array(space: OwnSpace, array: NDArray[Any], lead: Lead, at: str) -> Mask
 
 
 def _of_flags(space: OwnSpace, given: NDArray[Any], lead: Lead, at: str) -> Masks:
-    """Read the form of `MultiBinary.sample`, [*lead, flags]."""
+    """Read a mask [*lead, flags] in the form of `MultiBinary.sample`."""
     if given.dtype == np.bool_:
         raise MaskError(
             f"has a boolean for each flag of {space}, which is ambiguous: it could forbid 1 or set the flag; "

@@ -1,8 +1,8 @@
 """Observation spaces as columns: the spec of each observation, and its extraction from a batch.
 
-A space becomes a tuple of parts, each a spec and an extractor. Boxes are vectors or images, discrete spaces one-hot
-vectors, sequences sets; Dict and Tuple are split, even nested ones. `environment.observations` overrides this. Actions
-are in `actions`.
+A space becomes a tuple of parts, each a spec and an extractor. Boxes become vectors or images, discrete spaces one-hot
+vectors, and sequences sets. A Dict or Tuple is split, even a nested one. `environment.observations` overrides this.
+Actions are in `actions`.
 
 Axis letters: k observations of any number of instances, e entities of a set, f numbers of an entity, H height, W width,
 C channels.
@@ -49,7 +49,7 @@ class Extractor(Protocol):
             who: returns the name of a row's agent, for messages.
 
         Raises:
-            BrokenEnvironmentError: if a whole number is outside its space.
+            BrokenEnvironmentError: if an integer is outside its space.
         """
 
 
@@ -215,7 +215,7 @@ def are_pixels(space: BoxSpace) -> bool:
 
 
 def _image_part(leaf: _Leaf) -> ObservationPart:
-    """Return the part of an image, in its own dtype; [H, W] gets one channel, and stacked frames become channels."""
+    """Return the observation part for an image, in its own dtype; [H, W] gets one channel, stacked frames several."""
     assert isinstance(leaf.space, BoxSpace)
     shape, last = leaf.shape, True
     if len(shape) == 2:
@@ -240,7 +240,7 @@ def _image(
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
-    """Return True if an image's channels come last; the axis unlike two equal ones, or else the smallest."""
+    """Return True if channels come last; the channel axis differs from two equal ones, or else is the smallest."""
     first, middle, end = shape[-3:]
     if (first == middle) != (middle == end):
         return first == middle
@@ -271,7 +271,7 @@ def _numbers(
     arranged: Callable[[Array], Array] | None = None,
     dtype: np.dtype[Any] | None = None,
 ) -> tuple[np.dtype[Any], Extractor]:
-    """Return a box's dtype (`dtype`, or float32 for floats, or its own) and extractor; `arranged` moves axes."""
+    """Return a box's column dtype (`dtype`, or float32 for floats, or its own) and extractor; `arranged` moves axes."""
     dtype = dtype or (np.dtype(np.float32) if space.dtype.kind == "f" else space.dtype)
     check = BoundsCheck(space, name, dtype)
 
@@ -306,13 +306,13 @@ def _choices(space: ChoiceSpace, name: str) -> tuple[int, np.dtype[Any], Extract
 
 
 def _rows_part(leaf: _Leaf) -> ObservationPart:
-    """Return the part of a matrix, as a set whose entities are the rows."""
+    """Return the observation part for a matrix, as a set whose entities are the rows."""
     assert isinstance(leaf.space, BoxSpace)
     return leaf.part(leaf.shape, *_numbers(leaf.space, leaf.name, leaf.shape))
 
 
 def _sequence_part(leaf: _Leaf) -> ObservationPart:
-    """Return the part of a sequence, as a set [e, f] padded to its maximum size: an entity of zeros counts as none."""
+    """Return the observation part for a sequence: a set [e, f], padded with zeros to its maximum size."""
     assert isinstance(leaf.space, SequenceSpace)
     most, stack = leaf.settings.max_entities or MAX_ENTITIES, leaf.space.stack
     flattened = []

@@ -1,6 +1,6 @@
-"""The spaces of an environment as plain data, without an environment library; `own_space` converts Gymnasium's.
+"""An environment's spaces as plain data, without an environment library; `own_space` converts Gymnasium's.
 
-A policy's file keeps them (`BehaviorSpec.spaces`), so that callers can use the environment's own terms.
+A policy's file contains the spaces (`BehaviorSpec.spaces`), so that callers can use the environment's own terms.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BoxSpace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChoiceSpace:
-    """A space of whole numbers, each one of a few choices: Gymnasium's Discrete, MultiDiscrete and MultiBinary."""
+    """A space of integers, each one of a few choices: Gymnasium's Discrete, MultiDiscrete and MultiBinary."""
 
     kind: str
     sizes: NDArray[np.int64]
@@ -132,7 +132,7 @@ def leaves(space: OwnSpace, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def own_space(space: Space[Any]) -> OwnSpace:
-    """Return a space as plain data; an unsupported one is an `OtherSpace`, which its users refuse."""
+    """Return a space as plain data; an unsupported space becomes an `OtherSpace`, which its users reject."""
     from gymnasium import spaces
 
     match space:
@@ -161,7 +161,7 @@ def with_clipped_boxes(space: OwnSpace) -> OwnSpace:
 
 
 def plain_spaces(observation: OwnSpace, action: OwnSpace) -> dict[str, Any] | None:
-    """Return the value of `BehaviorSpec.spaces`: both spaces as plain data; None if one has keys of other types."""
+    """Return the value of `BehaviorSpec.spaces`, both spaces as plain data; None if plain data can't hold them."""
     plain = {"observation": to_plain(observation), "action": to_plain(action)}
     return None if None in plain.values() else plain
 
@@ -188,7 +188,7 @@ def to_plain(space: OwnSpace) -> dict[str, Any] | None:
 
 
 def from_plain(plain: Mapping[str, Any]) -> OwnSpace:
-    """Invert `to_plain`.
+    """Return the space that `to_plain` has converted to plain data.
 
     Raises:
         ValueError: if the data is not a valid description.
@@ -219,7 +219,7 @@ def _choices(kind: str, space: Space[Any], sizes: Any, start: Any) -> ChoiceSpac
 
 
 def _bound(bound: Array) -> Any:
-    """Return one number if all are equal, otherwise all of them, nested; None stands for infinity."""
+    """Return a bound as one number if all its numbers are equal, otherwise as a nested list; None is infinity."""
     if bound.size and (bound == bound.flat[0]).all():
         return _finite(bound.flat[0].item())
     return [_finite(number) for number in bound.ravel().tolist()]

@@ -28,7 +28,7 @@ def row_of_batch(row: int | None) -> str:
 
 
 class ChoiceCheck:
-    """Checks that whole numbers are in their space.
+    """Checks that integers are in their space.
 
     Args:
         space: Discrete, MultiDiscrete or MultiBinary.
@@ -44,7 +44,7 @@ class ChoiceCheck:
 
         Raises:
             BrokenEnvironmentError: if a number is outside the space.
-            TypeError: if the values are not whole numbers.
+            TypeError: if the values are not integers.
         """
         if values.dtype.kind not in "iub":
             raise TypeError(f"expected whole numbers, got {values.dtype}")
@@ -79,11 +79,11 @@ class BoundsCheck:
         self._rows: tuple[int, Array, Array] = (0, self._low, self._high)
 
     def __call__(self, values: Array, column: Array, who: Who) -> None:
-        """Check observations [k, *shape], raw and in the dtype of their column.
+        """Check observations [k, *shape], given raw and in the dtype of their column.
 
         Raises:
-            BrokenEnvironmentError: if the dtype can't hold a whole number.
-            TypeError: if whole numbers were expected, but the values have another type.
+            BrokenEnvironmentError: if the dtype can't hold an integer.
+            TypeError: if integers were expected, but the values have another type.
         """
         if not self._floats and values.dtype != column.dtype:
             self._check_cast(values, who)

@@ -1,4 +1,4 @@
-"""A behaviour's action spec as Unity announces it, and actions as messages to Unity."""
+"""Converts a behaviour's action spec from Unity's announcement, and actions to messages for Unity."""
 
 from __future__ import annotations
 

@@ -57,9 +57,9 @@ class BehaviorReader:
         spec: the behaviour's spec.
 
     Args:
-        brain: its `BrainParametersProto`.
-        first: the `AgentInfoProto` of one of its agents.
-        owner: the sender (`Unity worker 3`), for messages.
+        brain: the behaviour's `BrainParametersProto`.
+        first: the `AgentInfoProto` of one of the behaviour's agents.
+        owner: the sender (`Unity worker 3`), used in messages.
 
     Raises:
         UnityRefused: if the behaviour is not supported.
@@ -85,7 +85,7 @@ class BehaviorReader:
 
         Raises:
             UnityBroken: if an agent appears twice, a reward or observation is not finite, an observation does not fit
-                the spec, or an action mask forbids every choice; the text names the agent.
+                the spec, or an action mask forbids every choice; the message names the agent.
         """
         endings = [info for info in infos if info.done]
         rows = [*endings, *(info for info in infos if not info.done)] if endings else list(infos)
@@ -268,7 +268,7 @@ class FloatReader:
         """Read n agents' `ObservationProto` as [n, *shape].
 
         Raises:
-            WrongObservation: if a proto has the wrong number of values for its shape, or one that is not finite.
+            WrongObservation: if a proto has the wrong number of values for its shape, or a value that is not finite.
         """
         numbers = self._all_at_once([proto.SerializeToString() for proto in protos])
         if numbers is None:
@@ -297,7 +297,7 @@ class FloatReader:
 
 
 class ImageReader:
-    """Reads an image from PNG files, as whole numbers from 0 to 255."""
+    """Reads an image from PNG files, as integers from 0 to 255."""
 
     def __init__(self, spec: ObservationSpec) -> None:
         self.spec = spec

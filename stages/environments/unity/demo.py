@@ -49,7 +49,7 @@ class DemoMeta:
 
 
 class DemoReader:
-    """A demonstration file; iterating gives its pairs in the order of recording, any number of times.
+    """A demonstration file; iterating yields its pairs in the order of recording, any number of times.
 
     Args:
         path: the file.
@@ -122,7 +122,7 @@ class DemoReader:
         return meta, brain, first
 
     def _overlong(self, start: int, end: int) -> tuple[DemoMeta, Any, int]:
-        """Read the header of a recording with too long a name, where header and description overlap."""
+        """Read the header of a recording whose name is too long, so that header and description overlap."""
         try:
             brain, first = _read(BrainParametersProto, self._data, META_ROOM)
             if _describes(brain) and first < len(self._data):
@@ -158,7 +158,7 @@ class DemoWriter:
         self._steps = self._episodes = 0
         self._rewards = 0.0
         self._open: set[int] = set()
-        """Agents in mid-episode."""
+        """Agents whose episodes have not ended."""
         self._closed = False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ class DemoWriter:
 
         Args:
             agent_info: `AgentInfoProto`: observation, and reward since the agent's last pair.
-            action: `AgentActionProto`: its action; meaningless if the episode ended.
+            action: `AgentActionProto`: the agent's action; meaningless if the episode ended.
 
         Raises:
             StageError: if the pair can't be written.
@@ -290,7 +290,7 @@ def _delimited(message: Any) -> bytes:
 _FURTHEST = 4096
 """Maximum number of bytes left of a damaged description."""
 _ACTION_SPEC = b"\x4a"
-"""Tag of field 9 of `BrainParametersProto`, its last one."""
+"""Tag of field 9, the last one of `BrainParametersProto`."""
 
 
 def damaged_description(data: bytes, end: int, name: str) -> tuple[Any, int] | None:
@@ -335,7 +335,7 @@ def _is_pair(data: bytes, at: int) -> bool:
     return bool(pair.agent_info.observations)
 
 
-# Varints: protobuf's encoding of message lengths, seven bits a byte, the lowest first.
+# Varints: protobuf's encoding of message lengths, seven bits per byte, the lowest first.
 
 
 def varint(value: int) -> bytes:

@@ -1,7 +1,7 @@
 """The content of a demonstration file as arrays: one row for each recorded pair, in the file's order.
 
 A pair is an agent's observation, its reward since the previous pair, and its action. The pair that ends an episode has
-the last observation and reward, and a meaningless action. If a recording was stopped in mid-episode, some of Unity's
+the last observation and reward, and a meaningless action. If a recording was stopped mid-episode, some of Unity's
 packages write an agent's last pair without an action.
 """
 
@@ -43,9 +43,9 @@ class DemoSteps:
     """P recorded pairs of a behaviour."""
 
     spec: BehaviorSpec
-    """Images recorded as PNG are uint8; all other observations are float32."""
+    """The behaviour's spec, in which images recorded as PNG are uint8, and all other observations float32."""
     observations: tuple[Array, ...]
-    """[P, *shape] for each observation."""
+    """One array [P, *shape] for each observation."""
     rewards: NDArray[np.float32]
     """[P] reward since the agent's previous pair."""
     ended: NDArray[np.bool_]
@@ -53,7 +53,7 @@ class DemoSteps:
     interrupted: NDArray[np.bool_]
     """[P] true if the episode was truncated there, by its step limit."""
     agent_ids: NDArray[np.int32]
-    """[P] each pair's agent."""
+    """[P] id of each pair's agent."""
     continuous: NDArray[np.float32]
     """[P, C] continuous actions."""
     discrete: NDArray[np.int32]
@@ -61,7 +61,7 @@ class DemoSteps:
     action_masks: NDArray[np.bool_] | None
     """[P, choices] true = allowed, all true where an episode ended; None without discrete actions."""
     group_ids: NDArray[np.int32]
-    """[P] group id, 0 for none."""
+    """[P] id of each pair's group; 0 for none."""
     group_rewards: NDArray[np.float32]
     """[P] the group's reward since the agent's previous pair."""
 
@@ -138,7 +138,7 @@ def _decoded(pairs: list[Any], decoder: BehaviorReader, at: int, path: Path) -> 
     ended = np.array([info.done for info in infos], np.bool_)
     interrupted = np.array([info.done and info.max_step_reached for info in infos], np.bool_)
     for number, info in enumerate(infos, at + 1):
-        # The decoder reads concurrent agents, so each pair becomes an agent in mid-episode.
+        # The decoder reads concurrent agents, so each pair becomes an agent whose episode continues.
         if info.done:
             info.ClearField("action_mask")  # no action follows, and all choices may be forbidden
         info.id, info.done, info.max_step_reached = number, False, False

@@ -201,7 +201,7 @@ class UnityEnvironment:
         """Set the actions of a behaviour's agents for the next step.
 
         Args:
-            behavior_name: its full name.
+            behavior_name: the behaviour's full name.
             action: an `ActionTuple` with a row for each agent of the DecisionSteps, in their order.
 
         Raises:
@@ -216,7 +216,7 @@ class UnityEnvironment:
         """Set one agent's action for the next step; its behaviour's other agents take zeros unless set.
 
         Args:
-            behavior_name: its behaviour's full name.
+            behavior_name: the full name of the agent's behaviour.
             agent_id: the id of an agent in the DecisionSteps.
             action: an `ActionTuple` of one row.
 

@@ -95,7 +95,7 @@ _COUNTERPARTS: tuple[tuple[type[StageError], type[UnityException]], ...] = (
 
 @contextmanager
 def as_low_level() -> Iterator[None]:
-    """Raise errors of this package as those of the low-level interface, with the same text."""
+    """Convert this package's errors to those of the low-level interface, with the same text."""
     try:
         yield
     except StageError as error:

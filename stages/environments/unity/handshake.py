@@ -40,7 +40,7 @@ class UnityGreeting:
     """Version of the Unity package com.unity.ml-agents."""
     communication_version: str
     capabilities: frozenset[str]
-    """Names of `UnityRLCapabilitiesProto`'s fields."""
+    """Capabilities that Unity declares, as field names of `UnityRLCapabilitiesProto`."""
     log_path: str
     """Path of Unity's log; may be empty."""
 
@@ -65,7 +65,7 @@ def greeting_in(request: bytes) -> UnityGreeting | None:
 
 
 def asks_for_orders(request: bytes) -> bool:
-    """Return True for the call that follows a greeting, which has no content."""
+    """Return True for the call that follows a greeting; the call has no content."""
     message = _message_in(request)
     return message is not None and not message.HasField("unity_output")
 
@@ -109,7 +109,7 @@ def _numbers(version: str) -> tuple[int, int] | None:
 
 
 def check(greeting: UnityGreeting, worker: str) -> None:
-    """Refuse a Unity with another protocol version, and warn about one without the base capabilities.
+    """Reject a Unity with an incompatible protocol version, and warn about one without the base capabilities.
 
     Args:
         greeting: Unity's greeting.

@@ -91,14 +91,14 @@ def check_executable(config: RunConfig) -> None:
     """Check that the executable exists, if one is given.
 
     Raises:
-        ProgramRefused: if it does not exist.
+        ProgramRefused: if the executable does not exist.
     """
     if config.env_settings.env_path is not None:
         find_executable(Path(config.env_settings.env_path), "Unity")
 
 
 def named_channels(config: RunConfig) -> Iterator[Callable[[], Any]]:
-    """Yield calls that import the side channels; each raises a LoadError if the import fails."""
+    """Yield functions that import the side channels; each raises a LoadError if the import fails."""
     for index in range(len(config.env_settings.side_channels)):
         yield partial(_find_channel, config, index)
 

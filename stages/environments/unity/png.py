@@ -77,10 +77,10 @@ def png_size(file: bytes) -> tuple[int, int]:
 
 
 def decode_into(out: Pixels, data: bytes, mapping: tuple[int, ...] = ()) -> None:
-    """Decode an observation.
+    """Decode an observation into `out`.
 
     Without a mapping, an observation with one channel is the mean of the first file's channels, and an observation with
-    several channels has the files' first channels. Means are rounded to whole numbers, halves up.
+    several channels has the files' first channels. Means are rounded to integers, halves up.
 
     Args:
         out: [C, H, W], the output, in the expected shape (a transposed view works).

@@ -1,9 +1,8 @@
 """The gRPC server for Unity: one method, whose responses are commands to Unity.
 
-Unity calls and waits for the response. So at most one call is unanswered at any time, and only Unity's next call
-follows a response. A server belongs to one caller, the first one to complete the handshake: it sent a greeting,
-received ours, and requested its first command over the same connection. The server refuses other callers before it
-reads their messages.
+Unity calls and waits for the response, so at most one call is unanswered at any time. A server belongs to one caller:
+the first to complete the handshake, which means to send a greeting, receive ours, and request its first command over
+the same connection. The server refuses other callers before it reads their messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Specs and steps of ML-Agents' low-level interface, under its names, for scripts.
+"""Specs and steps of ML-Agents' low-level interface, with ML-Agents' names, for scripts.
 
 The pipeline's own specs are in `headrace.queues.specs`.
 """
@@ -128,7 +128,7 @@ class ActionSpec(NamedTuple):
         )
 
     def random_action(self, n_agents: int) -> ActionTuple:
-        """Return random actions for n agents: uniform in -1 to 1, and uniform over the choices."""
+        """Return uniformly random actions for n agents; continuous ones are between -1 and 1."""
         random = np.random.default_rng()
         discrete = random.integers(
             np.zeros(self.discrete_size, np.int32),
@@ -217,15 +217,15 @@ class DecisionSteps(_Steps[DecisionStep]):
     """The agents of a behaviour that need a decision; actions follow their order."""
 
     obs: list[NDArray[np.float32]]
-    """[n, *shape] for each observation."""
+    """One array [n, *shape] for each observation."""
     reward: NDArray[np.float32]
     """[n] reward since the agent's previous decision."""
     agent_id: NDArray[np.int32]
-    """[n] each row's agent."""
+    """[n] id of each row's agent."""
     action_mask: list[NDArray[np.bool_]] | None
     """[n, choices] per branch, true = forbidden; None without discrete actions."""
     group_id: NDArray[np.int32]
-    """[n] group id, 0 for none."""
+    """[n] id of each row's group; 0 for none."""
     group_reward: NDArray[np.float32]
     """[n] the group's reward since the agent's previous decision."""
 

@@ -94,7 +94,7 @@ class UnityWorker(ProgramWorker):
     async def start(self) -> None:
         """Listen, start the executable or wait for the Editor, and exchange greetings.
 
-        After a failure or cancellation all resources are released.
+        Releases all resources after a failure or cancellation.
 
         Raises:
             UnityRefused: if the port is in use, the executable does not exist, or its version is not compatible.

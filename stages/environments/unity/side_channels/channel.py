@@ -164,7 +164,7 @@ class SideChannel(ABC):
 
     @abstractmethod
     def on_message_received(self, msg: IncomingMessage) -> None:
-        """Handle a message from Unity; the messages of a step come in order."""
+        """Handle a message from Unity; a step's messages arrive in order."""
 
     def queue_message_to_send(self, msg: OutgoingMessage) -> None:
         """Send a message with the next exchange."""
@@ -175,7 +175,7 @@ class SendingChannel(SideChannel):
     """A channel from Python to Unity only."""
 
     def on_message_received(self, msg: IncomingMessage) -> None:
-        """Ignore the message: no package sends any."""
+        """Ignore the message; Unity's packages send none on this channel."""
 
 
 def _float(value: float) -> bytes:

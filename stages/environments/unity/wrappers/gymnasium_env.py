@@ -1,4 +1,4 @@
-"""A Unity program with one agent as a Gymnasium environment, under the name that ML-Agents' users know."""
+"""A Unity program with one agent as a Gymnasium environment, under ML-Agents' name for this class."""
 
 from __future__ import annotations
 

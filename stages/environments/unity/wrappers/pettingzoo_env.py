@@ -1,4 +1,4 @@
-"""A Unity program with any number of agents as PettingZoo's environments, under the names that ML-Agents' users know.
+"""A Unity program with any number of agents as PettingZoo environments, under ML-Agents' names for these classes.
 
 An agent is called `<behaviour id>?agent_id=<its number in Unity>`. `agents` lists the agents that need a decision now;
 the others are absent meanwhile. Unity gives an agent a new number when its next episode begins: agents come and go, and
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _AGENT = "?agent_id="
 OBSERVATION = "observation"
-"""The observation's key, alongside `MASK`, for agents with discrete actions."""
+"""Key of the observation, alongside `MASK`, for agents with discrete actions."""
 
 
 class _Sensors(tuple[Any, ...]):
@@ -98,7 +98,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
 
     @property
     def side_channel(self) -> Mapping[str, Any]:
-        """The program's side channels by the names of their classes."""
+        """The program's side channels, by class name."""
         return cast("Mapping[str, Any]", self._env.side_channels)
 
     @property
@@ -176,7 +176,7 @@ class UnityParallelEnv(ParallelEnv[str, Any, Any]):  # type: ignore[misc]  # Pet
         return said
 
     def _take(self) -> Said:
-        """Take the program's data; step the program as long as all agents in mid-episode pause."""
+        """Take the program's data; step the program as long as no running agent needs a decision."""
         said = Said({}, {}, {}, {}, {})
         while True:
             for name, spec in self._env.behavior_specs.items():
@@ -246,7 +246,7 @@ class UnityAECEnv(AECEnv[str, Any, Any]):  # type: ignore[misc]  # PettingZoo ha
 
     @property
     def side_channel(self) -> Mapping[str, Any]:
-        """As in `UnityParallelEnv`."""
+        """See `UnityParallelEnv`."""
         return self._parallel.side_channel
 
     @property
