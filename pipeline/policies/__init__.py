@@ -1,1 +1,1 @@
-"""Policies beyond their training: exports, ONNX models, inference, warm starts, clips, demonstration files."""
+"""Policies outside training: exports, ONNX models, inference, warm starts, video clips and demonstration files."""

@@ -1,4 +1,4 @@
-"""The brains that a configuration names: those of behaviours, self-play opponents, and trained policies."""
+"""Creates the brains that a configuration names: those of behaviours and self-play opponents, and trained models."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from headrace.stages.policy.protocol import ActingPolicy, Decision, Recall
 def brain_maker(
     config: RunConfig, seed: int, person: Callable[[BehaviorSpec], ActingPolicy] | None = None
 ) -> Callable[[BehaviorSpec], Sequence[BrainShare]]:
-    """Return the factory of the brains that decide for a behaviour id, with their shares of the games.
+    """Return a function that makes the brains for a behaviour id, each with its share of the games.
 
     Args:
-        config: names the brains.
+        config: the configuration, which names the brains.
         seed: seed for brains that draw their own random numbers.
-        person: makes the brain that decides by a person's keys; None if no person can play.
+        person: makes the brain that a human player controls by keyboard; None if no human can play.
     """
     return partial(_make_brains, config, seed, person)
 
 
 def check_brains(config: RunConfig) -> list[LoadError]:
-    """Find mistakes in brains that are detectable without creating them."""
+    """Return the mistakes in the brains' settings that can be found without creating the brains."""
     mistakes = []
     for path, settings in config.blocks():
         for _, request in _requests(config, path, settings):
@@ -47,9 +47,9 @@ def check_brains(config: RunConfig) -> list[LoadError]:
 
 
 def lone_brain(config: RunConfig, seed: int, spec: BehaviorSpec) -> ActingPolicy | None:
-    """Return the brain that decides for a behaviour id; of several, the one with the largest share.
+    """Return the brain with the largest share of a behaviour id's games.
 
-    None if a trainer's policy decides in some games.
+    Returns None if a trainer's policy plays some of the games.
     """
     settings = config.behavior_settings(spec.name)
     mine = brains_of_team(settings.brain, spec.team)
@@ -61,7 +61,7 @@ def lone_brain(config: RunConfig, seed: int, spec: BehaviorSpec) -> ActingPolicy
 
 
 def named_brains(config: RunConfig, seed: int, spec: BehaviorSpec) -> dict[str, BrainRequest]:
-    """Return the factories for a behaviour's brains, by the brains' names in the configuration."""
+    """Return a request for each of a behaviour's brains, by the brain's name in the configuration."""
     settings = config.behavior_settings(spec.name)
     listed = _requests(config, ("behaviors", spec.name), settings, spec, seed)
     return {brain.name: request for brain, request in listed}
@@ -105,11 +105,11 @@ def _requests(
 
 
 class ModelBrain(Unchanging):
-    """Acts with a model.
+    """A brain that acts with a trained policy.
 
     Args:
         policy: the loaded policy.
-        deterministic: always take its most likely actions.
+        deterministic: True to always take the policy's most likely actions.
     """
 
     def __init__(self, policy: ActingPolicy, deterministic: bool) -> None:
@@ -129,10 +129,10 @@ class ModelBrain(Unchanging):
 
 
 def make_model(request: BrainRequest) -> ModelBrain | None:
-    """Read the model.
+    """Return the brain for the model that a request names; None for a request without spec, which only checks the name.
 
     Raises:
-        LoadError: if it is missing, or was made for other observations or actions.
+        LoadError: if the model is missing, or was made for other observations or actions.
     """
     spec = request.spec
     with blaming(*request.key):

@@ -1,4 +1,4 @@
-"""Final clips: a short video of each trained policy, recorded after a run on a built-in game that can be drawn."""
+"""Final clips: a short video of each trained policy, recorded after a run on the built-in ball game."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ log = logging.getLogger(__name__)
 
 SECONDS = 10.0
 SEED = 7
-"""Seed of the recorded game, so that every clip has the same serves."""
+"""Seed of the recorded game; it is fixed so that every clip has the same serves."""
 
 
 def write_final_clips(config: RunConfig, run_folder: Path, exports: Mapping[str, Path]) -> None:
-    """Record the final policies if the environment is the built-in ball game; a failed clip only gives a warning.
+    """Record the final policies if the environment is the built-in ball game; log a warning if a clip fails.
 
     Args:
         config: the run's configuration.
         run_folder: `results/<run-id>`.
-        exports: the final policies by behaviour name.
+        exports: the file of each behaviour's final policy, by behaviour name.
     """
     for behavior, export in exports.items():
         try:
@@ -33,7 +33,7 @@ def write_final_clips(config: RunConfig, run_folder: Path, exports: Mapping[str,
 
 
 def _write_final_clip(config: RunConfig, run_folder: Path, behavior: str, export: Path) -> None:
-    """Record a final policy, on the left, against the scripted player."""
+    """Record a final policy, which plays on the left, against the scripted player."""
     settings = config.environment
     if settings is None or settings.kind != "builtin" or settings.id != "Volley":
         return

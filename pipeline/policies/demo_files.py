@@ -1,4 +1,4 @@
-"""`--to-demo`: writes recordings, or any other readable demonstrations, as Unity's `.demo` files."""
+"""`--to-demo`: writes recordings, or any other readable demonstrations, as Unity `.demo` files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SUFFIX = ".demo"
 
 
 def to_demo(source: str, target: str) -> str:
-    """Write `.demo` files, and return a line for each.
+    """Write `.demo` files and return a text with one line per file.
 
     Raises:
-        StageError: see `write_demos`; also for unreadable streams.
+        StageError: as for `write_demos`, and if a stream can't be read.
     """
     try:
         written = write_demos(source, Path(target))
@@ -39,14 +39,15 @@ def write_demos(source: str, target: Path) -> dict[Path, Demonstrations]:
     """Write demonstrations as `.demo` files.
 
     Args:
-        source: anything that `demo_path` may be: a stream, a folder, a pattern, `minari:<data set id>`.
-        target: a file whose name ends with `.demo`, or a folder for a file per recorded behaviour.
+        source: anything that `demo_path` accepts: a stream, a folder, a glob pattern or `minari:<data set id>`.
+        target: a file whose name ends with `.demo`, or a folder that gets one file per recorded behaviour.
 
     Returns:
-        The demonstrations, by the file written.
+        The demonstrations, by the path of the file written.
 
     Raises:
-        StageError: if there is nothing to write, a `.demo` file can't hold it, or a file exists already.
+        StageError: if there is nothing to write, a `.demo` file can't hold the demonstrations, or a file already
+            exists.
         StreamError: if a stream can't be read.
     """
     if not source.startswith(PREFIX) and not Path(source).exists() and not glob.glob(source, recursive=True):
@@ -85,7 +86,7 @@ def _write(source: str, path: Path, behavior: str) -> Demonstrations:
 
 
 def _recorded_behaviors(source: str) -> list[str]:
-    """Return the behaviour names in the headers of streams; empty for other sources, which have at most one name."""
+    """Return the behaviour names in the headers of a source's streams; an empty list if the source has no streams."""
     place = Path(source)
     files = place.iterdir() if place.is_dir() else map(Path, glob.glob(source, recursive=True))
     streams = [file for file in files if file.suffix == ".stream" and file.is_file()]

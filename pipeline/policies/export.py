@@ -1,6 +1,6 @@
-"""Exported policies: `<Behavior>/<Behavior>-<step>.pt`, a plain dictionary of tensors with their description.
+"""Exported policies: `<Behavior>/<Behavior>-<step>.pt`, each a plain dictionary of tensors and their description.
 
-This file loads with `torch.load(path, weights_only=True)`; `load_acting_policy` makes an acting policy from it.
+The file loads with `torch.load(path, weights_only=True)`; `load_acting_policy` makes an acting policy from it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from headrace.stages.policy.numpy_policy import make_policy
 from headrace.stages.policy.protocol import ActingPolicy
 
 _UNREADABLE = (OSError, zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError, zlib.error)
-"""Errors of `zipfile` for damaged archives; `ValueError` is also ours."""
+"""Errors that `zipfile` raises for damaged archives, and `ValueError`, which `_check_size` raises."""
 
 NEWEST = "checkpoint.pt"
-"""Name of a copy of the newest export; ML-Agents users set it as `init_path`."""
+"""File name of the copy of the newest export, which ML-Agents users set as `init_path`."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Export:
     """The content of an exported policy's file."""
 
     update: PolicyUpdate
-    """The policy; its behaviour id is the behaviour name."""
+    """The policy's weights, version and step; its `behavior_id` is the behaviour's name."""
     design: PolicyDesign
-    """The design of the policy."""
+    """The policy's spec, network settings and kind of action distribution."""
     trainer_type: str = ""
-    """The trainer's type; empty in files of older versions, which did not record it."""
+    """Type of the trainer that wrote the file; empty in files of older versions, which did not record it."""
     learner: Mapping[str, Any] | None = None
-    """Further state that a trainer of that type can start from (`Trainer.warm_state`); None if there is none."""
+    """Further state from which a trainer of this type can start (`Trainer.warm_state`); None if the file has none."""
 
 
 def export_policy(
@@ -59,20 +59,20 @@ def export_policy(
     learner: Mapping[str, Any] | None = None,
     source_folder: Path | None = None,
 ) -> Path:
-    """Write a policy, also as `NEWEST`, and remove the oldest beyond `keep_checkpoints` (0 or less keeps all).
+    """Write a policy to its own file and `NEWEST`; remove the oldest beyond `keep_checkpoints` (0 or less keeps all).
 
     Args:
         run_folder: `results/<run-id>`.
         policy: the policy.
-        spec: observations and actions.
+        spec: the behaviour's observations and actions.
         settings: the behaviour's settings; its trainer and network settings describe how the tensors are used.
-        label: replaces the step in the file's name, such as `best`; the policy is then not the newest one.
+        label: replaces the step in the file name, such as `best`; the policy is then not written to `NEWEST`.
         files: file operations.
         learner: further state for a trainer to start from: plain values and arrays of numbers, nested in dicts.
-        source_folder: folder of the YAML, next to which `trainer_type` may name a module.
+        source_folder: the YAML's folder, where `trainer_type` may name a module.
 
     Raises:
-        OSError: if the disk refuses.
+        OSError: if a file can't be written.
     """
     folder = behavior_folder(run_folder, spec.name)
     name = folder.name
@@ -87,7 +87,7 @@ def export_policy(
     write_atomic(folder / NEWEST, data, files=files)
     if settings.keep_checkpoints > 0:
         for old in exports_by_step(folder, spec.name)[: -settings.keep_checkpoints]:
-            files.remove(old.with_suffix(".onnx"))  # first, because after an interruption only a .pt is found
+            files.remove(old.with_suffix(".onnx"))  # first, because only a .pt is found after an interruption
             files.remove(old)
     return path
 
@@ -119,7 +119,7 @@ def _serialize(
 
 
 def exports_by_step(folder: Path, behavior: str, suffix: str = ".pt") -> list[Path]:
-    """Return a behaviour's exports that have a step in their names, oldest first."""
+    """Return a behaviour's exports that have a step in their file names, oldest first."""
     found = [
         path
         for name in folder_names(behavior)
@@ -130,13 +130,13 @@ def exports_by_step(folder: Path, behavior: str, suffix: str = ".pt") -> list[Pa
 
 
 def step_in_name(path: Path) -> int:
-    """Return the step in an export's name, 0 if it has none."""
+    """Return the step in an export's file name; 0 if the name has no step."""
     step = path.stem.rpartition("-")[2]
     return int(step) if step.isdecimal() else 0
 
 
 def is_export(path: Path) -> bool:
-    """Return True if a file is an export of Headrace's, even a damaged one, without importing torch.
+    """Return True if a file is a Headrace export, even a damaged one, without importing torch.
 
     ML-Agents' `.pt` files have the same names but different content.
     """
@@ -154,7 +154,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
 
     Args:
         path: the file.
-        folder: folder of the YAML, next to which `network_settings.network` may name a module.
+        folder: the YAML's folder, where `network_settings.network` may name a module.
 
     Raises:
         OSError: if the file can't be read.
@@ -177,7 +177,7 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
         learner = content.get("learner")
         return Export(
             PolicyUpdate(spec.name, int(content["version"]), weights, layout, int(content["step"])),
-            # Files of older versions lack the key, as no policy was squashed then.
+            # Files from older versions lack the key, because those versions had no squashed policies.
             PolicyDesign(spec, settings, bool(content.get("squashed", False)), folder),
             str(content.get("trainer_type", "")),
             None if learner is None else _as_arrays(learner),
@@ -193,7 +193,9 @@ def read_export(path: Path, folder: Path | None = None) -> Export:
 
 
 def read_tensors(path: Path) -> Any:
-    """Return the content of a `.pt` file without running code from it; torch's advice to allow code is hidden.
+    """Return the content of a `.pt` file without running code from it.
+
+    Torch's warnings, which advise allowing code, are suppressed.
 
     Raises:
         OSError: if the file can't be read.
@@ -234,7 +236,7 @@ def check_undamaged(path: Path) -> None:
 
 
 _FOLDER = 0x10
-"""The directory bit of DOS attributes in a zip."""
+"""The directory bit in the DOS attributes of a zip entry."""
 _RESTORE = "restore it from a copy, or take the file of another step"
 
 
@@ -261,10 +263,10 @@ def _describe_torch_error(error: Exception, path: Path) -> str:
 
 
 def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
-    """Check that the archive's content is at most as large as the file, as torch compresses nothing.
+    """Check that an archive's content is at most as large as its file, because torch does not compress.
 
     Raises:
-        ValueError: if it is.
+        ValueError: if the content is larger.
     """
     size, unpacked = path.stat().st_size, sum(member.file_size for member in archive.infolist())
     if unpacked > size:
@@ -274,10 +276,10 @@ def _check_size(path: Path, archive: zipfile.ZipFile) -> None:
 
 
 def check_tensors(path: Path, content: Mapping[str, Any]) -> None:
-    """Check that the tensors have no more elements than the file can hold, as they may be views of a few bytes.
+    """Check that the tensors need no more bytes than the file has: a view can claim more than is stored.
 
     Raises:
-        ValueError: if they have.
+        ValueError: if they need more.
     """
     import torch
 
@@ -299,17 +301,17 @@ def load_acting_policy(path: Path, folder: Path | None = None) -> ActingPolicy:
         policy = load_acting_policy(Path("results/run/Ball/Ball-best.pt"))
         decision = policy.act((observations,), None, np.random.default_rng(0), deterministic=True)
 
-    `decision.actions` go to the environment. With a memory, pass `decision.recall` as `recall` at the same agents' next
-    decision (None at the start of their episodes).
+    Pass `decision.actions` to the environment. If the policy has a memory, pass `decision.recall` as `recall` to the
+    same agents' next decision; pass None at the start of an episode.
 
     Args:
         path: the file.
-        folder: folder of the YAML, next to which `network_settings.network` may name a module.
+        folder: the YAML's folder, where `network_settings.network` may name a module.
 
     Raises:
         OSError: if the file can't be read.
-        ValueError: if it is not an exported policy.
-        StageError: if its network can't be built, such as a user's own network that has changed since.
+        ValueError: if the file is not an exported policy.
+        StageError: if the policy's network can't be built, for example because the code of a custom network changed.
     """
     export = read_export(path, folder)
     policy = make_policy(export.design)
@@ -318,14 +320,14 @@ def load_acting_policy(path: Path, folder: Path | None = None) -> ActingPolicy:
 
 
 def _as_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested dictionaries with copies of their arrays as tensors."""
+    """Copy nested dictionaries, converting their arrays to tensors."""
     import torch
 
     return _map_leaves(values, lambda leaf: torch.from_numpy(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf)
 
 
 def _as_arrays(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the result of `_as_tensors` back."""
+    """Copy nested dictionaries, converting their tensors to arrays: the inverse of `_as_tensors`."""
     import torch
 
     return _map_leaves(values, lambda leaf: leaf.numpy() if isinstance(leaf, torch.Tensor) else leaf)

@@ -1,4 +1,4 @@
-"""Behaviours that play without learning, with trained policies or brains: a counting stage replaces the trainer."""
+"""Behaviours that play trained policies or brains without learning: a counting stage replaces the trainer."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):
         behavior: the behaviour name.
         report: called after each batch.
         begin: number of steps already counted.
-        max_steps: steps after which it reports that it is done.
-        rate: called with results of games, if any; returns (behaviour name, statistic, value) for each.
+        max_steps: number of steps after which the stage reports that it is done.
+        rate: called with the results of finished games; yields (behaviour name, statistic, value) triples to record.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):
         self._context = context
 
     def process(self, item: TrajectoryBatch) -> Iterator[TrajectoryBatch]:
-        """Count a batch."""
+        """Count a batch's steps and episodes, report the totals, and yield the batch."""
         self._steps += item.num_rows
         if item.episodes:
             returns = item.episodes["episode_returns"].tolist()
@@ -73,9 +73,12 @@ class CountingStage(Stage[TrajectoryBatch, TrajectoryBatch]):
 
 
 def policy_maker(config: RunConfig, run_folder: Path, device: str = "cpu") -> Callable[[BehaviorSpec], ActingPolicy]:
-    """Return the factory of acting policies; in a run that does not learn, they may be models from the run's folder."""
+    """Return a function that makes acting policies.
 
-    @preparing()  # including modules that a design names, such as a custom network
+    With `--inference`, each policy comes from the file that `policy_file` returns.
+    """
+
+    @preparing()  # this includes importing modules that a design names, such as a custom network
     def make(spec: BehaviorSpec) -> ActingPolicy:
         if config.checkpoint_settings.inference:
             return make_inference_policy(config, run_folder, spec, device)
@@ -85,22 +88,22 @@ def policy_maker(config: RunConfig, run_folder: Path, device: str = "cpu") -> Ca
 
 
 def acting_design(config: RunConfig, spec: BehaviorSpec) -> PolicyDesign:
-    """Return the design of a policy that acts while it trains: first at random, if its trainer requires that."""
+    """Return the design of a policy that explores; its first steps are random if its trainer requires that."""
     settings = config.behavior_settings(spec.name)
     design, values = design_of(spec, settings, config.source_folder), settings.hyperparameters
-    # A trainer derived from SAC has hyperparameters as plain YAML data.
+    # A custom trainer derived from SAC gets its hyperparameters as a plain YAML mapping.
     steps = values.get("random_steps", 0) if isinstance(values, Mapping) else getattr(values, "random_steps", 0)
     return replace(design, random_steps=steps if design.squashed and isinstance(steps, int) else 0, explores=True)
 
 
 def plays_given_models(config: RunConfig) -> bool:
-    """Return True if no run is needed: `--inference` with an `.onnx` file as each listed behaviour's `init_path`."""
+    """Return True if `--inference` needs no run, because every listed behaviour's `init_path` is an `.onnx` file."""
     init_paths = [settings.init_path or "" for settings in config.behaviors.values()]
     return config.checkpoint_settings.inference and bool(init_paths) and all(map(is_onnx, init_paths))
 
 
 def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
-    """Return the file to play: the `.onnx` file of `init_path`, else the run's newest policy of either kind.
+    """Return the file to play: `init_path` if it is an `.onnx` file, else the run's newest `.pt` or `.onnx` policy.
 
     Raises:
         RunError: if there is no file.
@@ -116,11 +119,11 @@ def policy_file(config: RunConfig, run_folder: Path, behavior: str) -> Path:
 
 
 def make_inference_policy(config: RunConfig, run_folder: Path, spec: BehaviorSpec, device: str = "cpu") -> ActingPolicy:
-    """Return the policy that plays a behaviour in an actor, from the file that `policy_file` names.
+    """Return the policy with which an actor plays a behaviour, from the file that `policy_file` returns.
 
     Raises:
         RunError: if there is no file.
-        StageError: if it does not fit the environment.
+        StageError: if the policy does not fit the environment.
     """
     design = replace(design_of(spec, config.behavior_settings(spec.name), config.source_folder), explores=True)
     return acting_policy(policy_file(config, run_folder, spec.name), design, device)

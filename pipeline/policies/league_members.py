@@ -1,4 +1,4 @@
-"""The leagues in a run's folder: their learners, the members of their pools, and the members' mixture."""
+"""Reads the leagues in a run's folder: their learners, their pool members and the mixture of members."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MEMBER = re.compile(r"member-(\d+)")
 
 
 def learners_in(run_folder: Path) -> dict[str, list[str]]:
-    """Return the behaviours with a league, each with its learners' names; the first is the main learner."""
+    """Return each behaviour with a league and the names of the league's learners; the first is the main learner."""
     found: dict[str, list[str]] = {}
     if any(run_folder.glob(f"*/{FOLDER}")):
         behaviors = read_configuration(run_folder).get("behaviors")
@@ -33,16 +33,16 @@ def learners_in(run_folder: Path) -> dict[str, list[str]]:
 
 
 def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: str | None) -> str:
-    """Return the learner of a league that a behaviour's name means; without a name, the first.
+    """Return the league learner that a behaviour name refers to; the first learner if the name is not a learner's.
 
     Args:
         reference: the run's reference, for the message.
         of: the league's behaviour.
-        learners: their names.
+        learners: the names of the league's learners.
         behavior: the name; None if none was given.
 
     Raises:
-        RunError: if it names an unknown learner.
+        RunError: if the name has the form of a learner's name but the league has no such learner.
     """
     if behavior in learners:
         return str(behavior)
@@ -55,7 +55,10 @@ def learner_meant(reference: str, of: str, learners: Sequence[str], behavior: st
 
 
 def league_of(run_folder: Path, name: str) -> str | None:
-    """Return the behaviour of the league that a learner belongs to; None if there is none. Folder names work too."""
+    """Return the behaviour whose league a name belongs to; None if there is none.
+
+    The name is that of the behaviour, of a learner, or of the folder of either.
+    """
     leagues = learners_in(run_folder).items()
     return next((of for of, learners in leagues if name in {of, *learners, *map(file_name, (of, *learners))}), None)
 
@@ -67,12 +70,12 @@ def member_number(choice: str) -> int | None:
 
 
 def pool_folder(run_folder: Path) -> Path:
-    """Return the folder of the pool that all leagues of a run share: that of the first behaviour that has one."""
+    """Return the folder of the pool that a run's leagues share; it is that of the first behaviour with a league."""
     return behavior_folder(run_folder, next(iter(learners_in(run_folder)))) / FOLDER
 
 
 def members_in(folder: Path) -> list[Member]:
-    """Return the members of a pool, those of all behaviours that have leagues.
+    """Return all members of a pool, for every behaviour with a league.
 
     Raises:
         RunError: if the pool's index can't be read.
@@ -84,15 +87,15 @@ def members_in(folder: Path) -> list[Member]:
 
 
 def member_file(run_folder: Path, behavior: str, number: int) -> Path:
-    """Return the file of a league's pool member.
+    """Return the file of a pool member.
 
     Args:
         run_folder: the run's folder.
-        behavior: the league's behaviour, or a learner's.
+        behavior: the name of the league's behaviour or of one of its learners.
         number: the member's number.
 
     Raises:
-        RunError: if there is none.
+        RunError: if the league or the member does not exist, or the member has no file in the pool.
     """
     of = league_of(run_folder, behavior)
     if of is None:
@@ -113,15 +116,15 @@ def member_file(run_folder: Path, behavior: str, number: int) -> Path:
 
 
 def is_member(path: Path) -> bool:
-    """Return True if a file belongs to a pool member."""
+    """Return True if a file has the suffix of pool members' files."""
     return path.suffix == SUFFIX
 
 
 def member_of(path: Path) -> Member:
-    """Return a pool's entry for the member with this file.
+    """Return the pool's entry for the member that has this file.
 
     Raises:
-        RunError: if no pool next to it has this member.
+        RunError: if the pool in the file's folder has no member with this file.
     """
     found = next((each for each in members_in(path.parent) if each.path == path.name), None)
     if found is None:
@@ -130,14 +133,14 @@ def member_of(path: Path) -> Member:
 
 
 def mixture_in(path: Path, behavior: str | None = None) -> tuple[str, list[tuple[str, float]]]:
-    """Return a league's behaviour, and a reference to each member of its mixture with its probability.
+    """Return a league's behaviour and, for each member of its mixture, a model reference and the member's probability.
 
     Args:
         path: a run's folder, or the folder of the league's behaviour in it.
         behavior: the league's behaviour, if the run has several leagues.
 
     Raises:
-        RunError: if there is no league, or the run has not written its mixture.
+        RunError: if there is no league, its mixture is missing or empty, or a member can't be loaded.
     """
     own, inside = path.resolve(), learners_in(path)
     run_folder, leagues = (

@@ -1,7 +1,7 @@
-"""ML-Agents checkpoints (`<Behavior>/checkpoint.pt`): its PPO and SAC MLPs, converted for our trainers.
+"""ML-Agents checkpoints (`<Behavior>/checkpoint.pt`): converts their PPO and SAC MLPs for Headrace's trainers.
 
-A checkpoint holds a torch `state_dict` for each module: `Policy` is the actor, `global_step` the count of steps,
-`Optimizer:<name>` a critic or an Adam. An Adam identifies parameters only by number.
+A checkpoint holds a torch `state_dict` for each module: `Policy` is the actor, `global_step` is the step count, and
+`Optimizer:<name>` is a critic or an Adam optimizer. An Adam optimizer identifies parameters only by number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headrace.stages.policy.design import NORMALIZER_INVERSE_STD, NORMALIZER_MEA
 from headrace.stages.policy.observations import ObservationLayout
 
 _TRAINERS = {"Optimizer:q_network": "sac", "Optimizer:adam": "poca", "Optimizer:value_optimizer": "ppo"}
-"""Modules that identify a trainer's checkpoint; the first one in the file decides."""
+"""Trainer types, by the module that identifies a checkpoint of the type; the first module found in the file decides."""
 _LEARNED: dict[str, dict[str, tuple[str, ...]]] = {
     "ppo": {"Optimizer:value_optimizer": ("Policy", "Optimizer:critic")},
     "sac": {
@@ -44,13 +44,13 @@ _LEARNED: dict[str, dict[str, tuple[str, ...]]] = {
         "Optimizer:entropy_optimizer": (COEFFICIENTS,),
     },
 }
-"""The modules whose parameters each Adam optimizer numbers, in order."""
+"""By trainer type and Adam optimizer: the modules whose parameters the optimizer numbers, in that order."""
 
 
 def left_checkpoint(run_folder: Path, behavior: str) -> Path | None:
     """Return the checkpoint from which ML-Agents would resume a behaviour; None if there is none.
 
-    If a Headrace run has overwritten `checkpoint.pt`, this is the newest checkpoint with a step in its name.
+    If Headrace overwrote `checkpoint.pt`, this is the newest ML-Agents checkpoint with a step in its name.
     """
     folder = behavior_folder(run_folder, behavior)
     found = [folder / NEWEST, *reversed(exports_by_step(folder, behavior))]
@@ -58,14 +58,14 @@ def left_checkpoint(run_folder: Path, behavior: str) -> Path | None:
 
 
 def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
-    """Return the step of each ML-Agents checkpoint in a run's folder, by behaviour folder.
+    """Return the step of each ML-Agents checkpoint in a run's folder, by the name of the behaviour's folder.
 
     Args:
         run_folder: `results/<run-id>`.
-        but: behaviours that resume from elsewhere.
+        but: behaviours to skip, because they resume from elsewhere.
 
     Raises:
-        RunError: if one can't be resumed from; the message names it.
+        RunError: if a checkpoint can't be resumed from; the message names the checkpoint.
     """
     passed = {folder for name in but for folder in folder_names(name)}
     names = sorted(path.parent.name for path in run_folder.glob(f"*/{NEWEST}"))
@@ -78,7 +78,7 @@ def left_steps(run_folder: Path, but: Iterable[str] = ()) -> dict[str, int]:
 
 @contextmanager
 def _taking_over() -> Iterator[None]:
-    """Report a file as incomplete if something is missing or has another shape."""
+    """Raise a `StageError` that calls the file incomplete if an entry is missing or has another shape."""
     try:
         yield
     except (KeyError, ValueError) as error:
@@ -86,16 +86,16 @@ def _taking_over() -> Iterator[None]:
 
 
 class MLAgentsCheckpoint:
-    """A checkpoint of one behaviour.
+    """An ML-Agents checkpoint of one behaviour.
 
     Attributes:
-        step: number of agent steps it was trained for.
+        step: number of agent steps for which the policy was trained.
         trainer_type: `ppo`, `sac` or `poca`.
-        squashed: True if continuous actions are drawn as in sac.
-        unused: networks that no trainer here uses: those of reward signals.
+        squashed: True if continuous actions are squashed by tanh, as in sac.
+        unused: names of the networks that Headrace's trainers can't use: those of reward signals.
 
     Raises:
-        StageError: if the file can't be read, is another kind of file, or its actor is not a perceptron.
+        StageError: if the file can't be read, is not an ML-Agents checkpoint, or its actor is not an MLP.
     """
 
     def __init__(self, path: Path) -> None:
@@ -104,7 +104,7 @@ class MLAgentsCheckpoint:
             self.trainer_type = next(kind for module, kind in _TRAINERS.items() if module in content)
             (step,) = content["global_step"].values()
             self.step = int(step)
-            for part in content.values():  # one by one, as a shared critic repeats the policy
+            for part in content.values():  # one part at a time, because a shared critic repeats the policy's tensors
                 check_tensors(path, part)
             self._adams = {name: part for name, part in content.items() if "param_groups" in part}
             self._weights = {
@@ -124,7 +124,7 @@ class MLAgentsCheckpoint:
         self.unused = [name.removeprefix("Module:") for name in self._weights if name.startswith("Module:")]
 
     def design(self, behavior: str) -> PolicyDesign:
-        """Return the actor's design, from its tensors: all observed vectors count as one."""
+        """Return the actor's design, derived from its tensors; all vector observations count as one."""
         shape = self._shape()
         observed = ObservationSpec("vector", (shape.inputs,))
         spec = BehaviorSpec(behavior, (observed,), ActionSpec(shape.continuous, shape.branches, bool(shape.branches)))
@@ -135,7 +135,7 @@ class MLAgentsCheckpoint:
         """Check that the actor has this design.
 
         Raises:
-            StageError: if it doesn't; the message describes both.
+            StageError: if the actor has another design; the message describes both designs.
         """
         if not design.plain or design.settings.activation != "swish":
             raise StageError(
@@ -151,7 +151,7 @@ class MLAgentsCheckpoint:
 
     @_taking_over()
     def acting_tensors(self) -> dict[str, Array]:
-        """Return the actor and its normaliser, by the names of `PolicyUpdate.layout`."""
+        """Return the tensors of the actor and its normaliser, by their names in `PolicyUpdate.layout`."""
         tensors: dict[str, Array] = {}
         for number, (weight, bias) in enumerate(self._actor.layers):
             tensors[f"body.{number}.weight"], tensors[f"body.{number}.bias"] = weight.T, bias
@@ -166,7 +166,7 @@ class MLAgentsCheckpoint:
         return tensors
 
     def acting_policy(self, behavior: str) -> PolicyUpdate:
-        """Return the policy to play."""
+        """Return the actor and its normaliser as a `PolicyUpdate` for playing."""
         tensors = self.acting_tensors()
         weights = np.concatenate([tensor.reshape(-1) for tensor in tensors.values()]).astype(np.float32)
         return PolicyUpdate(
@@ -179,10 +179,10 @@ class MLAgentsCheckpoint:
 
         Args:
             own: the trainer's `warm_state()`.
-            signals: names of its reward signals, in its order.
+            signals: names of the trainer's reward signals, in the trainer's order.
 
         Raises:
-            StageError: if the file does not have what the trainer has.
+            StageError: if the file's reward signals or parameters differ from the trainer's.
         """
         self._check_signals(signals)
         normalizer = self._normalizer
@@ -194,14 +194,14 @@ class MLAgentsCheckpoint:
 
     @_taking_over()
     def resumed_state(self, own: Mapping[str, Any], signals: Sequence[str]) -> dict[str, Any]:
-        """Return the state for `Trainer.load_state_dict`: like `warm_state`, with step and optimizers.
+        """Return the state for `Trainer.load_state_dict`: like `warm_state`, plus the step count and the optimizers.
 
         Args:
             own: the trainer's `state_dict()`, whose other entries are kept.
-            signals: names of its reward signals, in its order.
+            signals: names of the trainer's reward signals, in the trainer's order.
 
         Raises:
-            StageError: if the file does not have what the trainer has.
+            StageError: if the file's reward signals or parameters differ from the trainer's.
         """
         self._check_signals(signals)
         moments = {"first_moment": self._moments("exp_avg"), "second_moment": self._moments("exp_avg_sq")}
@@ -245,16 +245,16 @@ class MLAgentsCheckpoint:
             )
 
     def _moments(self, moment: str) -> dict[str, Named]:
-        """Return one of Adam's moments (`exp_avg`, `exp_avg_sq`) for each parameter of each trained module."""
+        """Return an Adam moment (`exp_avg` or `exp_avg_sq`) of every parameter, by module and parameter name."""
         _, branches = self._actor.actions
-        # The file lacks the coefficients themselves, but has the moments.
+        # The file has the moments of the coefficients but not the coefficients themselves.
         coefficients = {"discrete": np.zeros(len(branches), np.float32), "continuous": np.zeros(1, np.float32)}
         modules = {**self._weights, COEFFICIENTS: coefficients}
         found: dict[str, dict[str, Array]] = {}
         for adam, learned in _LEARNED[self.trainer_type].items():
             state, numbers = self._adams[adam]["state"], self._adams[adam]["param_groups"][0]["params"]
             parameters = [(module, name) for module in learned for name in parameters_of(modules[module])]
-            if len(parameters) != len(numbers):  # a shared critic is the actor, which is trained once
+            if len(parameters) != len(numbers):  # a shared critic is the actor, whose parameters are numbered once
                 parameters = [(module, name) for module, name in parameters if module == "Policy"]
             for number, (module, name) in zip(numbers, parameters, strict=True):
                 weight = modules[module][name]
@@ -268,7 +268,7 @@ class MLAgentsCheckpoint:
 
 @dataclass(frozen=True)
 class _Shape:
-    """An actor's observations, network and actions."""
+    """The sizes of an actor's observations, network and actions."""
 
     inputs: int
     widths: tuple[int, ...]

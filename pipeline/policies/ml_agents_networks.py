@@ -1,6 +1,6 @@
-"""The networks of ML-Agents' checkpoints: its perceptrons, converted to our networks' parameters.
+"""Converts the MLPs in ML-Agents checkpoints to the parameters of Headrace's networks.
 
-All functions take weights or one of Adam's moments, which have the same names.
+All functions take either weights or one of Adam's moments, which have the same names.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from headrace.queues.messages import Array
 from headrace.stages.errors import StageError
 
 Named = Mapping[str, Array]
-"""A module's parameters by ML-Agents' names, or one of Adam's moments of each."""
+"""A module's parameters, or one Adam moment of each parameter, by ML-Agents' parameter names."""
 Modules = Mapping[str, Named]
 
 COEFFICIENTS = "coefficients"
-"""A name for the module of SAC's entropy coefficients, which ML-Agents does not save."""
+"""Name for the module with SAC's entropy coefficients, which ML-Agents does not save."""
 
 _LAYER = re.compile(r"network_body\.(?:_body_endoder|linear_encoder)\.seq_layers\.(\d+)\.weight")
 _NORMALIZER = re.compile(r"(?:.*\.)?network_body\.(?:observation_encoder\.)?processors\.(\d+)\.normalizer\.(\w+)")
@@ -34,7 +34,7 @@ _BEYOND_PERCEPTRONS = {
     "self_ent": "buffer sensors",
     "processors": "images",
 }
-"""Unsupported features, by a part of a parameter's name that reveals them; the first match counts."""
+"""Unsupported features, by the substring of a parameter name that reveals the feature; the first match counts."""
 
 
 class MLAgentsNetwork:
@@ -47,19 +47,19 @@ class MLAgentsNetwork:
 
     @property
     def actions(self) -> tuple[int, tuple[int, ...]]:
-        """Number of continuous actions, and number of choices in each branch."""
+        """Number of continuous actions, and number of choices in each discrete branch."""
         means = self._named.get(f"{_ACTIONS}mu.bias", np.empty(0))
         return len(means), tuple(len(self._named[name]) for name in self._branches)
 
     @property
     def action_heads(self) -> tuple[Array, Array]:
-        """Heads for the means, for log σ if it depends on the state, then for each branch's logits."""
+        """Weights and biases of the action heads: means, log σ if state-dependent, then each branch's logits."""
         heads = [f"{_ACTIONS}{name}" for name in ("mu", "log_sigma") if f"{_ACTIONS}{name}.weight" in self._named]
         return self._side_by_side([*heads, *(name.removesuffix(".weight") for name in self._branches)])
 
     @property
     def log_sigma(self) -> Array | None:
-        """Log σ [C], if it does not depend on the state."""
+        """Log σ [C] of the C continuous actions; None if C is 0 or log σ depends on the state."""
         found = self._named.get(f"{_ACTIONS}log_sigma")
         return None if found is None else found.reshape(-1)
 
@@ -70,11 +70,11 @@ class MLAgentsNetwork:
 
     @property
     def signals(self) -> list[str]:
-        """Reward signals for which it predicts values; empty for an actor without a shared critic."""
+        """Names of the reward signals whose values the module predicts; empty for an actor without a shared critic."""
         return [name.split(".")[2] for name in self._named if name.startswith(_VALUE) and name.endswith(".weight")]
 
     def value_heads(self, signals: Sequence[str]) -> tuple[Array, Array]:
-        """Return the value head for each signal."""
+        """Return the concatenated weights and biases of the signals' value heads."""
         return self._side_by_side([f"{_VALUE}{signal}" for signal in signals])
 
     @property
@@ -90,7 +90,7 @@ class MLAgentsNetwork:
 
 
 def as_ppo(modules: Modules, signals: Sequence[str], own: Named) -> dict[str, Array]:
-    """Return the parameters of `ActorCritic`; a shared critic has the actor's layers."""
+    """Return the parameters for Headrace's `ActorCritic`; a shared critic uses the actor's layers."""
     actor, critic = (MLAgentsNetwork(modules[name]) for name in ("Policy", "Optimizer:critic"))
     shared = bool(actor.signals)
     if shared != (len(own["body.0.weight"]) == 1):
@@ -108,9 +108,9 @@ def as_ppo(modules: Modules, signals: Sequence[str], own: Named) -> dict[str, Ar
 
 
 def as_sac(modules: Modules, signals: Sequence[str], own: Mapping[str, Named]) -> dict[str, Named]:
-    """Return the parameters of `SACUpdate`'s networks, and of the coefficients if there are any.
+    """Return the parameters for `SACUpdate`'s networks, and the entropy coefficients if `modules` has them.
 
-    If our SAC has no V, its targets are copies of both Qs, as at the start of training.
+    If Headrace's SAC has no V network, its targets are copies of both Q networks, as at the start of training.
     """
     actor = MLAgentsNetwork(modules["Policy"])
     of_actor = _as_module(actor.layers, "action", actor.action_heads)
@@ -139,7 +139,7 @@ def _as_value(named: Named, signals: Sequence[str], prefix: str = "") -> dict[st
 def _as_module(
     layers: Iterable[tuple[Array, Array]], head: str, outputs: tuple[Array, Array], prefix: str = ""
 ) -> dict[str, Array]:
-    """Return the parameters for one of our modules that has a `body` and one head."""
+    """Return the parameters for a Headrace module that has a `body` and one head."""
     tensors: dict[str, Array] = {}
     for number, (weight, bias) in enumerate(layers):
         at = f"{prefix}body.layers.{2 * number}"  # an activation follows each layer
@@ -149,7 +149,7 @@ def _as_module(
 
 
 def normalizer_of(policy: Named) -> dict[str, Any] | None:
-    """Return the actor's normalisers merged into one over all vectors (critics have copies); None if there are none."""
+    """Return one normaliser, merged from the actor's normalisers (critics have copies); None if the actor has none."""
     found: dict[int, dict[str, Array]] = {}
     for name, value in policy.items():
         if match := _NORMALIZER.fullmatch(name):
@@ -168,15 +168,15 @@ def normalizer_of(policy: Named) -> dict[str, Any] | None:
 
 
 def parameters_of(named: Named) -> list[str]:
-    """Return the names of parameters in a module's `state_dict`, without the normaliser's, which are torch buffers."""
+    """Return the parameter names in a `state_dict`, without the normaliser's tensors, which are torch buffers."""
     return [name for name in named if not _NORMALIZER.fullmatch(name)]
 
 
 def check_perceptron(policy: Named) -> None:
-    """Check that an actor is a perceptron over vectors.
+    """Check that an actor is an MLP over vector observations.
 
     Raises:
-        StageError: if it is more; the message names the feature.
+        StageError: if the actor has another feature; the message names the feature.
     """
     for name in policy:
         known = _LAYER.fullmatch(f"{name.rpartition('.')[0]}.weight") or _NORMALIZER.fullmatch(name)

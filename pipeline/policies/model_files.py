@@ -1,12 +1,12 @@
-"""Model files: finds the file of a *model reference*, and reads a policy that is ready to act. No run is needed.
+"""Model files: finds the file that a *model reference* names, and reads its policy. No run is needed.
 
-- `results/first`: the newest policy of the run's behaviour, or of each of them
-- `results/first/Ball`: that of one behaviour
-- `results/first@best`: its best one by evaluations; `@last` is the newest, `@500000` the one of a step
-- `results/first@member-3`: of a run with a league, a member of its pool; without it, the league's first learner, and
-  `results/first/Ball.exploiter` is another one
-- `results/first/Ball/Ball-500000.pt`, `Ball.onnx`, `checkpoint.pt`: a file, which is an export, an `.onnx` model, or a
-  checkpoint of one of ML-Agents' perceptrons; or the file of a pool's member
+- `results/first`: the newest policy of the run's behaviour, or of each behaviour if the run has several
+- `results/first/Ball`: the newest policy of one behaviour
+- `results/first@best`: the best policy by evaluations; `@last` is the newest one, `@500000` the one saved at that step
+- `results/first@member-3`: in a run with a league, a member of its pool. Without `@member-…`, the reference names the
+  league's first learner; `results/first/Ball.exploiter` names another learner
+- `results/first/Ball/Ball-500000.pt`, `Ball.onnx`, `checkpoint.pt`: a file, which is an export, an `.onnx` model, an
+  ML-Agents checkpoint with an MLP, or the file of a pool member
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NAMED = (*_SUFFIXES, MEMBER)
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """The file of one behaviour's policy, not yet read."""
+    """The file of one behaviour's policy, before it is read."""
 
     path: Path
     behavior: str
@@ -62,24 +62,24 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A policy that was read from a file."""
+    """A policy read from a file."""
 
     path: Path
     design: PolicyDesign
-    """Its spec and network. For an `.onnx` file, only the spec is meaningful."""
+    """The policy's spec and network settings. For an `.onnx` file, only the spec is meaningful."""
     update: PolicyUpdate
-    """Its weights and step; no weights for an `.onnx` file, which the acting policy reads."""
+    """The policy's weights and step; without weights for an `.onnx` file, which the acting policy reads itself."""
 
     @property
     def spec(self) -> BehaviorSpec:
-        """Observations and actions."""
+        """The policy's observations and actions."""
         return self.design.spec
 
     def make_policy(self) -> ActingPolicy:
         """Return a policy that is ready to act.
 
         Raises:
-            RunError: if its network can't be built, or the file is an `.onnx` model and onnxruntime is missing.
+            RunError: if the network can't be built, or the file is an `.onnx` model and onnxruntime is missing.
         """
         try:
             policy = acting_policy(self.path, self.design)
@@ -90,14 +90,14 @@ class Model:
 
 
 def find_models(reference: str, folder: Path | None = None) -> list[ModelFile]:
-    """Return the files that a model reference names: one, or for a run's folder one per behaviour.
+    """Return the files that a model reference names: a single file, or one per behaviour for a run's folder.
 
     Args:
         reference: see the top of this module.
         folder: the YAML's folder, where a relative path is looked up first.
 
     Raises:
-        RunError: if there is none; the message lists existing ones.
+        RunError: if there is no file; the message lists what exists.
     """
     return [ModelFile(choose(), behavior) for behavior, choose in _candidates(reference, folder)]
 
@@ -107,12 +107,12 @@ def find_model(reference: str, behavior: str | None = None, folder: Path | None 
 
     Args:
         reference: see the top of this module.
-        behavior: name of the behaviour that will use it. From a run with several behaviours, its own file is taken; a
-            file of another behaviour is taken only if it is the only one.
+        behavior: name of the behaviour that will use the file. If a run has several behaviours, the file with this name
+            is taken; a file with another name is taken only if it is the only one.
         folder: as for `find_models`.
 
     Raises:
-        RunError: if there is none, or several and none of the behaviour's name.
+        RunError: if there is no file, or there are several and none has the behaviour's name.
     """
     found = dict(_candidates(reference, folder, behavior))
     of_league = [name for name in found if behavior and name.rpartition(".")[0] == behavior]
@@ -130,17 +130,17 @@ def find_model(reference: str, behavior: str | None = None, folder: Path | None 
 def read_model(
     file: ModelFile, spec: BehaviorSpec | None = None, network_folder: Path | None = None, version: int = 0
 ) -> Model:
-    """Read a model.
+    """Read the policy in a model file.
 
     Args:
         file: the file.
-        spec: spec of the environment in which it will play, if known; else the file's own spec, which lacks the
-            observations' names in an `.onnx` model of another program and in a checkpoint of ML-Agents.
+        spec: spec of the environment in which the policy will play; None to use the file's own spec. An ML-Agents
+            checkpoint, and an `.onnx` model from another program, do not name their observations.
         network_folder: folder in which `network_settings.network` may name a module.
-        version: version of the returned policy, for messages.
+        version: version number of the returned policy.
 
     Raises:
-        RunError: if it can't be read, or does not fit the environment.
+        RunError: if the file can't be read, or the policy does not fit the environment.
     """
     path = file.path
     try:
@@ -172,10 +172,10 @@ def read_model(
 
 
 def check_decides(path: Path, policy: ActingPolicy, spec: BehaviorSpec) -> None:
-    """Run a policy once, on zeros; a policy that fails is unusable.
+    """Check that a policy can decide, by running it once on zeros.
 
     Raises:
-        RunError: if it can't; the message names the file.
+        RunError: if the policy fails; the message names the file.
     """
     try:
         zeros = tuple(np.zeros((1, *each.shape), each.dtype) for each in spec.observations)
@@ -185,30 +185,30 @@ def check_decides(path: Path, policy: ActingPolicy, spec: BehaviorSpec) -> None:
 
 
 def read_policy_update(path: Path, behavior: str) -> PolicyUpdate:
-    """Return the policy to send to actors; for an `.onnx` model, without weights, as actors read it themselves.
+    """Return the policy to send to actors; an `.onnx` model is sent without weights, because actors read the file.
 
     Raises:
-        RunError: if it can't be read.
+        RunError: if the file can't be read.
     """
     if is_onnx(path):
         return _unread(ModelFile(path, behavior), 0)
     try:
         found = read_export(path).update if is_export(path) else MLAgentsCheckpoint(path).acting_policy(behavior)
-        return replace(found, behavior_id=behavior)  # the file of a league's learner has the learner's name
+        return replace(found, behavior_id=behavior)  # a league learner's file has the learner's name
     except (OSError, ValueError, StageError) as error:
         raise RunError(str(error)) from error
 
 
 def acting_policy(path: Path, design: PolicyDesign, device: str = "cpu") -> ActingPolicy:
-    """Return a policy that acts with a file's network; its weights come with the first update.
+    """Return an acting policy for a file; if it is a `.pt` file, the caller must still load the weights.
 
     Args:
         path: the file.
         design: the policy's design.
-        device: the torch device on which it computes; an `.onnx` file uses the CPU.
+        device: the torch device that runs the network; an `.onnx` model runs on the CPU.
 
     Raises:
-        StageError: if it does not fit the design's spec.
+        StageError: if an `.onnx` model does not fit the design's spec.
     """
     if not is_onnx(path):
         return make_policy(design, device)
@@ -220,11 +220,11 @@ def acting_policy(path: Path, design: PolicyDesign, device: str = "cpu") -> Acti
 def newest_policy(run_folder: Path, behavior: str) -> Path:
     """Return a run's newest policy for a behaviour: a `.pt` or `.onnx` file.
 
-    A `.pt` file wins over an `.onnx` file of the same step. ML-Agents' `.pt` is played only if there is no `.onnx`,
-    because we read only its perceptrons.
+    A `.pt` file wins over an `.onnx` file of the same step. An ML-Agents `.pt` file is played only if there is no
+    `.onnx` file, because Headrace can read only its MLPs.
 
     Raises:
-        RunError: if there is none.
+        RunError: if there is no policy.
     """
     behavior = learners_in(run_folder).get(behavior, [behavior])[0]
     folder = behavior_folder(run_folder, behavior)
@@ -249,13 +249,13 @@ def newest_policy(run_folder: Path, behavior: str) -> Path:
 
 
 def behaviors_in(run_folder: Path) -> list[str]:
-    """Return the names of the behaviours with policies in a run's folder, as their folders are named."""
+    """Return the behaviours that have policies in a run's folder, by the names of their folders."""
     folders = {
         inner.name
         for inner in run_folder.iterdir()
         if inner.is_dir() and inner.name not in FOLDERS and _holds_policies(inner, inner.name)
     }
-    if _holds_policies(run_folder, run_folder.resolve().name):  # it is the folder of one behaviour
+    if _holds_policies(run_folder, run_folder.resolve().name):  # the folder is that of one behaviour
         return []
     return sorted(folders | {path.stem for path in run_folder.glob(f"*{SUFFIX}")})
 
@@ -263,8 +263,8 @@ def behaviors_in(run_folder: Path) -> list[str]:
 def check_spec(theirs: BehaviorSpec, ours: BehaviorSpec, whose: str = "the environment now has") -> None:
     """Check that a policy was trained with these observations and actions.
 
-    Action masks may differ, as they don't affect the network: a clone of a `.demo`, which always has masks, plays
-    without.
+    Action masks may differ, because they don't affect the network: a policy cloned from a `.demo`, which always has
+    masks, can play without them.
 
     Args:
         theirs: the policy's spec.
@@ -281,17 +281,17 @@ def check_spec(theirs: BehaviorSpec, ours: BehaviorSpec, whose: str = "the envir
 
 
 def is_onnx(path: str | Path) -> bool:
-    """Return True if a file is an `.onnx` model."""
+    """Return True if a path has the suffix of an `.onnx` model."""
     return Path(path).suffix == SUFFIX
 
 
 def is_choice(choice: str) -> bool:
-    """Return True for a valid choice after `@`."""
+    """Return True if the text after `@` in a model reference is valid."""
     return choice in (BEST, LAST) or choice.isdecimal() or member_number(choice) is not None
 
 
 def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | None, version: int) -> Model:
-    """Read a member of a pool: its weights, with the design of its learner's newest policy."""
+    """Read a pool member: the member's weights, with the design of its learner's newest policy."""
     member, of = member_of(path), path.parent.parent
     run_folder, learner = of.parent, member.learner if member.behavior else f"{of.name}.{member.learner}"
     like = read_model(ModelFile(newest_policy(run_folder, learner), learner), spec, network_folder)
@@ -304,7 +304,7 @@ def _read_member(path: Path, spec: BehaviorSpec | None, network_folder: Path | N
 
 
 def _candidates(reference: str, folder: Path | None, wanted: str | None = None) -> list[tuple[str, Callable[[], Path]]]:
-    """Return a reference's behaviours, each with its file finder; for a league, only the requested learner."""
+    """Return a reference's behaviours, each with a function that finds its file; of a league, only one learner."""
     path, choice = _split(reference, folder)
     if path.is_file():
         if path.suffix not in _NAMED:
@@ -317,7 +317,7 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
         raise RunError(f"{reference}: there is no file and no folder {shown(path)}{_hint(path)}")
     names, own, leagues = behaviors_in(path), path.resolve().name, learners_in(path)
     run_folder = path if names else path.resolve().parent
-    if not names and own in (all_leagues := learners_in(run_folder)):  # the folder of the pool
+    if not names and own in (all_leagues := learners_in(run_folder)):  # the folder of a behaviour that has a league
         leagues, names = {own: all_leagues[own]}, all_leagues[own]
     elif not names and _holds_policies(path, own):
         names = [own]
@@ -333,7 +333,7 @@ def _candidates(reference: str, folder: Path | None, wanted: str | None = None) 
 
 
 def _split(reference: str, folder: Path | None) -> tuple[Path, str]:
-    """Return the path of a reference, next to the YAML if it exists there, and the choice after `@`."""
+    """Return a reference's path, relative to the YAML if the file exists there, and the choice after `@`."""
     whole = _beside(reference, folder)
     if whole.exists() or "@" not in reference:
         return whole, ""
@@ -376,7 +376,7 @@ def _exports(folder: Path, behavior: str) -> Sequence[Path]:
 
 
 def _behavior_of(path: Path) -> str:
-    """Return the behaviour by a file's path: `Ball/Ball-500.onnx`, `Ball/checkpoint.pt`, or only the file's name."""
+    """Return the behaviour that a path indicates: `Ball` for `Ball/Ball-500.onnx`, else the file's stem."""
     parent = path.resolve().parent.name
     return parent if path.name == NEWEST or path.stem.startswith(f"{parent}-") else path.stem
 

@@ -1,7 +1,7 @@
 """Policies for Unity and Godot: `<Behavior>/<Behavior>-<step>.onnx` next to each `.pt`, the last as `<Behavior>.onnx`.
 
-Writing `.onnx` files is best effort: the `.pt` file and the checkpoint come first, and an error here is a warning. They
-can be created later from the `.pt` files (`run-pipeline --export-onnx results/<run-id>`).
+Writing `.onnx` files is best effort: the `.pt` file and the checkpoint are written first, and an error here only logs a
+warning. The `.onnx` files can be created later from the `.pt` files (`run-pipeline --export-onnx results/<run-id>`).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ SUFFIX = ".onnx"
 
 
 class OnnxExporter:
-    """Writes the `.onnx` files of one behaviour.
+    """Writes the `.onnx` files for one behaviour.
 
     If onnxruntime is installed, the first file is checked against the live policy; later files differ only in weights.
 
     Args:
         log: receives warnings.
-        check: check every file against its policy.
+        check: True to check every file against its policy, not only the first.
         files: file operations.
 
     Attributes:
-        refused: reason why the last file could not be written to disk; empty if it was written.
+        refused: reason why the disk refused the last file; empty if it did not refuse it.
     """
 
     def __init__(self, log: logging.Logger = log, check: bool = False, files: FileOperations = REAL) -> None:
@@ -50,7 +50,7 @@ class OnnxExporter:
         self._last_reason = ""
 
     def write(self, exported: Path, design: PolicyDesign, policy: PolicyUpdate) -> Path | None:
-        """Write a policy next to its `.pt` file; on failure, warn and return None."""
+        """Write a policy next to its `.pt` file and return the path; on failure, log a warning and return None."""
         path, self.refused = exported.with_suffix(SUFFIX), ""
         try:
             from headrace.stages.policy.onnx.model import onnx_model, remark
@@ -60,12 +60,12 @@ class OnnxExporter:
             if not self._remarked and (text := remark(design.spec)):
                 self._log.warning("%s", text)
             self._remarked = True
-        except Exception as error:  # a missing .onnx file must not end the training or cost a checkpoint
+        except Exception as error:  # a missing .onnx file must neither stop training nor cost a checkpoint
             self._warn(path, error)
             if isinstance(error, OSError):
                 self.refused = error.strerror or str(error)
             with suppress(OSError):
-                self._files.remove(path)  # an older policy's, of the same step
+                self._files.remove(path)  # a stale file from an older policy at the same step
             return None
         self._compare(path, model, design, policy)
         return path
@@ -78,14 +78,14 @@ class OnnxExporter:
         self._checked = True
         try:
             problem = difference(design, policy, model)
-        except Exception as error:  # the model may be valid: onnxruntime itself fails here
+        except Exception as error:  # the model may be valid: the failure is onnxruntime's
             self._log.warning("%s could not be compared with the policy: %s: %s", path, type(error).__name__, error)
             return
         if problem is not None:
             self._log.warning("%s does not act like the policy that it was made from: %s", path, problem)
 
     def _warn(self, path: Path, error: Exception) -> None:
-        """Warn once about the same reason, which often recurs with every checkpoint."""
+        """Log a warning, unless it gives the same reason as the last one: a reason often recurs at every checkpoint."""
         reason = str(error) if isinstance(error, StageError) else f"{type(error).__name__}: {error}"
         if reason != self._last_reason:
             self._log.warning("%s could not be written; the policy itself is in the .pt file: %s", path, reason)
@@ -96,10 +96,10 @@ def copy_final_model(run_folder: Path, behavior: str, last: ExportEntry, files: 
     """Copy a behaviour's last `.onnx` file to `results/<run-id>/<Behavior>.onnx`.
 
     Returns:
-        The entry for `final_checkpoint`: the copy's, or `last` if there is no `.onnx` file.
+        The entry for `final_checkpoint`: that of the copy, or `last` if there is no `.onnx` file.
 
     Raises:
-        OSError: if the disk refuses.
+        OSError: if the copy can't be written.
     """
     source, target = Path(last.file_path), run_folder / f"{behavior_folder(run_folder, behavior).name}{SUFFIX}"
     if source.suffix != SUFFIX:
@@ -110,7 +110,7 @@ def copy_final_model(run_folder: Path, behavior: str, last: ExportEntry, files: 
 
 
 def reexport(run_folder: Path, network_folder: Path | None = None) -> bool:
-    """Rewrite all `.onnx` files of a run from its `.pt` files; return True if all could be written.
+    """Rewrite all of a run's `.onnx` files from its `.pt` files; return True if every file was written.
 
     Args:
         run_folder: `results/<run-id>`.

@@ -1,4 +1,4 @@
-"""`--tournament`: run policies, models and scripts play each other; writes a rating table, a matrix and JSON."""
+"""`--tournament`: trained policies, models and scripts play each other; reports a rating table, a matrix and JSON."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ _OPTION = "--tournament"
 USUAL_GAMES = 20
 """Default number of games per pair."""
 ALL = "@all"
-"""Suffix of a run's folder that means each of its exported policies with a step."""
+"""Suffix after a run's folder that means every exported policy with a step in its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """An entrant's result."""
+    """A player's result."""
 
     name: str
     rating: float
@@ -56,7 +56,7 @@ class Standing:
     margin: float
     """Half the width of the rating's 95 % confidence interval."""
     skill: float | None
-    """Rating by openskill; None if openskill is not installed."""
+    """openskill rating; None if openskill is not installed."""
     won: int
     drawn: int
     lost: int
@@ -65,16 +65,16 @@ class Standing:
 def open_table(
     players: Sequence[str], config_file: Path | None, overrides: Sequence[Override | str]
 ) -> TournamentTable:
-    """Return the table of the tournament that a command names, before its first game.
+    """Return the tournament that a command line describes, before its first game.
 
     Args:
         players: the players, as the command names them.
-        config_file: configuration of the game; None: that of the first player's run.
-        overrides: values that override it.
+        config_file: the game's configuration; None to use that of the first player in a run's folder.
+        overrides: values that override the configuration.
 
     Raises:
         CommandError: if there is no game to play.
-        ConfigError: if the configuration of the game is wrong.
+        ConfigError: if the game's configuration is invalid.
         RunError: if a player can't play.
     """
     config = load_config(config_file or _configuration_of(players, overrides), overrides)
@@ -85,7 +85,7 @@ def open_table(
 
 
 def _configuration_of(players: Sequence[str], overrides: Sequence[Override | str]) -> Path:
-    """Return the configuration of the first named run."""
+    """Return the configuration of the first player that is in a run's folder."""
     results = [each.value for each in overrides if isinstance(each, Override) and each.path[-1] == "results_dir"]
     for player in players:
         folder = run_folder_of(found_below(player, results[-1] if results else "results"))
@@ -98,16 +98,16 @@ def _configuration_of(players: Sequence[str], overrides: Sequence[Override | str
 
 
 def run_folder_of(player: str) -> Path | None:
-    """Return the folder of the run that a model reference names; None if it names none."""
+    """Return the folder of the run that a model reference belongs to; None if it belongs to no run."""
     path = Path(player if Path(player).exists() else player.rpartition("@")[0] or player)
     return next((each for each in (path, *path.parents[:2]) if (each / CONFIGURATION).is_file()), None)
 
 
 def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> list[str]:
-    """Return the players: those named, with `@all` expanded; for a single run, its policies and a script or chance.
+    """Return the players: those named, with `@all` expanded; for one run, its policies and a scripted or random player.
 
     Raises:
-        RunError: if a name is not a player's or occurs twice, or there are fewer than two players.
+        RunError: if a name is not that of a player or occurs twice, or there are fewer than two players.
     """
     found, wrong = [], []
     named = [found_below(player, results_dir) for player in players]
@@ -135,14 +135,14 @@ def entrants_of(players: Sequence[str], results_dir: str, game: str | None) -> l
 
 
 def found_below(player: str, results_dir: str) -> str:
-    """Return the reference of a player; a run id means the run's folder."""
+    """Return a player's model reference; a run id is replaced by the run's folder."""
     run, at, choice = player.rpartition("@") if "@" in player else (player, "", "")
     below = absolute(results_dir) / run
     return f"{below}{at}{choice}" if run and not Path(run).exists() and below.is_dir() else player
 
 
 def _league_of(run: str) -> tuple[Path, str, list[str]] | None:
-    """Return a run's folder, the behaviour of the intended league, and its learners; None without a league."""
+    """Return a run's folder, the behaviour of the intended league, and its learners; None if there is no league."""
     folder = absolute(run)
     for run_folder, wanted in ((folder, None), (folder.parent, folder.name)):
         for of, learners in learners_in(run_folder).items():
@@ -152,7 +152,7 @@ def _league_of(run: str) -> tuple[Path, str, list[str]] | None:
 
 
 def _all_of(run: str, wrong: list[str]) -> list[str]:
-    """Return the references of a run's policies by step; for a league, its pool's members and newest learners."""
+    """Return references to a run's policies by step; for a league, to its pool members and newest learners."""
     folder = Path(run)
     if (league := _league_of(run)) is not None:
         run_folder, _, learners = league
@@ -176,14 +176,14 @@ class TournamentTable:
     """Plays a tournament and reports its results.
 
     Args:
-        config: configuration of the game.
+        config: the game's configuration.
         players: the players.
         games: number of games per pair.
         seed: seed of all randomness.
-        deterministic: take the most likely actions instead of drawn ones.
+        deterministic: True to take the most likely actions instead of sampled ones.
 
     Attributes:
-        config: the configuration, without instances that would be unused.
+        config: the game's configuration, without environment instances that would be idle.
         results: results of the pairs that have played.
     """
 
@@ -199,7 +199,8 @@ class TournamentTable:
         """Play until all games are played or `stop` is set.
 
         Raises:
-            RunError: if the game is not for two teams, or some players can't play it; the message names all of them.
+            RunError: if the game is not for two teams, or players can't play it; the message names all of these
+                players.
         """
         parameters = EpisodeParameters()
         parameters.receive(final_parameters(self.config.environment_parameters))
@@ -218,7 +219,7 @@ class TournamentTable:
             raise RunError(f"{_OPTION}: {error}") from error
 
     def standings(self) -> list[Standing]:
-        """Return the results of all players, the strongest first."""
+        """Return the results of all players, strongest first."""
         counts = matrix(self.results, len(self._players))
         ratings, margins = fitted_ratings(counts @ np.array([1.0, 0.5, 0.0]), counts.sum(axis=2).astype(np.float64))
         skills, totals = self._skills(), counts.sum(axis=1).tolist()
@@ -229,12 +230,12 @@ class TournamentTable:
         return sorted(found, key=lambda each: -each.rating)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
-        """Write JSON and a picture of the matrix; return their paths.
+        """Write the results as JSON and the matrix as an image; return both paths.
 
         Raises:
-            OSError: if they can't be written.
+            OSError: if a file can't be written.
         """
-        from headrace.stages.ghost.league_plot import draw_matrix  # Pillow only where pictures are made
+        from headrace.stages.ghost.league_plot import draw_matrix  # Pillow only where images are drawn
 
         standings = self.standings()
         order = [self._players.index(each.name) for each in standings]

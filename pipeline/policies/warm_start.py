@@ -1,6 +1,6 @@
-"""Warm starts: the policies from which a fresh run's trainers start, given as `init_path` or `initialize_from`.
+"""Warm starts: initializes a new run's trainers from policies given as `init_path` or `initialize_from`.
 
-They are Headrace's exports or ML-Agents' checkpoints; a run can also resume from the latter.
+The policies are Headrace exports or ML-Agents checkpoints; a run can also resume from an ML-Agents checkpoint.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 
 def initial_policy(config: RunConfig, behavior: str) -> Path | None:
-    """Return the export from which a behaviour starts; None for a start from scratch.
+    """Return the file from which a behaviour starts; None if it starts from scratch.
 
-    `init_path` is a path, or a file name in `<results_dir>/<initialize_from>/<behaviour>/`; without it,
-    `initialize_from` means that run's newest export of the behaviour.
+    `init_path` is a path, or a file name in `<results_dir>/<initialize_from>/<behaviour>/`. Without `init_path`, the
+    behaviour starts from its newest export in the run that `initialize_from` names.
 
     Raises:
         RunError: if the file is missing.
@@ -67,7 +67,7 @@ def initial_policy(config: RunConfig, behavior: str) -> Path | None:
 
 
 def _trained_as(behavior: str, run_folder: Path) -> str:
-    """Return the behaviour of a run from which another run's behaviour starts; for a league, the first learner."""
+    """Return the name under which a run trained a behaviour: for a league, that of the first learner."""
     return learners_in(run_folder).get(behavior, [behavior])[0]
 
 
@@ -76,7 +76,7 @@ def warm_start(
 ) -> None:
     """Initialize a trainer from an export or an ML-Agents checkpoint.
 
-    If the file was written by a trainer of the same type, all networks are used, else only the policy.
+    If a trainer of the same type wrote the file, all networks are used, else only the policy.
 
     Args:
         trainer: the trainer.
@@ -86,7 +86,7 @@ def warm_start(
         folder: the YAML's folder.
 
     Raises:
-        StageError: if it does not fit; the message names the file and the difference.
+        StageError: if the file does not fit; the message names the file and the difference.
     """
     if not is_export(path):
         _warm_start_from_ml_agents(trainer, path, spec, settings, folder)
@@ -131,7 +131,7 @@ def _warm_start_from_ml_agents(
 def resume_from_ml_agents(
     trainer: Trainer, path: Path, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None
 ) -> None:
-    """Continue from an ML-Agents checkpoint: actor, critics, optimizers, normaliser and step count.
+    """Load an ML-Agents checkpoint to continue its training: actor, critics, optimizers, normaliser and step count.
 
     Args:
         trainer: a new trainer.
@@ -141,7 +141,7 @@ def resume_from_ml_agents(
         folder: the YAML's folder.
 
     Raises:
-        StageError: if it does not fit; the message names the file and the difference.
+        StageError: if the checkpoint does not fit; the message names the file and the difference.
     """
     theirs = MLAgentsCheckpoint(path)
     with _naming(path, "can't be resumed from"):
@@ -163,7 +163,7 @@ def resume_from_ml_agents(
 
 @contextmanager
 def _naming(path: Path, problem: str) -> Iterator[None]:
-    """Prefix the message of a `StageError` raised in this context with the file."""
+    """Prefix the message of a `StageError` raised in this context with the file and the problem."""
     try:
         yield
     except StageError as error:
@@ -173,7 +173,7 @@ def _naming(path: Path, problem: str) -> Iterator[None]:
 def _check_form(
     theirs_squashed: bool, trainer_type: str, spec: BehaviorSpec, settings: BehaviorSettings, folder: Path | None
 ) -> None:
-    """Refuse a policy with another distribution of continuous actions, before a mismatch of tensors is reported."""
+    """Refuse a policy with another continuous action distribution, before loading reports mismatched tensors."""
     squashed = design_of(spec, settings, folder).squashed
     if not spec.actions.continuous_size or theirs_squashed == squashed:
         return
