@@ -1,1 +1,1 @@
-"""Using a trained policy from Python: `load_policy`, with inputs and outputs in the environment's own spaces."""
+"""Trained policies in Python code: `load_policy`, with observations and actions in the environment's own spaces."""

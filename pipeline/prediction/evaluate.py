@@ -1,6 +1,6 @@
-"""A policy's returns in any environment object: single, vectorised or multi-agent.
+"""Measures a policy's returns in any environment object: single, vectorised or multi-agent.
 
-For each kind of environment, a generator steps it and yields ended episodes; `_KINDS` is their table.
+For each kind of environment, a generator steps the environment and yields finished episodes; see `_KINDS`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headrace.stages.errors import type_of
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
-    """Returns of some episodes, in the environment's own rewards."""
+    """The returns of an evaluation's episodes, in the environment's own rewards."""
 
     returns: tuple[float, ...]
     """Return of each episode, in the order in which they ended."""
     lengths: tuple[int, ...]
-    """Environment steps of each episode."""
+    """Number of environment steps in each episode, in the same order."""
 
     @property
     def mean(self) -> float:
@@ -40,11 +40,11 @@ class EvaluatedPolicy:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the returns, as NumPy's `std`."""
+        """Standard deviation of the returns, computed like NumPy's `std`."""
         return statistics.pstdev(self.returns)
 
     def __str__(self) -> str:
-        """Return mean ± SD and the number of episodes as text."""
+        """Return the mean ± standard deviation and the number of episodes as text."""
         return f"{self.mean:.6g} ± {self.deviation:.3g} ({len(self.returns)} episodes)"
 
 
@@ -59,7 +59,7 @@ class _Asked:
 
 
 _Episodes = Iterator[tuple[float, int]]
-"""Yields each episode's return and length when it ends, endlessly."""
+"""Infinite iterator that yields each episode's return and length when the episode ends."""
 _Kind = Callable[[Any, _Asked], _Episodes]
 
 
@@ -73,24 +73,25 @@ def evaluate(
     behavior: str | None = None,
     checkpoint: str | int | None = None,
 ) -> EvaluatedPolicy:
-    """Let a policy play a number of episodes in an environment.
+    """Play a number of episodes with a policy and return their results.
 
         print(evaluate("results/cartpole", "CartPole-v1", episodes=100))
 
     Args:
         policy: a policy from `load_policy`, an argument for it (a run's folder or a file), or the result of `run`.
-        env: an environment, which stays open: `gymnasium.Env`, `gymnasium.vector.VectorEnv` with any autoreset mode,
-            a Stable-Baselines3 VecEnv, or PettingZoo's `ParallelEnv` or `AECEnv`, all of whose agents the policy
-            plays; or a Gymnasium id or a function that makes one, which is closed afterwards. Wrap it as in training.
-        episodes: number of episodes. Each of n instances plays its share, so that short episodes count no more than
-            long ones. With several agents, each agent's part is an episode.
-        deterministic: True for the mean and the most likely choice instead of a sample.
-        seed: seed of the first reset (instance i gets seed + i); None leaves randomness as it is.
+        env: an environment, which stays open: a `gymnasium.Env`, a `gymnasium.vector.VectorEnv` with any autoreset
+            mode, a Stable-Baselines3 VecEnv, or a PettingZoo `ParallelEnv` or `AECEnv`, in which the policy plays all
+            agents. A Gymnasium id, or a function that makes an environment, also works; that environment is closed at
+            the end. Wrap the environment as in training.
+        episodes: number of episodes. Each instance of a vectorised environment plays an equal share, so that short
+            episodes don't count more than long ones. With several agents, each agent's part counts as an episode.
+        deterministic: True to act with the mean or the most likely choice instead of a sample.
+        seed: seed of the first reset (instance i gets seed + i); None for resets without a seed.
         behavior: the behaviour to load from a run with several.
-        checkpoint: for a run: "best", "last", or a step.
+        checkpoint: "best", "last" or a step, if the policy is loaded from a run.
 
     Raises:
-        RunError: if the policy can't be loaded, or the environment is of another kind.
+        RunError: if the policy can't be loaded, or this kind of environment is not supported.
         PredictError: if an observation does not fit the policy.
     """
     if episodes < 1:
@@ -107,7 +108,7 @@ def evaluate(
 
 @contextmanager
 def _opened(env: Any) -> Iterator[tuple[_Kind, Any]]:
-    """Yield an environment and its generator; close it if it was created here."""
+    """Yield the generator for an environment, and the environment; close the latter if it was created here."""
     made = isinstance(env, str) or (callable(env) and _kind_of(env) is None)
     if isinstance(env, str):
         import gymnasium
@@ -126,14 +127,14 @@ def _opened(env: Any) -> Iterator[tuple[_Kind, Any]]:
 
 
 class _Agent:
-    """One agent's part of an episode: its memory, its held action and its return so far."""
+    """One agent's part of an episode: its memory, the action being held and the return so far."""
 
     def __init__(self, asked: _Asked) -> None:
         self._asked, self._deterministic = asked.policy, asked.deterministic
         self.begin()
 
     def begin(self) -> None:
-        """Begin an episode."""
+        """Begin an episode: clear the memory, the held action and the return."""
         self._policy = self._asked.reset() if isinstance(self._asked, LoadedMixture) else self._asked
         self._state: Any = None
         self._action: Any = None
@@ -141,7 +142,7 @@ class _Agent:
         self._returned, self._steps = 0.0, 0
 
     def act(self, observation: Any, mask: Any) -> Any:
-        """Return the next action: a new decision, or the held one."""
+        """Return the next action: a new decision, or the action still being held."""
         if self._left == 0:
             prediction = self._policy.predict(observation, self._deterministic, self._state, mask)
             self._action, self._state = prediction
@@ -152,12 +153,12 @@ class _Agent:
         return self._action
 
     def take(self, reward: Any) -> None:
-        """Add a step's reward."""
+        """Add a step's reward to the return and count the step."""
         self._returned += float(np.asarray(reward).item())
         self._steps += 1
 
     def end(self, info: Any) -> tuple[float, int]:
-        """Return the episode's return and length, in original rewards if one of the wrappers is a monitor."""
+        """Return the episode's return and length; from `info` if a monitor wrapper recorded the original rewards."""
         told = info.get("episode") if isinstance(info, dict) else None
         if isinstance(told, dict) and {"r", "l"} <= told.keys():
             return float(np.asarray(told["r"]).item()), int(np.asarray(told["l"]).item())
@@ -212,7 +213,7 @@ def _in_turn(env: Any, asked: _Asked) -> _Episodes:
 
 
 def _agents_of(env: Any, asked: _Asked) -> dict[str, _Agent]:
-    """Return the agents of a new episode; there must be some, or no episode would ever end."""
+    """Return the agents of a new episode; refuse an environment without agents, whose episodes would never end."""
     if not env.agents:
         raise RunError("env: its reset() left no agents (env.agents is empty); expected at least one to play")
     return {name: _Agent(asked) for name in env.agents}
@@ -258,7 +259,7 @@ def _stable_baselines(env: Any, asked: _Asked) -> _Episodes:
 
 
 def _instances(env: Any, asked: _Asked, batch: Any, masks: Any, step: Any, resets_later: bool) -> _Episodes:
-    """Yield the episodes of n instances, each of which plays its share."""
+    """Yield the episodes of the environment's instances, each of which plays its share."""
     from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
     n = env.num_envs
@@ -292,7 +293,7 @@ _KINDS: Sequence[tuple[Callable[[Any], bool], _Kind]] = (
     (lambda env: api_of(env) == "parallel", _parallel),
     (lambda env: offers(env, "action_space", "step", "reset"), _single),
 )
-"""Kinds of environments: the attributes that identify each, and its generator."""
+"""By kind of environment: the function that recognises it, and its generator. The first match counts."""
 
 
 def _kind_of(env: Any) -> _Kind | None:

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from headrace.stages.policy.network.layers import Inputs
 
 Columns = tuple[Array, ...]
-"""One array [n, *shape] per observation."""
+"""One array [n, *shape] for each observation of a behaviour, in a batch of n."""
 
 
 @dataclass(frozen=True)
 class ActionDistribution:
-    """The action distributions for an observation, or for a batch of n, whose arrays begin with axis n.
+    """The action distributions for one observation, or for a batch of n; a batch's arrays have a leading axis n.
 
     Attributes:
         probabilities: [choices] for each branch of discrete actions; 0 for masked choices.
         means: [C] means of the Gaussians of continuous actions, in the policy's own units.
-        deviations: [C] their standard deviations.
-        squashed: True if the action is the tanh of the draw (SAC), as a share of the Box; else it is a third of the
-            draw, clipped to ±1 (in dimensions without bounds, the draw itself).
+        deviations: [C] standard deviations of these Gaussians.
+        squashed: True if the action is the tanh of the sample (SAC), scaled to the Box; otherwise it is a third of the
+            sample, clipped to ±1 and scaled (in unbounded dimensions, the sample itself).
     """
 
     probabilities: tuple[Floats, ...]
@@ -41,7 +41,7 @@ class ActionDistribution:
     squashed: bool
 
     def first(self) -> ActionDistribution:
-        """Return the distributions of a batch's only row."""
+        """Return the distributions of a batch's first row, without the batch axis."""
         return ActionDistribution(
             tuple([each[0] for each in self.probabilities]), self.means[0], self.deviations[0], self.squashed
         )
@@ -50,7 +50,7 @@ class ActionDistribution:
 def distribution_of(
     spec: BehaviorSpec, heads: Floats, masks: NDArray[np.bool_] | None, squashed: bool
 ) -> ActionDistribution:
-    """Return the distributions of action heads [n, 2C + choices] (`design.action_heads_column`), given masks."""
+    """Return the distributions for action head outputs [n, 2C + choices] (`design.action_heads_column`) and masks."""
     split = split_action_heads(spec, heads)
     found = []
     for branch, logits in zip(branch_slices(spec), split.logits, strict=True):
@@ -61,7 +61,7 @@ def distribution_of(
 
 
 def critic_of(file: Path) -> Callable[[Columns], Floats]:
-    """Return a function from n observations to values [n, S] for S reward signals, using the critic in a file.
+    """Return the critic in a file as a function from n observations to values [n, S] for S reward signals.
 
     Raises:
         PredictError: if the file has no critic that values a single state.
@@ -98,7 +98,7 @@ def critic_of(file: Path) -> Callable[[Columns], Floats]:
 
 
 def _state_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Inputs], Any]:
-    """Return the function V(s) of an actor-critic."""
+    """Return an actor-critic's state-value function V(s)."""
     from headrace.stages.policy.network.actor_critic import make_actor_critic
 
     weights, design = learner["weights"], export.design
@@ -110,7 +110,7 @@ def _state_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Input
 
 
 def _soft_critic(export: Export, learner: Mapping[str, Any]) -> Callable[[Inputs], Any]:
-    """Return the function V(s) if it is learned, else the smaller of the two Q values for the most likely action."""
+    """Return SAC's V(s) if learned, else a function for the smaller of the two Q values of the most likely action."""
     import torch
 
     from headrace.stages.policy.network.actor import ActorNetwork
@@ -142,4 +142,4 @@ _CRITICS: Mapping[str, Callable[[Export, Mapping[str, Any]], Callable[[Inputs], 
     "impala": _state_critic,
     "sac": _soft_critic,
 }
-"""Value functions by trainer type."""
+"""By trainer type: the function that makes the value function from an export and its learner state."""

@@ -1,6 +1,6 @@
-"""How far policies are from an equilibrium of an OpenSpiel game, measured with OpenSpiel's own evaluator.
+"""Measures how far policies are from an equilibrium of an OpenSpiel game, with OpenSpiel's own evaluator.
 
-Each information state of the game is visited once, to get the policies' action probabilities. OpenSpiel's
+Each information state of the game is visited once to get the policies' action probabilities. OpenSpiel's
 `PolicyAggregator` turns a mixture into one equivalent policy.
 """
 
@@ -27,7 +27,7 @@ Policy = LoadedPolicy | LoadedMixture | str | os.PathLike[str] | Any
 _Probabilities = Mapping[str, Mapping[int, float]]
 """Probability of each action, by information state."""
 _States = Mapping[str, Any]
-"""One state per information state of a player."""
+"""One game state for each of a player's information states, by information state string."""
 
 
 def nash_conv(
@@ -49,14 +49,15 @@ def nash_conv(
 
     Args:
         policy: a policy from `load_policy`, its argument (a run's folder or file), the result of `run`, or an OpenSpiel
-            policy; it plays for all players. A list is a mixture, like a league's: each player independently draws one
-            before each game. A map gives a policy or a list for each player 0, 1, ….
+            policy; it plays for all players. A list is a mixture, like a league's: each player independently draws a
+            policy before each game. A map gives a policy or a list for each player 0, 1, ….
         game: the game's name, as in `environment.game`, or an OpenSpiel game.
-        options: its parameters, as in `environment.options`.
-        weights: weights of a mixture's policies, in any unit; None: equal. A map gives those of each player.
+        options: the game's parameters, as in `environment.options`.
+        weights: weights of a mixture's policies, which need not sum to 1; None for equal weights. A map gives the
+            weights for each player.
         behavior: the behaviour to load from a run with several.
-        checkpoint: for a run: "best", "last", or a step.
-        max_states: maximum number of visited states, including chance's.
+        checkpoint: "best", "last" or a step, if the policy is loaded from a run.
+        max_states: maximum number of game states to visit, including chance nodes.
 
     Raises:
         RunError: if a policy can't be loaded or has no probabilities per state, the weights do not fit, or the game is
@@ -83,11 +84,11 @@ def nash_conv(
 
 
 MOST_OF_A_LEAGUE = 20_000
-"""Maximum states of a game for which `nash_convs` finds best responses, which takes a few seconds per policy."""
+"""Maximum number of game states for which `nash_convs` computes a value; this many take a few seconds per policy."""
 
 
 def nash_convs(run_folder: Path, behavior: str) -> list[str]:
-    """Report the NashConv of a league's first learner and of its mixture, if the game is OpenSpiel's."""
+    """Return lines with the NashConv of a league's first learner and mixture; none if the game is not OpenSpiel's."""
     environment = read_configuration(run_folder).get("environment") or {}
     if environment.get("kind") != "open_spiel" or behavior not in (leagues := learners_in(run_folder)):
         return []
@@ -106,7 +107,7 @@ def nash_convs(run_folder: Path, behavior: str) -> list[str]:
 
 
 def _behaviors_by_player(environment: Mapping[str, Any]) -> dict[int, str]:
-    """Return the behaviour of each player, by the first of the environment's patterns that fits its name."""
+    """Return each player's behaviour, by the first of the environment's patterns that fits the player's name."""
     players = find_game(environment["game"], environment.get("options") or {}).possible_agents
     roles = (environment.get("behaviors") or {}).items()
     found = (next(role["behavior"] for pattern, role in roles if fnmatchcase(name, pattern)) for name in players)
@@ -114,7 +115,7 @@ def _behaviors_by_player(environment: Mapping[str, Any]) -> dict[int, str]:
 
 
 class _Tables:
-    """Players' policies for OpenSpiel: by player and information state, the probability of each action."""
+    """Players' policies in OpenSpiel's form: by player and information state, the probability of each action."""
 
     def __init__(self, by_player: Mapping[int, _Probabilities]) -> None:
         self.by_player = by_player
@@ -126,7 +127,7 @@ class _Tables:
 
 
 def _of_league(policy: Any, weights: Any) -> tuple[Any, Any]:
-    """Return the members and probabilities of a league's mixture, of those of each player, or else the arguments."""
+    """Return the policy and weights arguments, with league mixtures replaced by their members and probabilities."""
     if isinstance(policy, Mapping) and any(isinstance(each, LoadedMixture) for each in policy.values()):
         given = weights if isinstance(weights, Mapping) else dict.fromkeys(policy, weights)
         parts = {player: _of_league(each, given.get(player)) for player, each in policy.items()}
@@ -148,7 +149,7 @@ def _joint(played: OpenSpielGame, tables: Sequence[Sequence[_Tables]], shares: S
 
 
 def _of_player(given: Any, player: int, players: Sequence[int], what: str) -> Any:
-    """Return a player's part of an argument for all or for each player; policies as a list."""
+    """Return a player's part of an argument that is for all players or a map by player; policies become a list."""
     if isinstance(given, Mapping):
         if set(given) != {*players}:
             raise RunError(f"nash_conv: {what}: expected the players {[*players]} as keys, got {[*given]}")
@@ -173,7 +174,7 @@ def _shares(weights: Any, count: int) -> list[float]:
 
 
 def _information_states(played: OpenSpielGame, most: int) -> list[_States]:
-    """Return the information states of each player."""
+    """Return each player's information states."""
     if played.draws or not played.game.get_type().provides_information_state_string:
         why = "samples its chance events itself" if played.draws else "does not provide information states"
         raise RunError(f"nash_conv: {played.name} {why}, so best responses can't be found")
@@ -213,7 +214,7 @@ def _loaded(policy: Any, behavior: str | None, checkpoint: str | int | None) -> 
 
 
 def _probabilities(policy: Any, played: OpenSpielGame, player: int, states: _States) -> _Probabilities:
-    """Return the probability of each legal action, by a player's information state."""
+    """Return the probability of each legal action in each of a player's information states."""
     if not isinstance(policy, LoadedPolicy):
         return {key: dict(policy.action_probabilities(state, player)) for key, state in states.items()}
     if not states:

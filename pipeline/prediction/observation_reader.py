@@ -1,6 +1,6 @@
-"""Converts a policy's inputs from Python code, observations, masks and memories, to checked columns.
+"""Converts the observations, masks and memories that Python code passes to a policy to checked columns.
 
-Shapes distinguish one observation from a batch. Axis letters: n observations of a batch.
+Shapes distinguish one observation from a batch. Axis letters: n observations in a batch.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class ObservationReader:
         self._floats = [part.spec.dtype in ("float32", "float64") for part in terms.parts]
 
     def read(self, value: Any) -> tuple[tuple[Array, ...], bool]:
-        """Return the columns [n, …] of an observation or a batch, and True for a single observation (n = 1).
+        """Return the columns [n, …] for one observation or a batch, and True if it is one observation (n = 1).
 
         Raises:
-            PredictError: if it does not fit the space; the message names the place and the expected value.
+            PredictError: if the value does not fit the space; the message names the place and what was expected.
         """
         if self._alone is not None:
             batch, single = _batch_of(self._alone, value, "")
@@ -107,10 +107,10 @@ def read_masks(masks: Any, reader: MaskReader, n: int, single: bool) -> NDArray[
 
 
 def read_state(state: Any, size: int, n: int, single: bool) -> Floats:
-    """Return memories [n, size] that `predict` returned.
+    """Return the memories [n, size] in a state that `predict` returned.
 
     Raises:
-        PredictError: if they are anything else.
+        PredictError: if the state has another shape or type.
     """
     try:
         memories: Floats = np.asarray(state, np.float32)
@@ -126,10 +126,10 @@ def read_state(state: Any, size: int, n: int, single: bool) -> Floats:
 
 
 def read_starts(episode_start: Any, n: int, single: bool) -> NDArray[np.bool_]:
-    """Return [n] flags, true where an episode begins.
+    """Return [n] flags that are True where an episode begins.
 
     Raises:
-        PredictError: if it is anything else.
+        PredictError: if `episode_start` has another shape or type.
     """
     starts = np.asarray(episode_start)
     if starts.shape not in ((n,), *([()] if single else [])) or starts.dtype.kind not in "bui":
@@ -140,7 +140,7 @@ def read_starts(episode_start: Any, n: int, single: bool) -> NDArray[np.bool_]:
 
 
 def _batch_of(leaf: Leaf, value: Any, where: str, single: bool | None = None) -> tuple[Any, bool]:
-    """Return a leaf's value as a batch, with True if it was a single value."""
+    """Return a leaf's value as a batch, and True if it was a single value."""
     if isinstance(leaf, SequenceSpace):
         return _sequences(leaf, value, where, single)
     try:
@@ -162,7 +162,7 @@ def _batch_of(leaf: Leaf, value: Any, where: str, single: bool | None = None) ->
 
 
 def _check_numbers(leaf: Leaf, array: Array, where: str) -> None:
-    """Check that values of an integer leaf are integers."""
+    """Check that the values for an integer leaf are whole numbers."""
     assert isinstance(leaf, BoxSpace | ChoiceSpace)
     if isinstance(leaf, BoxSpace) and (leaf.dtype.kind == "f" or array.dtype == leaf.dtype):
         return
@@ -173,7 +173,7 @@ def _check_numbers(leaf: Leaf, array: Array, where: str) -> None:
 
 
 def _sequences(leaf: SequenceSpace, value: Any, where: str, single: bool | None) -> tuple[list[Any], bool]:
-    """Return sequences as a list; if nothing else distinguishes one from a batch, the shape of an entity does."""
+    """Return the sequences as a list, and True if there is one; if `single` is None, an entity's shape decides."""
     keys, inner = next(leaves(leaf.element))
     try:
         if single is None:
@@ -198,7 +198,7 @@ def _sequences(leaf: SequenceSpace, value: Any, where: str, single: bool | None)
 
 
 def _is_one(leaf: SequenceSpace, value: Any, keys: tuple[Any, ...], rank: int) -> bool:
-    """Return True if a value is one sequence, by the rank of its entities' first part."""
+    """Return True if a value is one sequence rather than a batch, judging by the rank of an entity's first part."""
     if leaf.stack:
         return not (isinstance(value, tuple | list) and not keys) and np.ndim(_reach(value, keys)) == rank + 1
     if not len(value):
@@ -216,7 +216,7 @@ def _reach(value: Any, keys: tuple[Any, ...]) -> Any:
 
 
 def _at(space: OwnSpace, value: Any, keys: tuple[Any, ...]) -> Any:
-    """Return the value under these keys; each Dict and Tuple on the path must have exactly its own keys."""
+    """Return the value under these keys; each Dict and Tuple on the path must have exactly the keys of its space."""
     for depth, key in enumerate(keys):
         assert isinstance(space, ComposedSpace)
         where = _path(keys[:depth])
@@ -247,7 +247,7 @@ def _composed_of(space: OwnSpace, found: Mapping[tuple[Any, ...], Any], keys: tu
 
 
 _ATARI = (160, 3)
-"""The last two axes of Atari's screen, which is 210 or 250 pixels high."""
+"""The last two axes, width and channels, of an Atari screen, which is 210 or 250 pixels high."""
 _STACKED = (
     "; this is a single frame, but policies for Atari see stacked grey frames. With gymnasium.wrappers, make the "
     "environment as FrameStackObservation(AtariPreprocessing(gymnasium.make(…, frameskip=1, "
@@ -256,7 +256,7 @@ _STACKED = (
 
 
 def _is_one_frame(space: OwnSpace, shape: tuple[int, ...]) -> bool:
-    """Return True if a policy for stacked byte frames is given an Atari screen or a single frame."""
+    """Return True if the space is for stacked byte frames, but the shape is an Atari screen's or a single frame's."""
     if not isinstance(space, BoxSpace) or len(space.shape) != 3 or space.dtype != np.uint8 or space.shape[2] <= 4:
         return False
     return shape[-2:] in (_ATARI, space.shape[1:])

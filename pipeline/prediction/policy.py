@@ -1,4 +1,4 @@
-"""A loaded policy, which maps the environment's observations to its actions."""
+"""Loaded policies, which map the environment's observations to its actions."""
 
 from __future__ import annotations
 
@@ -43,21 +43,22 @@ class Prediction(NamedTuple):
     action: Any
     """The action in the environment's own space; batched if the observations were."""
     state: Floats | None
-    """The memory for the next observation of the same episode; None for a policy without memory."""
+    """The memory to pass with the next observation of the same episode; None for a policy without memory."""
 
 
 class LoadedPolicy:
-    """A policy returned by `load_policy`. It is stateless: its memory is passed in and out.
+    """A policy returned by `load_policy`. It keeps no memory: the caller passes the memory in and gets it back.
 
     Attributes:
-        behavior: the name of its behaviour.
-        step: number of steps that it had learned from; 0 if its file does not say.
-        file: the file it was loaded from.
-        observation_space: description of the space of `predict`'s input (`stages/environments/spaces/own_space.py`).
-        action_space: description of the space of its actions.
-        state_size: size of its memory; 0 if it has none.
-        action_repeat: environment steps for which each action is held; the maximum if the policy chooses; None if an
-            older file does not say.
+        behavior: the behaviour's name.
+        step: number of steps for which the policy was trained; 0 if its file does not state it.
+        file: the policy's file.
+        observation_space: description of the space of `predict`'s observations
+            (`stages/environments/spaces/own_space.py`).
+        action_space: description of the space of `predict`'s actions.
+        state_size: size of the policy's memory; 0 if it has none.
+        action_repeat: number of environment steps for which each action is held; the maximum if the policy chooses the
+            number; None if the file is too old to state it.
     """
 
     def __init__(self, model: Model, seed: int | None) -> None:
@@ -68,7 +69,7 @@ class LoadedPolicy:
         self.behavior = spec.name
         self.step = max(0, step)
         self.file = file
-        self.observation_space: Any = terms.observation_space  # an error type that the caller knows
+        self.observation_space: Any = terms.observation_space  # Any: the caller knows the concrete space
         self.action_space: Any = terms.action_space
         self.state_size = policy.memory_size + policy.previous_action_size
         self.action_repeat = terms.held
@@ -83,7 +84,7 @@ class LoadedPolicy:
         self._first = None if first is None else np.concatenate((first.memories, first.previous_actions), axis=1)
 
     def __repr__(self) -> str:
-        """Return behaviour, step and file as text."""
+        """Return the behaviour, step and file as text."""
         return f"LoadedPolicy({self.behavior!r}, step {self.step}, {self.file})"
 
     def predict(
@@ -102,16 +103,17 @@ class LoadedPolicy:
         Args:
             obs: an observation of the environment, or a batch from a vector environment, recognised by shape. Values
                 are the environment's own; normalising and one-hot encoding happen here.
-            deterministic: True for the mean and the most likely choice instead of a sample.
-            state: the state returned for the previous observation; None at the start of an episode, or of all of a
-                batch's episodes.
+            deterministic: True to act with the mean or the most likely choice instead of a sample.
+            state: the state returned for the previous observation; None if the episode, or every episode of a batch,
+                starts with this observation.
             mask: the allowed choices: `info["action_mask"]`, in any form that environments use
-                (`stages/environments/spaces/masks.py`); an observation may have it under the key `action_mask`.
-            episode_start: for a batch, True for each observation that begins an episode, whose state is ignored:
-                `terminated | truncated` of the last step, if the environment resets itself.
+                (`stages/environments/spaces/masks.py`); an observation may contain the mask under the key
+                `action_mask`.
+            episode_start: for a batch, True for each observation that begins an episode; the state in these rows is
+                ignored. If the environment resets itself, this is `terminated | truncated` from the last step.
 
         Raises:
-            PredictError: if an argument does not fit the policy; the message names it and the expected value.
+            PredictError: if an argument does not fit the policy; the message names the argument and what was expected.
         """
         if not isinstance(deterministic, bool | np.bool_):
             raise PredictError(
@@ -136,15 +138,15 @@ class LoadedPolicy:
     def distribution(self, obs: Any, state: Any = None, mask: Any = None) -> ActionDistribution:
         """Return the action distributions for an observation or a batch.
 
-            policy.distribution(obs).probabilities[0]  # of each choice of the first (or only) discrete action
+            policy.distribution(obs).probabilities[0]  # for each choice of the first (or only) discrete action
 
         Args:
             obs: as for `predict`.
-            state: the memory before the observation.
-            mask: the allowed choices.
+            state: as for `predict`.
+            mask: as for `predict`.
 
         Raises:
-            PredictError: if an argument does not fit, or the file, an `.onnx` model, has only actions.
+            PredictError: if an argument does not fit, or the file is an `.onnx` model, which gives only actions.
         """
         columns, single = self._reader.read(obs)
         n, policy = len(columns[0]), self._with_heads
@@ -159,12 +161,12 @@ class LoadedPolicy:
     def value(self, obs: Any) -> Any:
         """Return the critic's value for an observation, or values [n] for a batch.
 
-        The value is the expected return from there on, discounted as in training, of the trained policy; with SAC it
-        includes the entropy. With S reward signals, in the YAML's order, the last axis is [S].
+        The value is the trained policy's expected return after the observation, discounted as in training; with SAC it
+        includes the entropy bonus. With S reward signals, the last axis has S values, in the YAML's order.
 
         Raises:
-            PredictError: if the observation does not fit, or the file has no critic that values a single state: an
-                `.onnx` model, or the policy of a trainer without one, of POCA (which values groups) or with memory.
+            PredictError: if the observation does not fit, or the file has no critic that values a single state. This is
+                so for `.onnx` models, trainers without a critic, POCA (which values groups) and policies with a memory.
         """
         columns, single = self._reader.read(obs)
         found = self._critic(columns)
@@ -211,12 +213,12 @@ class LoadedPolicy:
 
 
 class LoadedMixture:
-    """The result of `load_policy(run, mixture=True)`: policies of which one plays at a time.
+    """The result of `load_policy(run, mixture=True)`: several policies, one of which plays at a time.
 
     Attributes:
         behavior: the name of the league's behaviour.
-        members: its policies.
-        probabilities: the probability of each member.
+        members: the policies in the mixture.
+        probabilities: the probability with which each member is drawn.
         playing: the policy that plays now.
     """
 
@@ -230,7 +232,7 @@ class LoadedMixture:
         self.playing = self.reset()
 
     def __repr__(self) -> str:
-        """Return behaviour and size as text."""
+        """Return the behaviour and the number of members as text."""
         return f"LoadedMixture({self.behavior!r}, {len(self.members)} members)"
 
     def reset(self) -> LoadedPolicy:
@@ -243,7 +245,7 @@ class LoadedMixture:
         return self.playing.predict(*args, **kwargs)
 
     def distribution(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: a mixture's behaviour in a state depends on which member has reached it.
+        """Raise an error, because a mixture's action distribution depends on which member reached the state.
 
         Raises:
             PredictError: always.
@@ -296,14 +298,14 @@ def load_policy(
         run_or_file: the folder of a run, or of a behaviour in it, or a `.pt` or `.onnx` file. An `.onnx` file needs
             neither torch nor an environment library.
         behavior: the behaviour to load from a run with several; for a league, the learner, by default the first.
-        checkpoint: for a run: "best" by its evaluations, "last", a step, or "member-3" of a league's pool; None: the
-            last.
-        seed: seed of the samples of `predict(…, deterministic=False)`, except for an `.onnx` file, which draws its
-            own; for a mixture, also of the choice of members.
+        checkpoint: for a run: "best" (by evaluations), "last", a step, or a member of a league's pool, such as
+            "member-3"; None for the last.
+        seed: seed for sampling in `predict(…, deterministic=False)`, except for an `.onnx` file, which samples by
+            itself; for a mixture, also for drawing members.
         mixture: for a run with a league, True to load the mixture of its pool's members instead of one policy.
 
     Raises:
-        RunError: if there is none or it can't be read; the message lists existing ones.
+        RunError: if there is no policy or it can't be read; the message lists what exists.
     """
     if not isinstance(run_or_file, str | os.PathLike):
         raise RunError(

@@ -1,4 +1,4 @@
-"""The spaces of a policy's inputs and actions: the environment's own, or named columns if its file has none."""
+"""The spaces of a policy's observations and actions: the environment's own, or named columns if the file has none."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from headrace.stages.environments.spaces.own_space import (
 from headrace.stages.errors import StageError
 
 CONTINUOUS, DISCRETE = "continuous", "discrete"
-"""Keys of the action dict when columns are named."""
+"""Keys of the action dict for a policy whose file has no spaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnTerms:
-    """The spaces of a behaviour, and how its observations become columns."""
+    """A behaviour's spaces, and how its observations are converted to columns."""
 
     observation_space: OwnSpace
     action_space: OwnSpace
     parts: tuple[ObservationPart, ...]
-    """The extraction of each column, in the order of the space's leaves."""
+    """For each column, its spec and the function that extracts it, in the order of the space's leaves."""
     held: int | None = 1
-    """Environment steps for which each action is held; the maximum if the policy chooses; None: unknown."""
+    """Environment steps for which each action is held; the maximum if the policy chooses it; None if unknown."""
     chooses_held: bool = False
-    """True if the policy chooses this with each action."""
+    """True if the policy chooses this number with each action."""
 
 
 def own_terms(spec: BehaviorSpec, where: str) -> OwnTerms:
-    """Return the spaces of a policy.
+    """Return a policy's spaces.
 
     Args:
-        spec: the spec in its file.
-        where: the file, for messages.
+        spec: the spec in the policy's file.
+        where: name of the file, for messages.
 
     Raises:
         RunError: if the file's spaces don't match its observations and actions.
@@ -83,7 +83,7 @@ def _held(spec: BehaviorSpec, stated: Mapping[str, Any]) -> int | None:
 
 
 def _columns(spec: BehaviorSpec, decided: ActionSpec, held: int | None, chooses: bool) -> OwnTerms:
-    """Return the named columns of a policy without spaces: its observations by name, its actions by kind."""
+    """Return named columns for a policy without spaces: observations by name, actions by kind."""
     boxes = [_any_numbers(each) for each in spec.observations]
     names = [each.name for each in spec.observations]
     if len(boxes) == 1:
@@ -127,7 +127,7 @@ def _without_held(actions: ActionSpec) -> ActionSpec:
 
 
 def _settings(space: OwnSpace, specs: tuple[ObservationSpec, ...]) -> Mapping[str, ObservationSettings]:
-    """Return the settings of `environment.observations` that turned a space into these columns."""
+    """Return the settings of `environment.observations` that convert a space to these columns."""
     by_name = {spec.name: spec for spec in specs}
     named = {name_of(keys): leaf for keys, leaf in leaves(space)}
     return {name: _setting(leaf, by_name[name]) for name, leaf in named.items()}
@@ -144,7 +144,7 @@ def _setting(leaf: Leaf, spec: ObservationSpec) -> ObservationSettings:
 
 
 def _check_sizes(seen: OwnSpace, done: OwnSpace, spec: BehaviorSpec) -> None:
-    """Check that no box is larger than the policy's inputs and actions, before arrays of their size are created."""
+    """Check that no box is larger than the policy's inputs and actions, before arrays of the box's size are created."""
     most = max([spec.actions.continuous_size, *(each.size for each in spec.observations)])
     waiting = [seen, done]
     while waiting:
