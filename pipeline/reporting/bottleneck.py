@@ -1,4 +1,4 @@
-"""A run's bottleneck in words, from the shares of `time_shares`; for the live page, the terminal and pictures."""
+"""Describes a run's bottleneck in words, from the numbers of `time_shares`; for the live page, terminal and charts."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from headrace.pipeline.reporting.time_shares import (
 )
 
 LEAST_BUSY = 0.5
-"""Minimum share of time that a part works to be a bottleneck."""
+"""Minimum share of time that a part must work to count as a bottleneck."""
 MARGIN = 0.2
-"""Minimum lead over every other part's share; less counts as balanced."""
+"""Minimum lead over the next busiest part's share; with a smaller lead, the run counts as balanced."""
 OF_LEARNERS = "learner-"
-"""Prefix of the names of learners' hosts (`headrace.pipeline.common.graph.learner_name`)."""
+"""Prefix of the names of learner hosts (`headrace.pipeline.common.graph.learner_name`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The bottleneck of a run, or the finding that there is none."""
+    """A run's bottleneck, or the finding that there is none."""
 
     text: str
-    """A few sentences, with the number behind each claim."""
+    """Text for users: a few sentences with the number behind each claim."""
     host: str = ""
-    """Name of the host, or `actors` for all of them; empty if there is no single bottleneck."""
+    """Name of the host that is the bottleneck, or `actors` for all actors; empty if there is no single bottleneck."""
     stage: str = ""
     busy: float = 0.0
-    """Share of time in which it works."""
+    """Share of time (0 to 1) in which the bottleneck works."""
     wait: float = 0.0
-    """Share of time in which others wait for it."""
+    """Share of time (0 to 1) in which other parts wait for the bottleneck."""
     behavior: str = ""
-    """The behaviour whose trajectories or policies it delays; empty: all."""
+    """The behaviour whose trajectories or policies the bottleneck delays; empty if it delays all of them."""
 
 
 def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | None = None) -> Bottleneck | None:
-    """Return a run's bottleneck; None if it is not known (yet).
+    """Return a run's bottleneck; None if it is not known yet.
 
-    Among parts that wait for each other, the busiest sets the pace. So the bottleneck is the part that works most of
-    the time, if it clearly works more than all others.
+    Among parts that wait for each other, the busiest sets the pace. So the bottleneck is the busiest part, if it is
+    clearly busier than all others.
 
     Args:
         numbers: as `TimeShares.numbers` returns them, or their means over a run.
-        blocks: the settings of each behaviour as plain data, for suggestions.
+        blocks: each behaviour's settings as plain data, used for suggestions.
     """
     return _Reading(numbers, blocks or {}).cause()
 
@@ -62,10 +62,10 @@ def find_bottleneck(numbers: Mapping[str, float], blocks: Mapping[str, Any] | No
 def held_up_by(
     *runs: Mapping[str, Mapping[str, Sequence[float]]], blocks: Mapping[str, Any] | None = None
 ) -> Bottleneck | None:
-    """Return the bottleneck that several runs share, from the means of their curves.
+    """Return the bottleneck of several runs together, from the means of their curves.
 
     Args:
-        runs: for each, the curves of the category `Pipeline` by name, each with its `values`.
+        runs: each run's curves of the category `Pipeline`, by name; a curve has the key `values`.
         blocks: as for `find_bottleneck`.
     """
     found: dict[str, list[float]] = {}
@@ -77,18 +77,18 @@ def held_up_by(
 
 Place = tuple[str, str]
 _INSIDE = ((ACTORS, ENVIRONMENT), (ACTORS, POLICIES))
-"""Parts of what actors do."""
+"""Places whose time is also part of the actors' time."""
 
 
 def _place(name: str) -> Place:
-    """Split a statistic's name into host and stage; names of behaviours, and so of learners, may have slashes."""
+    """Split a statistic's name into host and stage; learner names may contain slashes, because behaviour names may."""
     rest = name.partition("/")[2]
     host, _, stage = rest.rpartition("/") if rest.startswith(OF_LEARNERS) else rest.partition("/")
     return host, stage
 
 
 class _Reading:
-    """Interprets the numbers of a run."""
+    """Interprets a run's numbers."""
 
     def __init__(self, numbers: Mapping[str, float], blocks: Mapping[str, Any]) -> None:
         self.numbers, self.blocks = numbers, blocks
@@ -101,7 +101,7 @@ class _Reading:
         self.learners = f"{who} {_percent(self.learning)} busy"
         inside = (*_INSIDE, *(learners if (LEARNERS, TRAINER) in self.places else ()))
         of_main = [place for place in self.places if place[0] == MAIN and place[1]]
-        if (MAIN, "") in self.places:  # a slow stage says more than a busy main
+        if (MAIN, "") in self.places:  # a slow stage explains more than a busy main
             slow = max((self.places[place] for place in of_main), default=0.0) >= LEAST_BUSY
             inside += ((MAIN, ""),) if slow else (*of_main,)
         self.parts = {place: share for place, share in self.places.items() if place not in inside}
@@ -111,7 +111,7 @@ class _Reading:
             return None
         (cause, busy), (_, second) = sorted([*self.parts.items(), (("", ""), 0.0)], key=lambda each: -each[1])[:2]
         of_actors = (f"{BUSY}/{ACTORS}", f"{WAIT}/policies", f"{WAIT}/decisions", f"{WAIT}/room")
-        if max(busy, sum(self.numbers.get(name, 0.0) for name in of_actors)) < LEAST_BUSY:  # it is blocked or ending
+        if max(busy, sum(self.numbers.get(name, 0.0) for name in of_actors)) < LEAST_BUSY:  # blocked or ending
             return None
         if busy < LEAST_BUSY or busy - second < MARGIN:
             return Bottleneck(self._balance(busy + second))
@@ -126,7 +126,7 @@ class _Reading:
             policies = numbers.get(f"{WAIT}/policies", 0.0)
             wait = numbers.get(f"{WAIT}/policy {behavior}", policies) + numbers.get(f"{WAIT}/room", 0.0)
         text = f"{_percent(busy)} busy; actors wait {_percent(wait)} of the time for it."
-        if f"{BUSY}/{ACTORS}" not in numbers:  # a recording replaces them
+        if f"{BUSY}/{ACTORS}" not in numbers:  # a recording replaces the actors
             text = f"{_percent(busy)} busy."
         if host == LEARNERS:
             text = f"Learners in one event loop: {text} `learners.kind: process`, or more `processes`, would help."
@@ -188,7 +188,7 @@ _HELP = {
 }
 """Suggestions for a busy stage, by the stage's name."""
 _LESS = {"num_epoch": "Fewer epochs (`num_epoch`)", "steps_per_update": "A higher `steps_per_update`"}
-"""Suggestions for cheaper updates, by the hyperparameter that a trainer has for it."""
+"""Suggestions for cheaper updates, by the trainer's hyperparameter that controls the cost."""
 
 
 def _percent(share: float) -> str:

@@ -1,6 +1,6 @@
 """The log, on the console and in the run's folder: ML-Agents' summary lines, hyperparameters, the line format.
 
-The live table for terminals is `progress`; these lines appear above it. Without a terminal there is no table.
+The live table for terminals is in `progress`; log lines appear above the table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.pipeline.reporting.statistics import PIPELINE, StatisticsWriter, S
 log = logging.getLogger(__name__)
 
 DETAIL = "detail"
-"""Attribute of a record that is only for the log's file: `extra={DETAIL: True}`."""
+"""Attribute of a log record that is only for the log file: `extra={DETAIL: True}`."""
 PLAIN_FORMAT = "[%(levelname)s] %(message)s"
 DEBUG_FORMAT = "%(asctime)s %(levelname)s [%(filename)s:%(lineno)d] %(message)s"
 
@@ -54,7 +54,7 @@ class ConsoleHandler(logging.Handler):
         except OSError as error:
             if not self._failed:
                 self._failed = True
-                with suppress(OSError, AttributeError):  # there may be no other place to report it
+                with suppress(OSError, AttributeError):  # there may be nowhere left to report it
                     own_stream("stderr").write(
                         f"[WARNING] {self._called} can't be written: {error.strerror}. Training continues.\n"
                     )
@@ -62,15 +62,15 @@ class ConsoleHandler(logging.Handler):
             self.handleError(record)
 
     def close_stream(self) -> None:
-        """Close the given stream; later lines are dropped."""
+        """Close the stream that was given; later lines are dropped."""
         self.close()
         if self._stream is not None:
-            with suppress(OSError):  # reported before, or about data in flight
+            with suppress(OSError):  # reported before, or concerns buffered data
                 self._stream.close()
 
 
 class LevelledLines(EveryRecord):
-    """Prefixes each line of a warning or error with its level; other records, such as hyperparameters, stay as is."""
+    """Prefixes each line of a warning or error with its level; other records are unchanged."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
@@ -79,14 +79,14 @@ class LevelledLines(EveryRecord):
 
 
 def configure_logging(debug: bool = False, stream: TextIO | None = None, details: bool = True) -> ConsoleHandler:
-    """Let only the loggers of our packages write lines.
+    """Make the loggers of Headrace's packages write lines, and no other loggers.
 
     A second call replaces the first. For commands only: a program that calls `run()` configures logging itself.
 
     Args:
-        debug: also write per-batch messages, each with its time and place in the code.
+        debug: True to also write per-batch messages, each with its time and place in the code.
         stream: stream to write to; standard output by default.
-        details: also write records marked as details, which are meant for the log's file.
+        details: True to also write records marked as details, which are meant for the log file.
     """
     handler = ConsoleHandler(stream)
     if not (details or debug):
@@ -108,9 +108,9 @@ def summary_line(category: str, summaries: Mapping[str, Summary], step: int, ela
 
     Args:
         category: the behaviour's name.
-        summaries: of the period. `Environment/Cumulative Reward` is present if an episode ended, `Is Training`
-            if the behaviour may not be training, `Self-play/ELO` if a rating was recorded. For `bc`, which has no
-            own episodes, the likelihood of held-out data replaces the reward.
+        summaries: the period's summaries, by name. `Environment/Cumulative Reward` is present if an episode ended, `Is
+            Training` if the behaviour may not be training, `Self-play/ELO` if a rating was recorded. For `bc`, which
+            has no own episodes, the likelihood of held-out data replaces the reward.
         step: nominal step of the summary.
         elapsed: seconds since the process started.
     """
@@ -137,7 +137,7 @@ def summary_line(category: str, summaries: Mapping[str, Summary], step: int, ela
 
 
 def hyperparameters_text(value: object, depth: int = 0) -> str:
-    """Return settings as lines of tab, key, colon, tab and value; nested ones are indented."""
+    """Return settings as lines of tab, key, colon, tab and value; nested settings are indented."""
     if not isinstance(value, Mapping):
         return str(value)
     lines = (f"\t{'  ' * depth}{key}:\t{hyperparameters_text(inner, depth + 1)}" for key, inner in value.items())
@@ -145,7 +145,7 @@ def hyperparameters_text(value: object, depth: int = 0) -> str:
 
 
 class ConsoleWriter(StatisticsWriter):
-    """A writer that logs the line of each behaviour's summary.
+    """A writer that logs a line for each behaviour's summary.
 
     Args:
         elapsed: returns the seconds since the process started.
@@ -155,12 +155,12 @@ class ConsoleWriter(StatisticsWriter):
         self._elapsed = elapsed
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
-        """Log a behaviour's line; the pipeline's own statistics have none."""
+        """Log a behaviour's summary line; the `Pipeline` category has no line."""
         if category != PIPELINE:
             log.info("%s", summary_line(category, summaries, step, self._elapsed()))
 
     def add_property(self, category: str, name: str, value: object) -> None:
-        """Log the block of a behaviour's hyperparameters."""
+        """Log a behaviour's hyperparameters as a block of lines."""
         if name == "hyperparameters":
             text = "Hyperparameters for behavior name %s:\n%s"
             log.info(text, category, hyperparameters_text(value), extra={DETAIL: True})
@@ -172,11 +172,11 @@ _FORMAT = "%(asctime)s [%(levelname)s] %(message)s"
 
 @contextmanager
 def logged_to(folder: Path, append: bool) -> Iterator[None]:
-    """Write our loggers' records of this context to `run_logs/run.log`; if the disk refuses, only the log is lost.
+    """Also write Headrace's log records to `run_logs/run.log` in this context; a disk error loses only the log.
 
     Args:
         folder: `results/<run-id>`.
-        append: keep what an earlier part of the run has written.
+        append: True to keep the lines from an earlier part of the run.
     """
     path = folder / "run_logs" / FILE
     try:
@@ -203,12 +203,12 @@ _files: list[logging.Handler] = []
 """Handlers for open log files; several runs may be active in different threads."""
 _files_lock = threading.Lock()
 _undoing = ExitStack()
-"""Restores the loggers' levels when the last of them closes."""
+"""Callbacks that restore the loggers' levels when the last log file closes."""
 
 
 @contextmanager
 def _heard_by(handler: logging.Handler, logger: logging.Logger) -> Iterator[None]:
-    """Send runs' records to a file, whatever level a Python caller has set."""
+    """Send runs' log records to a file, whatever log level a Python caller has set."""
     with _files_lock:
         if not _files:
             _let_pass(logger, _undoing)

@@ -29,8 +29,8 @@ class CsvWriter(StatisticsWriter):
 
     Args:
         run_folder: `results/<run-id>`.
-        resume: keep existing rows up to the step from which the resumed run writes; otherwise they are deleted.
-        wall_clock: seconds since 1970.
+        resume: True to keep existing rows up to the step from which the resumed run writes; False to delete old files.
+        wall_clock: returns seconds since 1970.
     """
 
     def __init__(self, run_folder: Path, resume: bool = False, wall_clock: Callable[[], float] = time.time) -> None:
@@ -43,7 +43,7 @@ class CsvWriter(StatisticsWriter):
                 once_released(old.unlink)
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
-        """Write one row."""
+        """Write one row to the category's table."""
         values = {name: repr(float(summary.value)) for name, summary in summaries.items() if name not in HIDDEN}
         row = {"step": str(step), "time": f"{self._wall_clock():.3f}", **values}
         path = self._path(category)
@@ -61,7 +61,7 @@ class CsvWriter(StatisticsWriter):
             append(path, _table(known, [row], header=False))
 
     def rewind(self, category: str, step: int) -> None:
-        """Remove the rows beyond a step, from which the run continues."""
+        """Remove the rows beyond the step from which the run continues."""
         self._cut(category, step)
 
     def _path(self, category: str) -> Path:
@@ -78,7 +78,7 @@ class CsvWriter(StatisticsWriter):
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a file, except one that a crash has truncated."""
+    """Return a file's rows, except for a row that a crash truncated."""
     text = path.read_text(encoding="utf-8")
     whole = io.StringIO(text[: text.rfind("\n") + 1], newline="")
     return [row for row in csv.DictReader(whole) if row["step"].lstrip("-").isdecimal() and None not in row.values()]
@@ -99,7 +99,7 @@ def _write_all(file: FileIO, data: bytes) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Append to a file; if the disk refuses, restore it, so that it ends with a complete row."""
+    """Append to a file; on a disk error, restore the old length so that the file ends with a complete row."""
     with once_released(lambda: path.open("ab", buffering=0)) as file:
         end = file.seek(0, os.SEEK_END)
         try:

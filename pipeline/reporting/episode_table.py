@@ -19,14 +19,14 @@ _HEADER = "r,l,t,episode"
 
 
 class EpisodeTable:
-    """A table of a behaviour's training episodes, one per row: return, length, seconds since it began, number.
+    """A table of a behaviour's training episodes, one per row: return, length, seconds since the table began, number.
 
     A run that resumes from a checkpoint first removes the rows of later episodes.
 
     Args:
         behavior: the behaviour name.
         run_folder: returns the current path of the run's folder.
-        wall_clock: seconds since 1970.
+        wall_clock: returns seconds since 1970.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class EpisodeTable:
         """Write the episodes that have just ended.
 
         Args:
-            count: total number of ended episodes.
-            returns: return of each new one.
-            lengths: length of each, as in `Environment/Episode Length`.
+            count: total number of episodes that have ended, including the new ones.
+            returns: return of each new episode.
+            lengths: length of each new episode, as in `Environment/Episode Length`.
         """
         path = behavior_folder(self._run_folder(), self._behavior) / FILE
         with self._guard.writing(path, "its episodes are lost"):
@@ -58,7 +58,7 @@ class EpisodeTable:
             append(path, "".join(lines).encode())
 
     def _begin(self, path: Path, first: int) -> float:
-        """Begin the table, or continue an existing one before an episode; return the time at which it was started."""
+        """Start the table, keeping an existing one's rows before episode `first`; return the time at which it began."""
         began, rows = self._made, list[str]()
         if first > 1 and path.is_file():
             try:
@@ -74,10 +74,10 @@ class EpisodeTable:
 
 
 def _read(path: Path, first: int) -> tuple[float, list[str]]:
-    """Return the start time of a table, and its rows before an episode, except a row that a crash has truncated.
+    """Return a table's start time, and its rows before episode `first`, except for a row that a crash truncated.
 
     Raises:
-        ValueError: if the table is not one of Headrace's.
+        ValueError: if Headrace did not write the table.
     """
     text = path.read_text(encoding="utf-8")
     head, header, *rows = text[: text.rfind("\n") + 1].splitlines()

@@ -1,4 +1,4 @@
-"""The curves of a run from its start, in bounded memory, from live summaries or its event files."""
+"""A run's curves since its start, in bounded memory, read from live summaries or from event files."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from headrace.pipeline.reporting.statistics import HIDDEN, StatisticsWriter, Sum
 from headrace.pipeline.run_folder.names import behavior_folder
 
 MOST_POINTS = 1024
-"""Maximum points of a curve; a longer one is thinned to half."""
+"""Maximum number of points per curve; a curve that reaches it is thinned to half."""
 MOST_CURVES = 2000
-"""Maximum curves of a run, as names may contain numbers."""
+"""Maximum number of curves per run, because statistics' names may contain numbers."""
 MOST_MARKS = 1000
-"""Maximum marks of a category; the oldest are dropped."""
+"""Maximum number of marks per category; beyond it, the oldest marks are dropped."""
 MARKS = "Marks/"
-"""Prefix of marks' tags in event files."""
+"""Prefix of the tags that marks have in event files."""
 LESSON = "Environment/Lesson Number/"
 Point = tuple[int, float, float]
-"""Step, seconds since 1970, value."""
+"""A point of a curve: step, seconds since 1970, value."""
 
 
 class Mark(NamedTuple):
-    """An event at a point of the curves."""
+    """An event that is marked on the curves."""
 
     step: int
     at: float
-    """Seconds since 1970."""
+    """Time of the event, in seconds since 1970."""
     kind: str
-    """`set` (a hyperparameter), `lesson`, `checkpoint` or `restart`."""
+    """Kind of event: `set` (a hyperparameter was changed), `lesson`, `checkpoint` or `restart`."""
     text: str
 
 
 @dataclass
 class Curve:
-    """One statistic over the run. A point is the mean of `stride` summaries."""
+    """One statistic over the run; each point is the mean of `stride` summaries."""
 
     stride: int = 1
     points: list[Point] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Curve:
         self._open = [point for point in self._open if point[0] <= step]
 
     def plain(self) -> dict[str, list[float]]:
-        """Return the curve as columns; the newest point may cover fewer summaries."""
+        """Return the curve as columns; the newest point may cover fewer than `stride` summaries."""
         points = [*self.points, *([_mean(self._open)] if self._open else [])]
         return {
             "steps": [step for step, _, _ in points],
@@ -73,7 +73,7 @@ class Curve:
 
 
 class History:
-    """All curves of a run, by category (a behaviour, or `Pipeline`) and name. Thread-safe."""
+    """All of a run's curves, by category (a behaviour, or `Pipeline`) and name. Thread-safe."""
 
     def __init__(self) -> None:
         self._curves: dict[str, dict[str, Curve]] = {}
@@ -84,10 +84,10 @@ class History:
         self._fresh_marks: list[tuple[str, Mark]] = []
         self._lessons: dict[tuple[str, str], float] = {}
         self.revision = 0
-        """Version; increases with every change except additions. A reader with an older one must reread everything."""
+        """Version of the content; increases with every change except additions, and readers must then reread all."""
 
     def add(self, category: str, name: str, point: Point) -> None:
-        """Add a point; names beyond the limit are ignored."""
+        """Add a point to a curve; points of a new curve beyond the limit are ignored."""
         with self._lock:
             named = self._curves.setdefault(category, {})
             if name not in named:
@@ -108,7 +108,7 @@ class History:
                 self._lessons[category, name] = lesson
 
     def mark(self, category: str, mark: Mark) -> None:
-        """Add a mark; beyond the limit, the oldest is dropped."""
+        """Add a mark; beyond the limit, the oldest mark is dropped."""
         with self._lock:
             self._add_mark(category, mark)
 
@@ -120,7 +120,7 @@ class History:
         del self._fresh_marks[:-MOST_MARKS]
 
     def rewind(self, category: str, step: int, at: float) -> None:
-        """Remove a category's points beyond the step from which it was restarted."""
+        """Remove a category's points beyond the step from which it restarts, and mark the restart."""
         with self._lock:
             self.revision += 1
             for curve in self._curves.get(category, {}).values():
@@ -129,19 +129,19 @@ class History:
             self._add_mark(category, Mark(step, at, "restart", "restart"))
 
     def take_fresh(self) -> tuple[list[tuple[str, str, Point]], list[tuple[str, Mark]]]:
-        """Return the points and the marks since the last call."""
+        """Return the points and marks added since the last call."""
         with self._lock:
             fresh, self._fresh = self._fresh, []
             marks, self._fresh_marks = self._fresh_marks, []
             return fresh, marks
 
     def marks(self) -> dict[str, list[Mark]]:
-        """The marks of each category."""
+        """Return each category's marks."""
         with self._lock:
             return {category: [*marks] for category, marks in self._marks.items() if marks}
 
     def plain(self) -> dict[str, dict[str, dict[str, list[float]]]]:
-        """All curves as plain data."""
+        """Return all curves as plain data."""
         with self._lock:
             return {
                 category: {name: curve.plain() for name, curve in sorted(named.items())}
@@ -149,7 +149,7 @@ class History:
             }
 
     def newest(self) -> dict[str, dict[str, float]]:
-        """The newest value of each curve."""
+        """Return the newest value of each curve."""
         with self._lock:
             return {
                 category: {
@@ -160,12 +160,12 @@ class History:
 
 
 class HistoryWriter(StatisticsWriter):
-    """A writer that adds to a history.
+    """A writer that adds summaries to a history.
 
     Args:
         history: the history.
-        resumed: True if it holds an earlier part of the run, perhaps beyond the resumed checkpoint.
-        wall_clock: seconds since 1970.
+        resumed: True if the history holds an earlier part of the run, possibly beyond the resumed checkpoint.
+        wall_clock: returns seconds since 1970.
     """
 
     def __init__(self, history: History, resumed: bool, wall_clock: Callable[[], float] = time.time) -> None:
@@ -175,7 +175,7 @@ class HistoryWriter(StatisticsWriter):
         self._wall_clock = wall_clock
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
-        """Add a point to each curve."""
+        """Add a point to the curve of each statistic."""
         if self._resumed and category not in self._begun:
             self.rewind(category, step - 1)
         self._begun.add(category)
@@ -185,12 +185,12 @@ class HistoryWriter(StatisticsWriter):
                 self._history.add(category, name, (step, now, summary.value))
 
     def rewind(self, category: str, step: int) -> None:
-        """Go back to an earlier step."""
+        """Remove the category's points beyond an earlier step."""
         self._begun.add(category)
         self._history.rewind(category, step, self._wall_clock())
 
     def mark(self, category: str, step: int, kind: str, text: str) -> None:
-        """Add a mark."""
+        """Add a mark to the category's curves."""
         self._history.mark(category, Mark(step, self._wall_clock(), kind, text))
 
 
@@ -203,9 +203,9 @@ _LENGTH = struct.Struct("<Q")
 _HEAD, _TAIL = 12, 4
 """Bytes of a record before its content (a length and its checksum) and after it (the content's checksum)."""
 _MOST_BYTES = 64 * 2**20
-"""Maximum bytes of a record; more means that the file is damaged."""
+"""Maximum size of a record in bytes; a larger size means that the file is damaged."""
 _RESTART = 1
-"""`SessionLog.START`: invalidates earlier events from this step on."""
+"""`SessionLog.START`: this status invalidates earlier events from its step onward."""
 
 
 def read_events(run_folder: Path, behaviors: Iterable[str], history: History) -> None:
@@ -214,7 +214,7 @@ def read_events(run_folder: Path, behaviors: Iterable[str], history: History) ->
     Args:
         run_folder: `results/<run-id>`.
         behaviors: names of the run's behaviours, which may differ from their folders' names.
-        history: receives the points.
+        history: receives the points and marks.
     """
     names = {behavior_folder(run_folder, name).name: name for name in behaviors}
     for path in sorted(run_folder.glob("*/events.out.tfevents.*")):

@@ -1,4 +1,4 @@
-"""`league.json` and `league.png` in a behaviour's folder: a league's results, in self-play or of several learners."""
+"""Writes `league.json` and `league.png` to behaviours' folders: results of self-play, or of a league of learners."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REPORT, PICTURE = "league.json", "league.png"
 
 
 def write_leagues(reports: Mapping[str, Mapping[str, Any]], run_folder: Path, pictures: bool = True) -> None:
-    """Write `league.json` of each behaviour, and `league.png` if it has snapshots or members."""
+    """Write each behaviour's `league.json`, and its `league.png` if the league has snapshots or members."""
     for behavior, report in reports.items():
         folder = behavior_folder(run_folder, behavior)
         try:
@@ -30,14 +30,14 @@ def write_leagues(reports: Mapping[str, Mapping[str, Any]], run_folder: Path, pi
 
 
 def draw_leagues(run_folder: Path, notes: Callable[[str], Sequence[str]] = lambda behavior: ()) -> list[Path]:
-    """Draw `league.png` next to each `league.json` of a run; return the pictures.
+    """Draw `league.png` next to each of a run's `league.json` files; return the paths of the images.
 
     Args:
         run_folder: the run's folder.
-        notes: called with a behaviour, returns further lines for the picture's heading.
+        notes: returns further lines for the heading of a behaviour's image.
 
     Raises:
-        OSError: if one can't be written.
+        OSError: if an image can't be written.
         ValueError: if a report can't be read.
     """
     drawn = []

@@ -1,4 +1,4 @@
-"""Summaries for MLflow."""
+"""Sends summaries to MLflow."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import Any
 from headrace.pipeline.reporting.statistics import HIDDEN, Summary
 from headrace.pipeline.reporting.writers import tracked_id
 
-# Background work of a statistics writer: in a thread, in order, with a bounded queue.
+# Runs a statistics writer's jobs in a background thread, in order, with a bounded queue.
 
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 1000
-"""Maximum number of waiting jobs; further ones are dropped."""
+"""Maximum number of waiting jobs; further jobs are dropped."""
 
 
 class BackgroundJobs:
-    """Jobs that a thread runs in order. It stops at the first job that raises; `put` then raises that error.
+    """Jobs that a thread runs in order. The thread stops at the first job that raises; `put` then raises that error.
 
     Args:
         name: the writer's name in messages.
@@ -59,7 +59,7 @@ class BackgroundJobs:
         self._dropped += 1
 
     def close(self) -> None:
-        """Wait up to `patience_s` for remaining jobs, and report those that were not done.
+        """Wait up to `patience_s` for the remaining jobs, and log how many were not done.
 
         Raises:
             BaseException: the error of a job.
@@ -82,7 +82,7 @@ class BackgroundJobs:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except BaseException as error:  # for the next `put`
+            except BaseException as error:  # the next `put` raises it
                 self._error = error
                 return
 
@@ -90,22 +90,22 @@ class BackgroundJobs:
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 _MOST_CHARACTERS = 500
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""Retry limits: with MLflow's defaults, a run would wait minutes for a missing server."""
+"""Retry limits: with MLflow's defaults, a run would wait minutes for an unreachable server."""
 
 
 class MlflowWriter:
-    """A `StatisticsWriter`: one run of MLflow, named after the run, with the metrics `<behaviour>/<statistic>`.
+    """A `StatisticsWriter` for one MLflow run, named after this run, with the metrics `<behaviour>/<statistic>`.
 
-    A thread talks to the server, so a slow one delays nothing. A resumed run continues the same MLflow run; if it
-    repeats steps that were logged before, both points are kept.
+    A thread talks to the server, so a slow server delays nothing. A resumed run continues the same MLflow run; if it
+    repeats steps that are already logged, both points are kept.
 
     Args:
         run_folder: `results/<run-id>`.
-        resume: continue the MLflow run that this run had.
-        experiment: its experiment, which is created if missing.
+        resume: True to continue the MLflow run that this run already has.
+        experiment: name of the MLflow experiment, which is created if missing.
         tracking_uri: the server or database; by default the environment variable MLFLOW_TRACKING_URI, else the file
             `mlflow.db` next to the run's folder.
-        tags: further tags of the run.
+        tags: further tags for the MLflow run.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class MlflowWriter:
         self._closed = False
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
-        """Queue one summary for the thread."""
+        """Queue one summary for the background thread."""
         from mlflow.entities import Metric
 
         now_ms = int(time.time() * 1000)
@@ -150,7 +150,7 @@ class MlflowWriter:
         self._jobs.put(lambda: self._client.log_batch(self._run, metrics=metrics))
 
     def add_property(self, category: str, name: str, value: object) -> None:
-        """Queue the hyperparameters for the thread, as params; a resumed run has them already."""
+        """Queue the hyperparameters for the background thread, as params; a resumed MLflow run already has them."""
         if self._resumed:
             return
         from mlflow.entities import Param
@@ -161,7 +161,7 @@ class MlflowWriter:
             self._jobs.put(lambda part=part: self._client.log_batch(self._run, params=part))  # type: ignore[misc]
 
     def close(self) -> None:
-        """Write remaining summaries, and end the MLflow run."""
+        """Write the remaining summaries and end the MLflow run."""
         if not self._closed:
             self._closed = True
             self._jobs.put(lambda: self._client.set_terminated(self._run))

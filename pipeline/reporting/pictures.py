@@ -1,4 +1,4 @@
-"""Plots of runs: reward, rating and losses over the steps, for one run or several, drawn with matplotlib."""
+"""Plots reward, rating and losses over the steps, for one run or several, with matplotlib."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from headrace.stages.errors import describe_error
 log = logging.getLogger(__name__)
 
 PICTURE = "curves.png"
-"""File name in a run's folder."""
+"""Name of the plot's file in a run's folder."""
 FEWEST_POINTS = 5
-"""Minimum points of a curve for a plot at the end of a run."""
+"""Minimum number of points in the longest curve for a plot at the end of a run."""
 
 _EVALUATED = "Evaluation/Cumulative Reward"
 _FIRST = (REWARD, GROUP_REWARD, HELD_OUT, _EVALUATED, ELO, "Environment/Episode Length")
 _PANELS_A_ROW, _PANEL_INCHES = 3, (4.2, 2.9)
 _LETTERS_A_PANEL, _MOST_FOOTERS = 60, 6
 _OWN_TO_EACH_RUN = ("checkpoint_settings", "env_settings.seed", "monitor", "debug")
-"""Keys in which runs of one configuration differ."""
+"""Keys that may differ between runs of the same configuration."""
 
 Curves = Mapping[str, Mapping[str, Mapping[str, list[float]]]]
-"""By behaviour and statistic: columns `steps` and `values`."""
+"""Curves by behaviour and statistic; each curve has the columns `steps` and `values`."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class PlottedRun:
 
     name: str
     settings: Mapping[str, Any]
-    """Its configuration without the keys in which runs of one configuration differ."""
+    """The run's configuration, without the keys that may differ between runs of the same configuration."""
     curves: Curves
 
 
 def read_run(folder: Path) -> PlottedRun:
-    """Read a run from its folder."""
+    """Read a run's settings and curves from its folder."""
     settings, history = read_configuration(folder), History()
     read_events(folder, settings.get("behaviors") or {}, history)
     return PlottedRun(folder.resolve().name, shared_settings(settings), history.plain())
 
 
 def shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without keys in which runs of one configuration differ, such as the seed."""
+    """Return a configuration without the keys that may differ between its runs, such as the seed."""
     shared = dict(settings)
     for key in _OWN_TO_EACH_RUN:
         section, _, inner = key.partition(".")
@@ -70,7 +70,7 @@ def shared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def grouped(each_settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Group the indices of runs of one configuration; a run of unknown configuration is a separate group."""
+    """Group run indices by configuration; a run with unknown configuration gets a separate group."""
     groups: list[list[int]] = []
     for place, settings in enumerate(each_settings):
         for group in groups:
@@ -83,10 +83,10 @@ def grouped(each_settings: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def draw_runs(runs: Sequence[PlottedRun]) -> bytes | None:
-    """Draw runs into a PNG, with one or more rows of panels per behaviour; return None if they have no curves.
+    """Draw runs as a PNG with a panel for each behaviour and statistic; return None if there are no curves.
 
-    Runs of one configuration, which differ in their seeds, are drawn as their mean and standard deviation, over the
-    steps that all of them have.
+    Runs of the same configuration, which differ in their seeds, are drawn as mean and standard deviation, over the
+    steps that all of them cover.
     """
     from matplotlib.figure import Figure
 
@@ -117,7 +117,7 @@ def draw_runs(runs: Sequence[PlottedRun]) -> bytes | None:
 
 
 def _footer(groups: Mapping[str, Sequence[PlottedRun]], letters: int) -> list[str]:
-    """Describe the bottleneck of the first few groups of runs."""
+    """Return lines that describe the bottleneck of each of the first few groups of runs."""
     lines = []
     for label, members in [*groups.items()][:_MOST_FOOTERS]:
         blocks = members[0].settings.get("behaviors")
@@ -128,7 +128,7 @@ def _footer(groups: Mapping[str, Sequence[PlottedRun]], letters: int) -> list[st
 
 
 def write_run_picture(folder: Path) -> None:
-    """Draw a finished run into its folder, if matplotlib is installed and there are curves; never fail."""
+    """Draw a finished run's curves into its folder if matplotlib is installed and there are curves; never raise."""
     try:
         if find_spec("matplotlib") is None:
             return
@@ -163,7 +163,7 @@ def _title(name: str) -> str:
 
 
 def _grouped(runs: Sequence[PlottedRun]) -> dict[str, list[PlottedRun]]:
-    """Group runs of one configuration under a label."""
+    """Group runs by configuration, each group under a label."""
     groups = [[runs[place] for place in places] for places in grouped([run.settings for run in runs])]
     return {", ".join(run.name for run in group) + ": mean ± SD" * (len(group) > 1): group for group in groups}
 
@@ -180,7 +180,7 @@ def _draw_group(axis: Any, curves: Sequence[Mapping[str, list[float]] | None], l
 
 
 def _over_common_steps(curves: Sequence[Mapping[str, list[float]]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Resample curves at common steps (any curve's steps, within the range of all); return [S] and [curves, S]."""
+    """Resample curves at the steps of any curve within their common range; return steps [S] and values [curves, S]."""
     first, last = max(curve["steps"][0] for curve in curves), min(curve["steps"][-1] for curve in curves)
     steps = np.unique(np.concatenate([np.asarray(curve["steps"], float) for curve in curves]))
     steps = steps[(steps >= first) & (steps <= last)]

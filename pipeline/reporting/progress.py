@@ -1,7 +1,7 @@
-"""The live table of a run at a terminal: learning progress first, then speed and the queues that limit it.
+"""A run's live table in a terminal: learning progress first, then speed and the queues that limit it.
 
-Main passes a `ProgressSnapshot` when `due()`; log lines (`console`) appear above the table. There is no table without a
-terminal.
+Main passes a `ProgressSnapshot` when `due()` returns True; log lines (`console`) appear above the table. Without a
+terminal there is no table.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ LONGEST_INTERVAL_S = 2.0
 COST_SHARE = 0.01
 """Maximum share of time spent rendering; a table with many rows is updated less often."""
 HOLDS_UP = 0.1
-"""Minimum share of time that producers wait at a queue for its row to appear."""
+"""Minimum share of time that producers wait for a queue before the queue gets a row."""
 LARGE = 1e9
-"""Numbers from this value on are written with an exponent."""
+"""Magnitude at or above which numbers are written with an exponent."""
 ROW_STAYS_S = 5.0
-"""Seconds that the row stays after the waits end, so that the table does not flicker."""
+"""Seconds that a queue's row stays after its producers stop waiting, so that the table does not flicker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,20 @@ class BehaviorProgress:
     steps: int
     max_steps: int
     steps_per_s: float
-    """Recent speed, not the average since the start."""
+    """Recent steps per second, not the average since the start."""
     mean_reward: float | None = None
     elo: float | None = None
     policy_lag: float | None = None
-    """How many updates the policies of the last trajectories were behind the newest."""
+    """Mean number of updates that the acting policies were behind the newest one, in the last summary."""
     updates: int = 0
     reward_std: float | None = None
-    """Spread of the returns in the last summary."""
+    """Standard deviation of the returns in the last summary."""
     episode_length: float | None = None
-    """Mean steps of an episode in the last summary."""
+    """Mean episode length in steps, in the last summary."""
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until `max_steps` at the current speed, None at speed 0."""
+        """Seconds until `max_steps` at the current speed; None at speed 0."""
         left = max(0, self.max_steps - self.steps)
         if not left:
             return 0.0
@@ -66,52 +66,52 @@ class BehaviorProgress:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """Depth of one queue, and how long its two ends waited."""
+    """Depth of one queue, and how long its producers and consumers waited."""
 
     name: str
     depth: int
     bound: int
     high_water: int
-    """The largest depth so far."""
+    """The largest depth of the queue so far."""
     producers_wait: float
-    """Share of the last second (0 to 1) in which producers waited for room: the consumers are too slow."""
+    """Share of the last second (0 to 1) in which producers waited for room; a high share means slow consumers."""
     consumers_wait: float
-    """Share of the last second (0 to 1) in which consumers waited for items: the producers are too slow."""
+    """Share of the last second (0 to 1) in which consumers waited for items; a high share means slow producers."""
     items_per_s: float = 0.0
-    """Items that passed through in the last second."""
+    """Items that passed through the queue in the last second."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressSnapshot:
-    """The progress of a run at one moment."""
+    """A run's progress at one moment."""
 
     elapsed: float
     """Seconds since the run started."""
     behaviors: tuple[BehaviorProgress, ...] = ()
     queues: tuple[QueueProgress, ...] = ()
     bottleneck: Bottleneck | None = None
-    """The bottleneck; None if it is not known (yet)."""
+    """The run's bottleneck; None if it is not known yet."""
     shares: Mapping[str, float] = field(default_factory=dict)
-    """Share of time in which each part works or waits, by statistic."""
+    """Share of time (0 to 1) in which each part works or waits, by statistic."""
     paused: bool = False
-    """True while a user holds the run, which makes speeds and the remaining time meaningless."""
+    """True while a user has paused the run: speeds and the remaining time then have no meaning."""
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the last behaviour has its steps, None if unknown for any of them."""
+        """Seconds until every behaviour reaches `max_steps`; None if unknown for any behaviour."""
         left = [behavior.seconds_left for behavior in self.behaviors]
         known = [seconds for seconds in left if seconds is not None]
         return max(known) if known and len(known) == len(left) else None
 
 
 class Progress:
-    """Shows snapshots, at most four a second and at most one percent of the time; a context manager.
+    """A context manager that shows snapshots, at most four a second and for at most 1 % of the time.
 
     Args:
-        enabled: False shows nothing, like a console that is not a terminal.
+        enabled: False to show nothing, as on a console that is not a terminal.
         clock: returns seconds from any origin.
-        console: console to show them on; by default a new one on standard output.
-        detailed: show all queues and the policy lag.
+        console: console on which to show the table; by default a new one on standard output.
+        detailed: True to show all queues and the policy lag.
     """
 
     def __init__(
@@ -132,11 +132,11 @@ class Progress:
         self._enabled = enabled and self._console.is_terminal
 
     def due(self) -> bool:
-        """Return True if `update` would show a snapshot now; call it before making one."""
+        """Return True if `update` would show a snapshot now; call this before making a snapshot."""
         return self._live is not None and self._clock() >= self._next
 
     def update(self, snapshot: ProgressSnapshot) -> None:
-        """Show a snapshot unless one was just shown; the last one is always shown at the end."""
+        """Show a snapshot unless another was just shown; the last snapshot is always shown at the end."""
         self._latest = snapshot
         if self.due():
             self._show(snapshot)
@@ -162,7 +162,7 @@ class Progress:
 
     @contextmanager
     def _while_there(self) -> Iterator[None]:
-        """Stop rendering if the terminal goes away: closed, or the connection lost."""
+        """Stop rendering if the terminal is closed or its connection is lost."""
         try:
             yield
         except OSError:
@@ -190,7 +190,7 @@ class Progress:
     def _erase_what_was_wrapped(self) -> None:
         """Erase the lines that wrapping added to the table when the terminal became narrower.
 
-        Rich moves up by the number of lines that it has written, and would leave the first ones as a ghost.
+        Rich moves the cursor up by the number of lines that it wrote, which would leave the first lines on the screen.
         """
         width, lengths = self._drawn
         now = self._console.width
@@ -199,7 +199,7 @@ class Progress:
             self._console.control(*[Control((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))] * added)
 
     def _queues_of(self, snapshot: ProgressSnapshot) -> Sequence[QueueProgress]:
-        """Return the queues to show: all, or only those whose producers wait or waited a moment ago."""
+        """Return the queues to show: all of them, or only those whose producers wait or recently waited."""
         if self._detailed:
             return snapshot.queues
         now = self._clock()
@@ -208,9 +208,9 @@ class Progress:
 
 
 def render(snapshot: ProgressSnapshot, detailed: bool, queues: Sequence[QueueProgress], width: int = 10**6) -> Text:
-    """Render a snapshot: a line with the times, a table of behaviours and one of queues; long names are shortened.
+    """Render a snapshot: the times, a table of behaviours and a table of queues; long names are shortened.
 
-    The columns are laid out here: `rich.table.Table` takes 4 ms for ten rows, this takes 0.2 ms.
+    This function lays out the columns itself: it takes 0.2 ms for ten rows, and `rich.table.Table` takes 4 ms.
     """
     text = Text(_times(snapshot), no_wrap=True, overflow="ellipsis")
     if snapshot.bottleneck is not None and not snapshot.paused:
@@ -263,11 +263,11 @@ def _queue_cells(queue: QueueProgress) -> tuple[str, ...]:
 
 
 SHORTEST_NAME = 10
-"""Minimum width of a name, even if the numbers then do not fit."""
+"""Minimum width of a name in characters, even if the numbers then do not fit."""
 
 
 def _append_table(text: Text, rows: list[tuple[str, ...]], width: int) -> None:
-    """Append lines, the first with the names, with the first column left-aligned and the others right-aligned."""
+    """Append rows as lines, the header row first; the first column is left-aligned, the others are right-aligned."""
     others = sum(2 + max(map(cell_len, column)) for column in [*zip(*rows, strict=True)][1:])
     rows = [(_shortened(row[0], max(SHORTEST_NAME, width - others)), *row[1:]) for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
@@ -278,7 +278,7 @@ def _append_table(text: Text, rows: list[tuple[str, ...]], width: int) -> None:
 
 
 def _shortened(name: str, width: int) -> str:
-    """Cut the middle of a long name: many names differ only in their last characters."""
+    """Cut the middle out of a long name, because many names differ only in their last characters."""
     if cell_len(name) <= width:
         return name
     end = name[-1:]

@@ -1,6 +1,6 @@
 """Main's reporter: writes a summary at every `summary_freq` and at the end, and updates the live table.
 
-It merges the statistics of all hosts.
+The reporter also merges the statistics of all hosts.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Reporter:
         collector: main's statistics.
         writers: receive the summaries.
         progress: the live table.
-        elapsed_before_s: seconds that the run had taken before it was resumed.
+        elapsed_before_s: seconds that the run took before it was resumed.
         training: False if policies are only played.
-        console: also log a line per summary, as ML-Agents does.
+        console: True to also log a line per summary, as ML-Agents does.
         clock: returns seconds from any origin.
-        waits: leave the writers' files unchanged until `go_on`.
+        waits: True to leave the writers' files unchanged until `go_on`.
 
     Attributes:
-        paused: True while a user holds the run.
+        paused: True while a user has paused the run.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Reporter:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds that the run has taken, including those before a resume."""
+        """Seconds that the run has taken so far, including the time before a resume."""
         return self._clock() - self._began_s
 
     def add_writer(self, writer: StatisticsWriter) -> None:
-        """Add a writer that receives the summaries from now on."""
+        """Add a writer, which receives all later summaries."""
         self._writers.append(writer)
 
     def showing(self) -> AbstractContextManager[Any]:
@@ -91,7 +91,7 @@ class Reporter:
             writer.add_property(name, "hyperparameters", hyperparameters)
 
         def begin() -> None:
-            if step and self._training:  # the stopped run may have written a last summary for lost steps
+            if step and self._training:  # the stopped run may have written a summary for steps now lost
                 self._tell_writers("rewind", name, step)
             for writer in self._writers:
                 writer.add_property(name, "hyperparameters", hyperparameters)
@@ -102,24 +102,24 @@ class Reporter:
             self._waiting.append(begin)
 
     def go_on(self) -> None:
-        """Let the writers write, as the run has resumed from its checkpoint."""
+        """Let the writers write; called once the run has resumed from its checkpoint."""
         waiting, self._waiting = self._waiting or [], None
         for begin in waiting:
             begin()
 
     def rewind(self, name: str, step: int) -> None:
-        """Take a behaviour back to the earlier step from which its trainer continues."""
+        """Move a behaviour back to the earlier step from which its trainer continues."""
         self._behaviors[name].rewind(step)
         self._collector.summaries(name)  # dropped, as they belong to lost steps
         for category in (name, PIPELINE):
             self._tell_writers("rewind", category, step)
 
     def mark(self, name: str, step: int, kind: str, text: str) -> None:
-        """Mark a point of a behaviour's curves, for the writers that support marks.
+        """Mark a point on a behaviour's curves, in the writers that support marks.
 
         Args:
             name: the behaviour.
-            step: its step.
+            step: the behaviour's step.
             kind: as for `headrace.pipeline.reporting.history.Mark`.
             text: what happened.
         """
@@ -131,14 +131,14 @@ class Reporter:
     def add_statistics(
         self, statistics: Mapping[str, Any], queues: Iterable[Mapping[str, Any]], host: str, span_s: float = 0.0
     ) -> None:
-        """Add a host's statistics and queue counts for that many seconds by its clock."""
+        """Add a host's statistics and queue counts, which cover `span_s` seconds by the host's clock."""
         self._collector.merge(self._rates.without_counts(statistics, host, span_s))
         for counts in queues:
             key = f"{counts['name']} ({host})"
             self._queues.setdefault(key, _QueueWatch(key, counts)).update(counts)
 
     def record_report(self, report: TrainerReport) -> None:
-        """Record a trainer's progress, and write the summary that is due with it.
+        """Record a trainer's progress, and write a summary if the report makes one due.
 
         If several summaries are due together, only the last is written: the others would be empty.
         """
@@ -180,12 +180,12 @@ class Reporter:
         self._write_at(message.behavior, message.values, message.step)
 
     def show(self) -> None:
-        """Refresh the live table if that is due."""
+        """Refresh the live table if it is due."""
         if self._progress.due():
             self._progress.update(self.snapshot())
 
     def snapshot(self) -> ProgressSnapshot:
-        """Return the current progress of the run."""
+        """Return the run's current progress."""
         return ProgressSnapshot(
             self.elapsed_s,
             tuple(behavior.progress for behavior in self._behaviors.values()),
@@ -196,15 +196,15 @@ class Reporter:
         )
 
     def host_ended(self, name: str) -> None:
-        """Remove an ended host, so that its reports do not count in later shares and rates."""
+        """Remove a host that has ended, so that its reports do not count in later shares and rates."""
         self.shares.ended(name)
         self._rates.ended(name)
 
     def finish(self) -> None:
-        """Write a final summary for each behaviour that has made steps since its last one.
+        """Write a final summary for each behaviour that has made steps since its last summary.
 
-        A behaviour whose summary has reached `max_steps` gets none: the few steps beyond would only add a noisy point
-        to every curve.
+        A behaviour whose last summary is at `max_steps` gets no other one: the few steps beyond would only add a noisy
+        point to every curve.
         """
         for behavior in self._behaviors.values() if self._waiting is None else ():
             steps = behavior.progress.steps
@@ -217,18 +217,18 @@ class Reporter:
             writer.close()
 
     def leave(self) -> None:
-        """Stop writing, as the writers' folder is lost."""
+        """Close and remove all writers, because their folder is lost."""
         self.close()
         self._writers = []
 
     def _tell_writers(self, method: str, category: str, *arguments: object) -> None:
         for writer in self._writers:
-            call = getattr(writer, method, None)  # custom writers need no folder
+            call = getattr(writer, method, None)  # custom writers may lack the method
             if call is not None:
                 call(category, *arguments)
 
     def _write_at(self, behavior: str, values: Mapping[str, float], step: int) -> None:
-        """Write values that belong to their own step, not to a summary."""
+        """Write values at their own step, outside the regular summaries."""
         summaries = {name: Summary("last", value, value, 0.0, 1, value) for name, value in values.items()}
         for writer in self._writers:
             writer.write(behavior, summaries, step)
@@ -256,7 +256,7 @@ class Reporter:
 
 
 class _StageRates:
-    """Agent steps per second of each stage, from the steps that its loop counts, by its host's clock."""
+    """Computes each stage's agent steps per second, from the steps that it counts and its host's clock."""
 
     COUNTS = "Steps/"
     RATES = "Steps per Second/"
@@ -265,10 +265,10 @@ class _StageRates:
         self._steps: dict[str, Counter[str]] = {}
         self._spans: dict[str, float] = {}
         self._rates: dict[str, dict[str, float]] = {}
-        """Rates by stage, for each host."""
+        """Steps per second, by host and then by stage."""
 
     def without_counts(self, statistics: Mapping[str, Any], host: str, span_s: float) -> Mapping[str, Any]:
-        """Extract the counts from a host's statistics."""
+        """Store the step counts in a host's statistics, and return the statistics without these counts."""
         told = statistics.get(PIPELINE, {})
         counts = {name: record["sum"] for name, record in told.items() if name.startswith(self.COUNTS)}
         self._add(host, counts, span_s)
@@ -276,7 +276,7 @@ class _StageRates:
         return {**statistics, PIPELINE: others} if counts else statistics
 
     def replace_counts(self, summaries: Mapping[str, Summary], span_s: float) -> dict[str, Summary]:
-        """Return main's summaries for a period, with counts replaced by rates over at least 1 s, from all hosts."""
+        """Return main's summaries for a period, with step counts replaced by all hosts' rates, over at least 1 s."""
         counts = {name: s.sum for name, s in summaries.items() if name.startswith(self.COUNTS)}
         self._add("", counts, span_s)
         for host, span in self._spans.items():
@@ -322,9 +322,9 @@ class _BehaviorWatch:
         self._mark: TrainerReport | None = None
 
     def record(self, report: TrainerReport) -> None:
-        """Note a report. Speeds cover whole updates: only collecting is fast, and only learning brings no steps."""
+        """Record a report. Speeds cover whole updates: collecting alone is fast, and learning alone brings no steps."""
         speed = self.progress.steps_per_s
-        since = self._updated if report.version else self._mark  # before the first update, over the time so far
+        since = self._updated if report.version else self._mark  # before the first update, since the last measurement
         if since is None or since.at > report.at:
             self._updated = self._mark = report
         elif report.at - since.at >= self.SHORTEST_S and (report.version > since.version or not report.version):
@@ -348,11 +348,11 @@ class _BehaviorWatch:
 class _QueueWatch:
     """Tracks one end of a queue: its depth, and the share of time that producers and consumers waited.
 
-    Times are by the clock of the counting host: messages of many seconds may reach main together.
+    Times are by the clock of the host that counts, because messages that cover many seconds may reach main together.
     """
 
     SHORTEST_S = 0.5
-    """Minimum seconds for a rate. A host counts once a second, and also when a summary is due."""
+    """Minimum seconds over which a rate is computed. A host counts once a second, and also when a summary is due."""
 
     def __init__(self, name: str, counts: Mapping[str, Any]) -> None:
         self._name = name
@@ -368,7 +368,7 @@ class _QueueWatch:
             waits = ((counts[side] - before[side]) / span for side in ("put_wait_s", "get_wait_s"))
             put, get = (min(1.0, max(0.0, share)) for share in waits)  # a restarted host counts from 0
             self._shares = put, get
-        if not 0 <= span < self.SHORTEST_S:  # earlier, by another machine's clock, if its host was restarted there
+        if not 0 <= span < self.SHORTEST_S:  # a restarted host may have another machine's clock
             self._since = counts
 
     def report(self, collector: StatisticsCollector) -> None:

@@ -3,7 +3,7 @@
 Every host has one `StatisticsCollector`, which its stages report to. Hosts other than main `drain` theirs
 into plain data for the control channel; main `merge`s that into its own and, at each summary, passes
 `summaries` to the `StatisticsWriter`s: TensorBoard (`tensorboard_writer`), the console (`console`), the
-gauges of `timers.json` (`timers`) and those that a user names as `module:Class`.
+gauges of `timers.json` (`timers`) and custom writers named as `module:Class`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ HIDDEN = ("Is Training", "Step")
 
 HOWS = ("mean", "sum", "last", "histogram")
 RESERVOIR_SIZE = 1024
-"""Number of values kept of a histogram: enough for its shape; mean, sum, spread and count are exact."""
+"""Maximum number of values kept for a histogram: enough for its shape; mean, sum, deviation and count are exact."""
 
 FEW_VALUES = 8
-"""Up to this many values, adding them one by one is faster than as an array."""
+"""Largest number of values for which adding them one by one is faster than adding an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Summary:
     """One statistic over one summary period."""
 
     how: str
-    """`mean`, `sum`, `last` or `histogram`."""
+    """How the values are combined: `mean`, `sum`, `last` or `histogram`."""
     mean: float
     sum: float
     std: float
@@ -49,25 +49,25 @@ class Summary:
     last: float
     """The last value; with several hosts, the value from the last report to arrive."""
     values: tuple[float, ...] = ()
-    """For a histogram: all values, or a fair sample of `RESERVOIR_SIZE` of them."""
+    """For a histogram: all values, or a uniform sample of `RESERVOIR_SIZE` of them. Empty for other statistics."""
 
     @property
     def value(self) -> float:
-        """The one number to show: the sum, the last value or the mean, depending on `how`."""
+        """The number to show: the sum, the last value or the mean, depending on `how`."""
         if self.how == "sum":
             return self.sum
         return self.last if self.how == "last" else self.mean
 
 
 class StatisticsWriter(Protocol):
-    """Receives summaries; implement it to send them elsewhere. Inherited methods do nothing."""
+    """Receives summaries; implement this protocol to send them elsewhere. The inherited methods do nothing."""
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
         """Write the summaries of one period.
 
         Args:
             category: behaviour name, or `Pipeline`.
-            summaries: by the statistic's name; a statistic without a value is absent.
+            summaries: the summaries, by statistic name; a statistic without values is absent.
             step: nominal step of the summary, the x value of a curve.
         """
 
@@ -76,7 +76,7 @@ class StatisticsWriter(Protocol):
         return
 
     def close(self) -> None:
-        """Flush buffers and release files. Allowed more than once."""
+        """Flush buffers and release files; may be called more than once."""
         return
 
 
@@ -90,12 +90,12 @@ class _Accumulator:
         self.count = 0
         self.total = 0.0
         self.mean = 0.0
-        self.m2 = 0.0  # sum of squared distances from the mean
+        self.m2 = 0.0  # sum of squared deviations from the mean
         self.last = 0.0
         self.values: list[float] = []
 
     def add(self, value: float, rng: random.Random) -> None:
-        """Welford's update, which stays accurate when a sum of squares cancels."""
+        """Add a value by Welford's update, which stays accurate where a sum of squares would cancel."""
         self.count += 1
         self.total += value
         delta = value - self.mean
@@ -106,7 +106,7 @@ class _Accumulator:
             self._keep(value, self.count, rng)
 
     def extend(self, values: NDArray[np.float64], rng: random.Random) -> None:
-        """Add at least one value."""
+        """Add an array of at least one value."""
         if self.how == "histogram":
             for seen, value in enumerate(values.tolist(), self.count + 1):
                 self._keep(value, seen, rng)
@@ -115,7 +115,7 @@ class _Accumulator:
         self._combine(len(values), float(values.sum()), mean, m2, float(values[-1]))
 
     def merge(self, record: Mapping[str, Any], rng: random.Random) -> None:
-        """Add another accumulator's values."""
+        """Add the values of another accumulator, given its `plain` data."""
         if record["count"]:
             if self.how == "histogram":
                 self.values = _merged_sample(self.values, self.count, record["values"], record["count"], rng)
@@ -138,7 +138,7 @@ class _Accumulator:
         return Summary(self.how, self.mean, self.total, std, self.count, self.last, tuple(self.values))
 
     def _combine(self, count: int, total: float, mean: float, m2: float, last: float) -> None:
-        """Join two sets of moments (Chan, Golub and LeVeque 1979, equations 2.1)."""
+        """Combine the moments with those of other values (Chan, Golub and LeVeque 1979, equations 2.1)."""
         together = self.count + count
         delta = mean - self.mean
         self.m2 += m2 + delta * delta * self.count * count / together
@@ -148,7 +148,7 @@ class _Accumulator:
         self.last = last
 
     def _keep(self, value: float, seen: int, rng: random.Random) -> None:
-        """Reservoir sampling (Vitter 1985, algorithm R): each of `seen` values is kept with equal probability."""
+        """Keep a value by reservoir sampling (Vitter 1985, algorithm R): all `seen` values have equal probability."""
         if len(self.values) < RESERVOIR_SIZE:
             self.values.append(value)
         elif (place := int(rng.random() * seen)) < RESERVOIR_SIZE:
@@ -158,7 +158,7 @@ class _Accumulator:
 def _merged_sample(
     ours: list[float], our_count: int, theirs: list[float], their_count: int, rng: random.Random
 ) -> list[float]:
-    """Merge two samples into a fair one: as many from each as drawing from all values would have given."""
+    """Merge two samples into a uniform one: each contributes as many values as a draw from all values would take."""
     if len(ours) + len(theirs) <= RESERVOIR_SIZE:
         return [*ours, *theirs]
     take, left, other = 0, our_count, their_count
@@ -173,11 +173,11 @@ def _merged_sample(
 class StatisticsCollector:
     """Collects values per category and name until they are summarised or sent. Not thread-safe.
 
-    Values that are not finite numbers are skipped, with a warning at the first one of each statistic. Memory depends on
-    the number of different names, not on the number of values.
+    Values that are not finite numbers are skipped, with a warning for the first value of each statistic. Memory depends
+    on the number of different names, not on the number of values.
 
     Args:
-        seed: seed of the draws that decide which values of a long histogram are kept.
+        seed: seed for choosing which values of a long histogram are kept.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -230,13 +230,13 @@ class StatisticsCollector:
         return drained
 
     def merge(self, plain: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
-        """Add the result of another collector's `drain`."""
+        """Add the values that another collector's `drain` returned."""
         for category, named in plain.items():
             for name, record in named.items():
                 self._accumulator(category, name, record["how"]).merge(record, self._rng)
 
     def summaries(self, category: str) -> dict[str, Summary]:
-        """Return the statistics of a category that have values, and begin a new period for that category."""
+        """Return summaries of a category's statistics that have values, and begin a new period for the category."""
         named = self._accumulators.pop(category, {})
         return {name: accumulator.summary() for name, accumulator in named.items() if accumulator.count}
 
@@ -255,7 +255,7 @@ class StatisticsCollector:
         return accumulator
 
     def _warn_mixed(self, category: str, name: str, how: str, first: str) -> None:
-        """Warn and keep the first `how`, as an odd curve does not justify ending the training."""
+        """Warn once and keep the first `how`, because an odd curve should not end the training."""
         if (category, name) not in self._mixed:
             self._mixed.add((category, name))
             text = (

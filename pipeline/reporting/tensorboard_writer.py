@@ -1,8 +1,8 @@
 """Summaries as TensorBoard events, with ML-Agents' folders and tags.
 
-It uses TensorBoard's record format and message types, but its own file: TensorBoard's `EventFileWriter` imports
-TensorFlow if installed, which costs seconds and hundreds of megabytes, and keeps a thread per file to write later what
-this one flushes immediately.
+This module uses TensorBoard's record format and message types, but writes the files itself. TensorBoard's
+`EventFileWriter` imports TensorFlow if installed, which costs seconds and hundreds of megabytes, and delays writes in a
+thread per file, while this writer flushes immediately.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _counter = itertools.count()
 
 
 class TensorboardWriter:
-    """A `StatisticsWriter`: one event file per category, in `<run folder>/<category>`.
+    """A `StatisticsWriter` that writes one event file per category, in `<run folder>/<category>`.
 
-    A statistic's name is its tag, and its summary's value a scalar at the summary's step; a histogram is written
-    as `<name>_hist` too. Everything is passed to the operating system when `write` returns.
+    A statistic's name is its tag, and its summary's value is a scalar at the summary's step. A histogram is also
+    written as `<name>_hist`. Everything is passed to the operating system when `write` returns.
 
     Args:
         run_folder: `results/<run-id>`.
-        resume: keep existing event files, and mark in them the step from which a resumed run writes. Otherwise they are
-            deleted, as curves of two runs would mix.
+        resume: True to keep existing event files and mark the step from which the resumed run writes. False to delete
+            the files, because the curves of two runs would mix.
     """
 
     def __init__(self, run_folder: Path, resume: bool) -> None:
@@ -51,7 +51,7 @@ class TensorboardWriter:
         self._files: dict[str, _EventFile] = {}
         if not resume:
             for old in run_folder.glob("*/events.out.tfevents.*"):
-                with contextlib.suppress(OSError):  # curves of two runs would mix
+                with contextlib.suppress(OSError):  # if a file can't be deleted, the curves of two runs mix
                     once_released(old.unlink)
 
     def write(self, category: str, summaries: Mapping[str, Summary], step: int) -> None:
@@ -67,20 +67,20 @@ class TensorboardWriter:
         file.flush()
 
     def add_property(self, category: str, name: str, value: object) -> None:
-        """Write the hyperparameters as a text, under ML-Agents' tag."""
+        """Write the hyperparameters as text, under ML-Agents' tag."""
         if name == "hyperparameters":
             file = self._file(category)
             file.add_text("Hyperparameters/text_summary", hyperparameters_text(value))
             file.flush()
 
     def mark(self, category: str, step: int, kind: str, text: str) -> None:
-        """Write a mark as a text, `Marks/<kind>`, from which the live page reads it back."""
+        """Write a mark as text under `Marks/<kind>`, from which the live page reads it back."""
         file = self._file(category)
         file.add_text(f"{MARKS}{kind}", text, step)
         file.flush()
 
     def rewind(self, category: str, step: int) -> None:
-        """Make TensorBoard ignore events beyond this step, from which the run continues."""
+        """Make TensorBoard ignore events beyond the step from which the run continues."""
         file = self._file(category)
         file.add_restart(step + 1)
         file.flush()
@@ -106,7 +106,7 @@ class _EventFile:
     """One event file: a sequence of `Event` messages."""
 
     def __init__(self, folder: Path) -> None:
-        # TensorBoard takes a third of a second to import; validating a config or printing help should not.
+        # TensorBoard takes a third of a second to import, which should not delay validating a config or printing help.
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -114,9 +114,9 @@ class _EventFile:
         self._start = event_pb2.SessionLog.START
         self._proto: Any = summary_pb2
         self.resumed = False
-        """True once the step from which a resumed run continues is marked."""
+        """True once the file marks the step from which a resumed run continues."""
         folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads the files of a folder in the order of their names, so of their times.
+        # TensorBoard reads a folder's files in the order of their names, which begin with the time.
         stamp = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_counter)}"
         self.path = folder / f"events.out.tfevents.{stamp}"
         self._file = self.path.open("xb", buffering=0)
@@ -128,14 +128,14 @@ class _EventFile:
             self.flush()
         except OSError:
             self.close()
-            self.path.unlink()  # the next try opens another one
+            self.path.unlink()  # the next try opens another file
             raise
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
         self._add_value(step, tag=tag, simple_value=value)
 
     def add_histogram(self, tag: str, summary: Summary, step: int) -> None:
-        """Write the distribution, scaled up from the sample to the number of values that it represents."""
+        """Write the distribution, with the sample's counts scaled up to the number of values that it represents."""
         values = np.asarray(summary.values)
         counts, edges = np.histogram(values, bins=HISTOGRAM_BINS)
         histogram = self._proto.HistogramProto(

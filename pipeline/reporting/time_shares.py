@@ -1,8 +1,8 @@
-"""How a run spends its time: the share in which each stage worked or waited, by its host's clock.
+"""How a run spends its time: the share of time that each stage works or waits, by its host's clock.
 
 Hosts report seconds by kind of work (`headrace.stages.activity`) once a second. Shares cover the busiest learner's last
-whole updates, at least ten seconds: a part of an update would show only collecting or only learning. They are
-statistics of the category `Pipeline`; `bottleneck` explains them in words.
+whole updates, and at least ten seconds, because part of an update would show only collecting or only learning. Shares
+are statistics of the category `Pipeline`; `bottleneck` explains them in words.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from headrace.stages.activity import (
 )
 
 WINDOW_S = 10.0
-"""Minimum seconds that shares cover, once that many have passed."""
+"""Minimum number of seconds that shares cover, once the run has lasted that long."""
 MOST_MARKS = 1200
-"""Number of reports kept per host: twenty minutes' worth, as an update may take ten."""
+"""Maximum number of reports kept per host: twenty minutes' worth, because an update may take ten minutes."""
 LATE_S = 2.0
-"""Seconds without a report after which a host's event loop counts as blocked, as hosts report once a second."""
+"""Seconds without a report after which a host's event loop counts as blocked; hosts report once a second."""
 _EXACT_S = 1e-6
-"""Tolerance for sums of seconds."""
+"""Tolerance for comparing sums of seconds."""
 ONE_OF_THEM = 0.8
-"""Minimum share of an event loop's work, with several learners, at which one learner counts as keeping it busy."""
+"""Minimum share of the work in an event loop with several learners at which one learner alone keeps it busy."""
 MAIN, ACTORS, LEARNERS, INFERENCE = "main", "actors", "learners", "inference"
 TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
     "trainer",
@@ -45,10 +45,10 @@ TRAINER, ENVIRONMENT, POLICIES, RECORDER, PUBLISHER = (
     "policy_publisher",
 )
 BUSY, WAIT, DURATION = "Busy", "Wait", "Duration"
-"""Kinds of these statistics. The slash is followed by the host and stage, what is awaited, or what is timed."""
+"""Prefixes of the statistics' names. After a slash follow host and stage, what is awaited, or what is timed."""
 
 Work = Mapping[str, tuple[float, int]]
-"""Seconds and count by kind of work."""
+"""By kind of work: the seconds spent on it, and how often it was done."""
 
 
 @dataclass
@@ -76,9 +76,9 @@ class _Host:
                 del told[: MOST_MARKS // 2]
 
     def cycles(self) -> tuple[float, float]:
-        """Return the seconds of its last whole updates, at least ten, and the seconds since; 0 before the first.
+        """Return the seconds that the last whole updates took, ten or more, and the seconds since; 0 before the first.
 
-        Whole updates are measured from one report after an update to another.
+        Whole updates are measured from the report after one update to the report after another.
         """
         if not self.updates[-1]:
             return 0.0, 0.0
@@ -88,12 +88,12 @@ class _Host:
         return self.spans[end] - self.spans[begin], self.spans[-1] - self.spans[end]
 
     def over(self, window_s: float, since_s: float = 0.0, held_s: float = 0.0) -> _Window:
-        """Return its work in a window of the past.
+        """Return the host's work in a past time window.
 
         Args:
             window_s: length of the window in seconds.
-            since_s: seconds since its end.
-            held_s: seconds that it has not reported yet.
+            since_s: seconds since the window's end.
+            held_s: seconds that the host has not reported yet.
         """
         end = bisect_right(self.spans, self.spans[-1] - max(0.0, since_s - held_s) + _EXACT_S) - 1
         late_s = max(0.0, held_s - since_s)
@@ -126,7 +126,7 @@ class _Window:
 
 
 class TimeShares:
-    """Collects the hosts' reports.
+    """Collects the hosts' reports and computes the shares of time.
 
     Args:
         clock: main's clock, in seconds.
@@ -144,8 +144,8 @@ class TimeShares:
             work: work by kind, as `Timings.drain` returns it.
             span_s: seconds that the report covers, by the host's clock.
             role: the host's role.
-            behavior: a learner's behaviour.
-            loop: name of its event loop; `main` for main's.
+            behavior: the learner's behaviour; empty for other roles.
+            loop: name of the host's event loop; `main` for main's.
         """
         host = self._hosts.setdefault(name, _Host(role, behavior, loop))
         host.add(work, span_s)
@@ -158,7 +158,7 @@ class TimeShares:
     def numbers(self) -> dict[str, float]:
         """Return the statistics by name; empty before the first update, unless actors wait most of the time.
 
-        They may wait for room, or for a slow first update.
+        Before the first update, actors may wait for room or for that update if it is slow.
         """
         learners = [host for host in self._hosts.values() if host.role == "learner"]
         learned, window_s, since_s = self._window(learners)
@@ -182,7 +182,7 @@ class TimeShares:
         return found | self._of_loops(found)
 
     def _of_loops(self, found: Mapping[str, float]) -> dict[str, float]:
-        """Return the busiest event loop of several learners, if more than one of them keeps it busy."""
+        """Return the share of the busiest learner event loop, if more than one learner keeps that loop busy."""
         loops: dict[str, list[float]] = {}
         for name, host in self._hosts.items():
             if host.role == "learner":
@@ -192,16 +192,16 @@ class TimeShares:
         return {f"{BUSY}/{LEARNERS}/{TRAINER}": min(1.0, sum(busiest))} if shared else {}
 
     def _window(self, learners: Sequence[_Host]) -> tuple[bool, float, float]:
-        """Return whether any learner has learned, the seconds of the busiest's last updates, and the seconds since."""
+        """Return whether a learner has updated, the seconds of the busiest's last updates, and the seconds since."""
         cycles = [(host, *host.cycles()) for host in learners if host.updates[-1]]
         if not cycles:
             return False, WINDOW_S, 0.0
         busiest, cycle_s, since_s = max(cycles, key=lambda each: each[0].over(*each[1:]).busy(TRAINER))
         since_s += self._held_s(busiest)
-        return True, cycle_s, 0.0 if since_s > cycle_s else since_s  # no update for that long has another cause
+        return True, cycle_s, 0.0 if since_s > cycle_s else since_s  # a longer gap has another cause
 
     def _of_actors(self, window_s: float, since_s: float) -> dict[str, float]:
-        """Return the actors' statistics, averaged over the actors."""
+        """Return the actors' statistics, averaged over all actors."""
         actors = [host for host in self._hosts.values() if host.role == "actor"]
         found: dict[str, float] = {}
         for host in actors:
@@ -225,7 +225,7 @@ def _of_actor(window: _Window, in_main: bool) -> dict[str, float]:
     stages = {stage: window.busy(stage) for stage in window.stages() if stage != "actor"}
     away = sum(window.share(kind) for kind in (RESTING, ASKING, f"{BLOCKED}/actor")) + sum(stages.values())
     whole = window.share(f"{WORKING}/actor") - away
-    busy = stepping + acting if in_main else max(whole, stepping + acting)  # other hosts run in main's loop meanwhile
+    busy = stepping + acting if in_main else max(whole, stepping + acting)  # other hosts use the rest in main's loop
     found = {
         f"{BUSY}/{ACTORS}": busy,
         f"{BUSY}/{ACTORS}/{ENVIRONMENT}": stepping,
@@ -243,7 +243,7 @@ def _of_actor(window: _Window, in_main: bool) -> dict[str, float]:
 
 
 def _of_main(window: _Window, behaviors: Sequence[str]) -> dict[str, float]:
-    """Sum main's stages over behaviours, whose names follow the stages'; they share one event loop."""
+    """Sum the shares of main's stages over behaviours; a stage's name may end with its behaviour's."""
     found = {f"{BUSY}/{MAIN}/{PUBLISHER}": window.share(PUBLISHING)}
     for stage in window.stages():
         short = next((stage.removesuffix(f"-{name}") for name in behaviors if stage.endswith(f"-{name}")), stage)
@@ -260,7 +260,7 @@ def _of_learner(name: str, window: _Window) -> dict[str, float]:
 
 
 def _durations(behavior: str, whole: _Window, wait: float) -> dict[str, float]:
-    """Return, from whole updates, how many seconds an update takes and for how many of them actors do not wait."""
+    """Return, over whole updates, the seconds per update spent learning and the seconds in which actors do not wait."""
     updates = whole.counts.get(LEARNING, 0)
     if not updates:
         return {}

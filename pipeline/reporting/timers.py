@@ -1,7 +1,7 @@
-"""Timers and gauges: `run_logs/timers.json`, in ML-Agents' form.
+"""Timers and gauges: `run_logs/timers.json`, in ML-Agents' format.
 
-`Timers` counts and adds up the times of named blocks of code, nested as they ran, and the times of work that other
-hosts report; `GaugeWriter` adds each summary's mean and sum. Live figures are in `progress`.
+`Timers` counts and sums the times of named code blocks, nested as they ran, and of work that other hosts report.
+`GaugeWriter` adds each summary's mean and sum. Live figures are in `progress`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PLACES = {
     STEPPING: (*_MAIN_LOOP, "env_step", "workers", "worker_root", "UnityEnvironment.step"),
     LEARNING: (*_MAIN_LOOP, "trainer_advance", "_update_policy"),
 }
-"""Where in ML-Agents' timer tree the work that hosts report belongs."""
+"""Path in ML-Agents' timer tree for each kind of work that hosts report."""
 
 
 class _TimerNode:
@@ -43,11 +43,11 @@ class _TimerNode:
         self.total = 0.0
         self.count = 0
         self.is_parallel = False
-        """True if it ran in other processes, so that its sum may exceed its parent's."""
+        """True if the block ran in other processes: its total may then exceed its parent's."""
         self.children: dict[str, _TimerNode] = {}
 
     def child(self, name: str) -> _TimerNode:
-        """Return the child node of a block of code."""
+        """Return the child node for a named block of code, creating it if missing."""
         if name not in self.children:
             self.children[name] = _TimerNode(self.root)
         return self.children[name]
@@ -129,7 +129,7 @@ class Timers:
                     node.is_parallel = True
                     node.total += seconds
             node.count += count
-            if kind in (STEPPING, LEARNING):  # as many calls as steps and updates
+            if kind in (STEPPING, LEARNING):  # one call per step and per update
                 self._count_loop(_PLACES[kind], count)
 
     def _count_loop(self, place: Sequence[str], count: int) -> None:
@@ -139,7 +139,7 @@ class Timers:
             node.count = 1 if name == _MAIN_LOOP[0] else node.count + count
 
     def set_gauge(self, name: str, value: float) -> None:
-        """Record a value; the file contains the last, minimum, maximum and count."""
+        """Record a gauge's value; the file contains the last value, minimum, maximum and count."""
         if not math.isfinite(value):  # a sum may overflow, which JSON can't represent
             return
         gauge = self._gauges.setdefault(name, {"value": value, "min": value, "max": value, "count": 0})
@@ -149,7 +149,7 @@ class Timers:
         gauge["count"] += 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the file's content; the root's total is the time since these timers were made."""
+        """Return the file's content; the root's total is the time since these timers were created."""
         self._root.total, self._root.count = self._clock() - self._started, 1
         node = self._root
         for name in _MAIN_LOOP if _MAIN_LOOP[0] in node.children else ():
@@ -159,12 +159,12 @@ class Timers:
         return {"name": "root", "gauges": self._gauges, "metadata": metadata, **self._root.as_dict()}
 
     def write(self, path: Path, *, files: FileOperations = REAL) -> None:
-        """Write `timers.json` atomically; for every checkpoint and for the end."""
+        """Write `timers.json` atomically; called at every checkpoint and at the end."""
         write_atomic(path, json.dumps(self.as_dict(), indent=4, allow_nan=False).encode(), files=files)
 
 
 def gauge_name(category: str, name: str, what: str) -> str:
-    """Return the name of a gauge in ML-Agents: with dots instead of slashes, and without spaces."""
+    """Return a gauge's name as in ML-Agents: with dots instead of slashes, and without spaces."""
     return f"{category}.{name}.{what}".replace("/", ".").replace(" ", "")
 
 

@@ -1,4 +1,4 @@
-"""Summaries for Weights & Biases."""
+"""Sends summaries to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _INIT_S, _FINISH_S = 30.0, 60.0
 
 
 class WandbWriter:
-    """A `StatisticsWriter`: one W&B run, named after this run, with a section of charts for each behaviour.
+    """A `StatisticsWriter` for one W&B run, named after this run, with a section of charts for each behaviour.
 
     Statistics are named `<behaviour>/<statistic>`, over `<behaviour>/step`. wandb writes and uploads in its own
     process, so only the first and the last call wait for the network. A resumed run continues the same W&B run; if it
-    repeats steps that were logged before, both curves are shown.
+    repeats steps that are already logged, both curves are shown.
 
     Args:
         run_folder: `results/<run-id>`; wandb's files go to its `wandb/`.
-        resume: continue the W&B run that this run had.
+        resume: True to continue the W&B run that this run already has.
         project, entity, group, tags, notes: as for `wandb.init`.
         mode: `online`, `offline` (upload later with `wandb sync`) or `disabled`; by default the environment variable
             WANDB_MODE, else online.
 
     Raises:
-        StageError: if it should be online and no user has logged in.
+        StageError: if the mode is online and no user is logged in.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class WandbWriter:
         self._run.log({**values, x: step})
 
     def add_property(self, category: str, name: str, value: object) -> None:
-        """Add the hyperparameters to the run's config."""
+        """Add the hyperparameters to the W&B run's config."""
         self._run.config.update({category: {name: value}}, allow_val_change=True)
 
     def close(self) -> None:

@@ -25,16 +25,16 @@ _METHODS = ("write", "add_property", "close")
 
 
 def open_writers(config: RunConfig, run_folder: Path, timers: Timers, resume: bool) -> list[StatisticsWriter]:
-    """Create all writers of a training run: TensorBoard's, the gauges of `timers.json`, and those listed in the YAML.
+    """Create a training run's writers: TensorBoard's, the gauges of `timers.json`, and those listed in the YAML.
 
     Args:
         config: the run's configuration.
         run_folder: `results/<run-id>`.
         timers: stores the gauges.
-        resume: keep existing event files.
+        resume: True to keep existing event files.
 
     Raises:
-        RunError: see `make_writers`.
+        RunError: as for `make_writers`.
     """
     tensorboard = GuardedWriter(
         TensorboardWriter(run_folder, resume), f"{run_folder}/*/events.out.tfevents.*", patient=True
@@ -51,7 +51,7 @@ def make_writers(config: RunConfig, run_folder: Path, resume: bool = False) -> l
         resume: True if the run resumes from a checkpoint, for writers with that parameter.
 
     Raises:
-        RunError: if one can't be imported, is not a writer, does not accept its arguments or raises.
+        RunError: if a writer can't be imported, is not a writer, does not accept its arguments or raises.
     """
     writers: list[StatisticsWriter] = []
     for index, settings in enumerate(config.pipeline.statistics_writers):
@@ -66,7 +66,7 @@ def make_writers(config: RunConfig, run_folder: Path, resume: bool = False) -> l
 
 
 def check_writers(config: RunConfig) -> list[LoadError]:
-    """Return the errors of the listed writers that are detectable without creating them."""
+    """Return the errors in the listed writers that can be found without creating the writers."""
     mistakes = []
     for index in range(len(config.pipeline.statistics_writers)):
         try:
@@ -77,12 +77,12 @@ def check_writers(config: RunConfig) -> list[LoadError]:
 
 
 class GuardedWriter:
-    """Wraps a writer so that its errors don't end the run: after an error it gets no further calls.
+    """Wraps a writer so that its errors don't end the run: after an error, the writer gets no further calls.
 
     Args:
         writer: the writer.
-        name: its name in messages.
-        patient: True to keep calling it after disk errors, as the disk may have room again later.
+        name: the writer's name in messages.
+        patient: True to keep calling the writer after disk errors, because the disk may have room again later.
     """
 
     def __init__(self, writer: StatisticsWriter, name: str, patient: bool = False) -> None:
@@ -100,11 +100,11 @@ class GuardedWriter:
         self._call("add_property", lambda: self._writer.add_property(category, name, value))
 
     def rewind(self, category: str, step: int) -> None:
-        """Go back to an earlier step, if the writer can."""
+        """Rewind the writer to an earlier step, if it supports that."""
         self._call_if_there("rewind", category, step)
 
     def mark(self, category: str, step: int, kind: str, text: str) -> None:
-        """Write a mark, if the writer can."""
+        """Write a mark, if the writer supports marks."""
         self._call_if_there("mark", category, step, kind, text)
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ def _find(config: RunConfig, index: int, run_folder: Path, resume: bool) -> tupl
 
 
 def _find_named(where: str, name: str) -> type[Any] | None:
-    """Import the class of a writer in the table; None for any other name."""
+    """Return the class of a built-in writer, importing its module; None for any other name."""
     kind = STATISTICS_WRITERS.get(name)
     if kind is None:
         return None
@@ -178,12 +178,12 @@ def _find_named(where: str, name: str) -> type[Any] | None:
 
 
 def tracked_id(run_folder: Path, service: str, resume: bool, make: Callable[[], str]) -> tuple[str, bool]:
-    """Return a run's id at a tracking service, and whether it already had that id.
+    """Return a run's id at a tracking service, and True if the run already had that id.
 
     Args:
         run_folder: `results/<run-id>`; the id is in its `<service>_run_id.txt`.
         service: the service's name.
-        resume: use the stored id, if there is one.
+        resume: True to use the stored id, if there is one.
         make: returns a new id.
     """
     kept = run_folder / f"{service}_run_id.txt"
