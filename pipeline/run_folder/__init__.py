@@ -1,1 +1,1 @@
-"""The folder of a run: its files, its lock, its status, its checkpoints."""
+"""A run's folder: its files, lock, status and checkpoints."""

@@ -1,4 +1,4 @@
-"""Archives the folder of an earlier run to make room for a new one of its name."""
+"""Archives an earlier run's folder to make room for a new run with the same name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.queues.held_files import is_held, once_released
 
 
 def archive(path: Path, files: FileOperations) -> None:
-    """Rename a folder to the first free `<run-id>-archived-<n>`, unless a process is running the run."""
+    """Rename a run's folder to the first free `<run-id>-archived-<n>`; refuse if a process is running the run."""
     guard = hold(path)
     try:
         if sys.platform == "win32":
-            guard.release()  # there, an open file keeps its folder from being renamed
+            guard.release()  # on Windows, an open file prevents renaming its folder
         number = 1
         while (aside := path.with_name(f"{path.name}-archived-{number}")).exists():
             number += 1
@@ -37,7 +37,7 @@ def archive(path: Path, files: FileOperations) -> None:
 
 
 def _moves(file: Path, files: FileOperations) -> bool:
-    """Return True if a file can be renamed, here to its own name: then no program has it open."""
+    """Return True if a file can be renamed (to its own name), which shows that no program has it open."""
     try:
         files.perform("replace", os.replace, file, file)
     except OSError:

@@ -1,8 +1,8 @@
 """Atomic files: complete or absent, whatever stops the process or the machine.
 
 `write_atomic` writes next to the target, syncs the file, renames it, and syncs the folder. Every
-operation that changes the disk goes through a `FileOperations`, one primitive at a time, so that a test can
-let each of them fail, or end the process there.
+operation that changes the disk goes through a `FileOperations`, one primitive at a time, so that a test can make each
+primitive fail, or end the process at it.
 
 These functions block (an fsync may take tens of milliseconds): on an event loop, call them in
 `asyncio.to_thread`.
@@ -34,18 +34,18 @@ _counter = itertools.count()
 
 
 class FileOperations:
-    """The file operations of which atomic writing consists.
+    """The file operations that atomic writing consists of.
 
-    The first group are primitives: each does one thing to the disk, through `perform`. The second group is
-    composed of them. A test overrides only `perform` and sees every primitive by name, in order. If another program
+    The methods up to `listdir` are primitives: each does one thing to the disk, through `perform`. The later methods
+    combine primitives. A test overrides only `perform` and sees every primitive by name, in order. If another program
     has the file open, the operation is retried for a few seconds (`queues.held_files`).
     """
 
     pause: Callable[[float], object] = staticmethod(time.sleep)
-    """Sleeps for a number of seconds."""
+    """Function that sleeps for a number of seconds."""
 
     def perform(self, operation: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Perform one primitive; `operation` is its name, for tests that make a certain one fail."""
+        """Perform one primitive; `operation` is its name, for tests that make a particular primitive fail."""
         return function(*args, **kwargs)
 
     def _patiently(self, operation: str, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -69,7 +69,7 @@ class FileOperations:
         self.perform("close", os.close, descriptor)
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename a file or folder, atomically replacing an existing file of the new name."""
+        """Rename a file or folder, atomically replacing an existing file with the new name."""
         self._patiently("replace", os.replace, source, target)
 
     def unlink(self, path: Path) -> None:
@@ -81,7 +81,7 @@ class FileOperations:
         try:
             self.perform("link", os.link, source, target)
         except OSError as error:
-            # EINVAL is Windows' error on file systems without links: FAT, shares of other machines.
+            # On Windows, EINVAL means that the file system has no links, as on FAT and on other machines' shares.
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EINVAL):
                 raise
             self.write_file(target, source.read_bytes())
@@ -90,7 +90,7 @@ class FileOperations:
         """Create one folder.
 
         Raises:
-            FileExistsError: if it exists.
+            FileExistsError: if the folder exists.
         """
         self._patiently("mkdir", os.mkdir, path)
 
@@ -99,7 +99,7 @@ class FileOperations:
         self._patiently("rmdir", os.rmdir, path)
 
     def listdir(self, path: Path) -> list[str]:
-        """Return the names in a folder, sorted, so that a failure is reproducible."""
+        """Return the names in a folder, sorted so that failures are reproducible."""
         return sorted(self.perform("listdir", os.listdir, path))
 
     def write_file(self, path: Path, data: bytes | bytearray | memoryview) -> None:
@@ -159,11 +159,11 @@ REAL = FileOperations()
 def write_atomic(path: Path, data: bytes | bytearray | memoryview, *, files: FileOperations = REAL) -> None:
     """Write the file `path` so that a crash at any moment leaves either the complete old content or the new.
 
-    On return the new file is durable. On failure the old one is unchanged and nothing is left behind; only a process
-    that ends midway leaves a temporary file, for `clean_temporary`.
+    On return, the new file is durable. On failure, the old file is unchanged and no temporary file remains. Only a
+    process that ends midway leaves a temporary file, which `clean_temporary` removes.
 
     Raises:
-        OSError: if the folder is missing, the disk full, …
+        OSError: if the folder is missing, the disk is full, …
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_counter)}.partial")
     try:
@@ -179,7 +179,7 @@ def write_atomic(path: Path, data: bytes | bytearray | memoryview, *, files: Fil
 def clean_temporary(folder: Path, *, files: FileOperations = REAL) -> list[Path]:
     """Remove the temporary files of interrupted `write_atomic` calls in a folder, not below it, and return them.
 
-    Only for a folder that no running process writes to, as temporary files in use look the same.
+    Use this only for a folder that no running process writes to, because temporary files in use look the same.
     """
     left = [folder / name for name in files.listdir(folder) if _TEMPORARY.fullmatch(name)]
     for path in left:
@@ -188,7 +188,7 @@ def clean_temporary(folder: Path, *, files: FileOperations = REAL) -> list[Path]
 
 
 def free_name(path: Path) -> Path:
-    """Return `path`, or the first of `path-2`, `path-3`, … that is not taken."""
+    """Return `path`, or the first of `path-2`, `path-3`, … that does not exist."""
     taken, number = path, 1
     while taken.exists():
         number += 1
@@ -215,11 +215,11 @@ class FileGuard:
 
     @contextlib.contextmanager
     def writing(self, file: object, lost: str) -> Iterator[list[str]]:
-        """Guard statements that write a file; those after a failure are skipped, and the list gets the reason.
+        """Turn a disk error in this context into a warning; the yielded list then contains the reason.
 
         Args:
-            file: its path or name.
-            lost: what is lost as long as it can't be written; completes "Until the disk takes it again, …".
+            file: the file's path or name.
+            lost: what is lost while the file can't be written; completes "Until the disk accepts it again, …".
         """
         name, now_s = str(file), self._clock()
         reasons: list[str] = []

@@ -1,7 +1,7 @@
-"""A run as one file: a zip of its configuration, its newest checkpoint and its policies, with checksums.
+"""A run as one file: a zip of its configuration, newest checkpoint and policies, with checksums.
 
-`headrace.json` lists the files; the archive holds no others. Nothing in it is compressed, so it can't expand beyond its
-stated size.
+`headrace.json` lists the files; the archive holds no others. Nothing in the archive is compressed, so it can't expand
+beyond its stated size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.surroundings import absolute
 SUFFIX = ".zip"
 LISTING = "headrace.json"
 _POLICY = "policy.pth"
-"""The weights in a model of Stable-Baselines3."""
+"""Name of the weights file in a Stable-Baselines3 model."""
 _STABLE_BASELINES = (
     "this is a model of Stable-Baselines3, whose weights Headrace does not read: train a new policy here "
     "(docs/stable-baselines3.md)"
@@ -37,7 +37,7 @@ _DAMAGED = (
     *(OSError, zipfile.BadZipFile, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError),
     *(OverflowError, struct.error, zlib.error),
 )
-"""Errors of `zipfile` for damaged archives and of a malformed listing; ValueError is also ours."""
+"""Errors for damaged archives and malformed listings; this module itself raises ValueError."""
 
 
 _OF_LEAGUES = ("*/league.json", "*/league/pool.json", "*/league/*.policy")
@@ -48,11 +48,11 @@ def carry(run_folder: Path, path: str | os.PathLike[str]) -> Path:
 
     Args:
         run_folder: `results/<run-id>`.
-        path: of the file; `.zip` is added if it has no suffix. An existing file is replaced.
+        path: path of the file; `.zip` is added if it has no suffix. An existing file is replaced.
 
     Raises:
         RunFolderError: if the run has no checkpoint, or its newest one is damaged.
-        OSError: if the disk refuses.
+        OSError: if the file can't be written.
     """
     target = _with_suffix(absolute(path))
     partial = target.with_name(f".{target.name}.{os.getpid()}-0.partial")
@@ -77,9 +77,9 @@ def unpack(path: str | os.PathLike[str], results_dir: str | os.PathLike[str], ru
     """Unpack a saved run into a folder; return the folder.
 
     Args:
-        path: of the file; `.zip` may be left out.
+        path: path of the file; `.zip` may be omitted.
         results_dir: parent of the new folder.
-        run_id: its name; None: the run's own.
+        run_id: name of the new folder; None to use the saved run's id.
 
     Raises:
         RunFolderError: if the folder exists, or the file is damaged or not a saved run.
@@ -108,7 +108,7 @@ def _with_suffix(path: Path) -> Path:
 
 
 def _files(run_folder: Path) -> dict[str, Path]:
-    """Return the files that resuming and playing a run need, by name in the archive."""
+    """Return the files needed to resume or play a run, by name in the archive."""
     try:
         checkpoint = newest_checkpoint(run_folder / "checkpoints")
         if checkpoint is None:
@@ -141,7 +141,7 @@ def _copied(file: IO[bytes], write: Callable[[bytes], Any]) -> dict[str, Any]:
 
 
 def described_archive(path: Path) -> str:
-    """Describe an archive that is not a model, and what reads it; "" for any other file."""
+    """Return what an archive that is not a model is, and what reads it; "" for any other file."""
     if not zipfile.is_zipfile(path):
         return ""
     with zipfile.ZipFile(path) as archive:

@@ -2,12 +2,12 @@
 
     results/<run-id>/checkpoints/000007/<stage name>.part      one per stage with state
     results/<run-id>/checkpoints/000007/manifest.json          lists the parts, with its own checksum
-    results/<run-id>/checkpoints/000008.unfinished/            parts of one that is being made
+    results/<run-id>/checkpoints/000008.unfinished/            parts of a checkpoint in progress
     results/<run-id>/checkpoints/manifest.json                 copy of the newest checkpoint's manifest
 
 When all parts are durable, main writes the manifest next to them and drops `.unfinished` from the folder's name in one
-rename. So a folder with a plain number was complete once, and a missing file means damage. `resuming` chooses among
-them.
+rename. So a folder with a plain number was complete once, and a missing file means damage. `resuming` chooses among the
+checkpoints.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Checkpoint:
     progress: Mapping[str, Any]
     """Main's own state: elapsed seconds, seed, lessons, best evaluations."""
     manifest: Path = Path(MANIFEST)
-    """The manifest's file."""
+    """Path of the manifest from which the checkpoint was read."""
 
     def read(self, name: str) -> Any:
         """Return the state in a part; None if the checkpoint has no such part.
@@ -88,10 +88,10 @@ class Checkpoint:
             raise CheckpointError(f"{self.folder / part.file}: {error}") from error
 
     def check(self) -> None:
-        """Check that every part exists and is undamaged, before anything starts from it.
+        """Check that every part exists and is undamaged, before the run resumes.
 
         Raises:
-            CheckpointError: naming the first file that is missing or damaged.
+            CheckpointError: if a file is missing or damaged; the message names the first one.
         """
         for part in self.parts.values():
             self._bytes(part)
@@ -118,10 +118,10 @@ def write_part(checkpoints: Path, number: int, name: str, state: Any, files: Fil
     """Write a stage's part of checkpoint `number`, durably.
 
     Returns:
-        The message for main.
+        The message that reports the part to main.
 
     Raises:
-        OSError: if the disk refuses.
+        OSError: if the part can't be written.
     """
     data = pack_state(state)
     file, folder = part_file(name), unfinished_folder(checkpoints, number)
@@ -152,7 +152,7 @@ def write_manifest(
     """Commit checkpoint `number`, then remove all but the newest `keep`.
 
     Raises:
-        OSError: if the disk refuses; earlier checkpoints are then still complete.
+        OSError: if the manifest can't be written; earlier checkpoints are then still complete.
     """
     content = {
         "format": FORMAT,
@@ -163,7 +163,7 @@ def write_manifest(
         "progress": dict(progress),
         "parts": {p.name: {"file": p.file, "size": p.size, "crc32": p.crc32} for p in parts},
     }
-    content[_CHECKSUM] = checksum_of(json.loads(json.dumps(content)))  # as read back, keys are strings
+    content[_CHECKSUM] = checksum_of(json.loads(json.dumps(content)))  # as read back, with strings as keys
     data = json.dumps(content, indent=2).encode()
     unfinished = unfinished_folder(checkpoints, number)
     files.make_folder(unfinished)
@@ -171,7 +171,7 @@ def write_manifest(
     files.sync_folder(unfinished)
     files.replace(unfinished, checkpoint_folder(checkpoints, number))
     files.sync_folder(checkpoints)
-    try:  # the checkpoint is committed whatever happens here; the next one tries again
+    try:  # the checkpoint is committed whatever happens here; the next checkpoint tries again
         write_atomic(checkpoints / MANIFEST, data, files=files)
     except OSError as error:
         log.warning("%s could not be updated; checkpoint %d is complete nevertheless: %s", MANIFEST, number, error)
@@ -182,7 +182,7 @@ def write_manifest(
 
 
 def newest_checkpoint(checkpoints: Path) -> Checkpoint | None:
-    """Return the newest checkpoint with a valid manifest, None if none was ever complete. Parts are not checked.
+    """Return the newest checkpoint with a valid manifest, without checking its parts; None if none was ever complete.
 
     Raises:
         CheckpointError: if there are checkpoints, but none of their manifests is readable.
@@ -198,10 +198,10 @@ def newest_checkpoint(checkpoints: Path) -> Checkpoint | None:
 
 
 def each_checkpoint(checkpoints: Path) -> Iterator[Checkpoint | CheckpointError]:
-    """Yield the checkpoints in a folder, newest first; for an unusable manifest, its error.
+    """Yield the checkpoints in a folder, newest first; for an unusable manifest, yield the error instead.
 
     Raises:
-        CheckpointFormatError: if one has another version of the format.
+        CheckpointFormatError: if a checkpoint has another version of the format.
     """
     copied = _copied_manifest(checkpoints)
     numbers = set(numbered_folders(checkpoints))
@@ -219,7 +219,7 @@ def each_checkpoint(checkpoints: Path) -> Iterator[Checkpoint | CheckpointError]
 
 
 def numbered_folders(checkpoints: Path) -> list[int]:
-    """Return the numbers of the checkpoints that were complete once, by their folders' names."""
+    """Return the numbers of all checkpoints that were ever complete, taken from the folders' names."""
     try:
         return [int(entry.name) for entry in checkpoints.iterdir() if entry.name.isdecimal()]
     except FileNotFoundError:
@@ -227,16 +227,16 @@ def numbered_folders(checkpoints: Path) -> list[int]:
 
 
 def holds_checkpoint(checkpoints: Path) -> bool:
-    """Return True if a folder holds a checkpoint, be it complete, damaged or unfinished."""
+    """Return True if a folder holds a checkpoint, whether complete, damaged or unfinished."""
     unfinished = any(checkpoints.glob(f"*{_UNFINISHED}"))
     return unfinished or (checkpoints / MANIFEST).exists() or bool(numbered_folders(checkpoints))
 
 
 def remove_unfinished(checkpoints: Path, files: FileOperations = REAL, but: int = -1) -> None:
-    """Remove the parts of failed checkpoints, except those of number `but`.
+    """Remove the parts of failed checkpoints, except those of checkpoint `but`.
 
     Raises:
-        OSError: if the disk refuses.
+        OSError: if a file can't be removed.
     """
     kept = unfinished_folder(checkpoints, but)
     for folder in sorted(checkpoints.glob(f"*{_UNFINISHED}")):
@@ -245,7 +245,7 @@ def remove_unfinished(checkpoints: Path, files: FileOperations = REAL, but: int 
 
 
 def pack_state(state: Any) -> bytes:
-    """Return plain values and NumPy arrays, nested in dicts and lists, as msgpack."""
+    """Encode plain values and NumPy arrays, nested in dicts and lists, as msgpack."""
     return pack(state, default=_pack_array)  # type: ignore[no-any-return]
 
 
@@ -253,7 +253,7 @@ def unpack_state(data: bytes) -> Any:
     """Decode the result of `pack_state`; tuples come back as lists.
 
     Raises:
-        CheckpointError: if the data are not a packed state.
+        CheckpointError: if `data` is not a packed state.
     """
     try:
         return unpack(data, ext_hook=_unpack_array)
@@ -283,7 +283,7 @@ def _unpack_array(code: int, data: bytes) -> Any:
 
 
 def _copied_manifest(checkpoints: Path) -> Checkpoint | CheckpointError | None:
-    """Return the checkpoint of the manifest next to the folders, the only one that older versions wrote."""
+    """Return the checkpoint in the manifest next to the folders, the only manifest that older versions wrote."""
     path = checkpoints / MANIFEST
     try:
         return _read_manifest(path, checkpoints)
@@ -324,12 +324,12 @@ def _read_manifest(path: Path, checkpoints: Path, expected: int | None = None) -
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a file's content without its checksum, as compact JSON with sorted keys."""
+    """Return the SHA-256 of a file's content, without its checksum entry, as compact JSON with sorted keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _remove_superseded(checkpoints: Path, newest: int, keep: int, files: FileOperations) -> None:
-    """Remove checkpoints from `newest` down except the first `keep`; each loses its plain number first."""
+    """Remove all but the newest `keep` checkpoints up to `newest`; each folder is first renamed to unfinished."""
     older = sorted((number for number in numbered_folders(checkpoints) if number <= newest), reverse=True)
     for number in older[keep:]:
         unfinished = unfinished_folder(checkpoints, number)

@@ -1,4 +1,4 @@
-"""Assembles a checkpoint in main: announces it, collects the hosts' parts, and commits it with the last one."""
+"""Assembles a checkpoint in main: begins it, collects the hosts' parts, and commits it once all have arrived."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.queues.held_files import is_held
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 120.0
-"""Minimum seconds without progress after which a checkpoint is abandoned; the next one tries again."""
+"""Seconds without progress after which a checkpoint is abandoned; the next checkpoint tries again."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class CheckpointAssembler:
 
     Args:
         folder: `results/<run-id>/checkpoints`.
-        last: number of the checkpoint from which the run resumes, -1 for a fresh run.
+        last: number of the checkpoint from which the run resumes; -1 for a new run.
         files: file operations.
         keep: number of complete checkpoints to keep.
     """
@@ -52,7 +52,7 @@ class CheckpointAssembler:
         self._pending: _Pending | None = None
         self._next = last + 1
         self.newest = last
-        """Number of the newest complete checkpoint, -1 if there is none."""
+        """Number of the newest complete checkpoint; -1 if there is none."""
 
     @property
     def busy(self) -> bool:
@@ -61,7 +61,7 @@ class CheckpointAssembler:
 
     @property
     def pending(self) -> int | None:
-        """Number of the checkpoint in progress."""
+        """Number of the checkpoint in progress; None if there is none."""
         return self._pending.number if self._pending is not None else None
 
     @property
@@ -70,21 +70,21 @@ class CheckpointAssembler:
         return sorted(self._pending.expected - self._pending.parts.keys()) if self._pending else []
 
     def move(self, folder: Path) -> None:
-        """Use another folder, without checkpoints, from now on; abandon the one in progress."""
+        """Use another folder, which has no checkpoints, from now on; abandon the checkpoint in progress."""
         self._folder, self._pending, self.newest = folder, None, -1
 
     def begin(self, expected: Iterable[str], now_s: float) -> int:
-        """Begin the next checkpoint in place of any in progress; return its number."""
+        """Begin the next checkpoint and return its number; a checkpoint in progress is abandoned."""
         self._pending = _Pending(self._next, frozenset(expected), now_s)
         self._next += 1
         number = self._pending.number
-        with contextlib.suppress(OSError):  # hosts create it as well, and report errors
+        with contextlib.suppress(OSError):  # hosts create the folder as well, and report errors
             self._files.make_folder(unfinished_folder(self._folder, number))  # shows that a checkpoint has started
             remove_unfinished(self._folder, self._files, but=number)
         return number
 
     def expect(self, parts: Iterable[str]) -> None:
-        """Require these parts too for the checkpoint in progress."""
+        """Also require these parts for the checkpoint in progress."""
         if self._pending is not None:
             self._pending.expected |= frozenset(parts)
 
@@ -94,12 +94,12 @@ class CheckpointAssembler:
             self._pending.expected -= frozenset(parts)
 
     def progressed(self, now_s: float) -> None:
-        """Note a sign of progress, from which the time limit is counted."""
+        """Restart the time limit for the checkpoint in progress."""
         if self._pending is not None:
             self._pending.since_s = now_s
 
     def add(self, part: PartSaved) -> bool:
-        """Add a durable part; return True if it was the last one."""
+        """Add a part that is on disk; return True if no other part is missing."""
         pending = self._pending
         if pending is None or part.number != pending.number:
             return False
@@ -107,11 +107,11 @@ class CheckpointAssembler:
         return pending.expected <= pending.parts.keys()
 
     def carry_over(self, parts: Iterable[PartSaved]) -> None:
-        """Copy missing parts from the newest checkpoint to the one in progress, with the files next to them.
+        """Link missing parts, and the files next to them, from the newest checkpoint into the one in progress.
 
         Raises:
-            FileNotFoundError: if one no longer exists.
-            OSError: if the disk refuses.
+            FileNotFoundError: if a file no longer exists.
+            OSError: if a file can't be linked or copied.
         """
         pending = self._pending
         assert pending is not None, "a checkpoint is in progress"
@@ -127,8 +127,8 @@ class CheckpointAssembler:
         """Commit the complete checkpoint and return its number.
 
         Raises:
-            OSError: if the disk refuses; the previous checkpoint then stays the newest. If another program has a file
-                open, the checkpoint stays in progress, and can be committed again.
+            OSError: if the manifest can't be written; the previous checkpoint then stays the newest. If another program
+                has a file open, the checkpoint stays in progress, and can be committed again.
         """
         pending, self._pending = self._pending, None
         assert pending is not None, "commit follows add, when that says that the checkpoint is complete"
@@ -145,7 +145,7 @@ class CheckpointAssembler:
         return pending.number
 
     def give_up(self, number: int) -> bool:
-        """Abandon a checkpoint that can't get all parts; return True if it was in progress."""
+        """Abandon a checkpoint that can't get all its parts; return True if it was in progress."""
         if self._pending is None or self._pending.number != number:
             return False
         self._pending = None
@@ -153,7 +153,7 @@ class CheckpointAssembler:
         return True
 
     def give_up_if_overdue(self, now_s: float, patience_s: float = PATIENCE_S) -> bool:
-        """Abandon the checkpoint in progress if it has not progressed for that long; return True if abandoned."""
+        """Abandon the checkpoint in progress if it made no progress for `patience_s`; return True if abandoned."""
         pending = self._pending
         if pending is not None and now_s - pending.since_s > patience_s:
             log.warning(
@@ -167,6 +167,6 @@ class CheckpointAssembler:
         return False
 
     def _make_room(self) -> None:
-        """Remove the parts of a checkpoint that has failed, perhaps because the disk is full."""
+        """Remove the parts of a failed checkpoint; it may have failed because the disk is full."""
         with contextlib.suppress(OSError):
             remove_unfinished(self._folder, self._files)

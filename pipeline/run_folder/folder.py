@@ -1,4 +1,4 @@
-"""The folder of one run, `results/<run-id>/`, in ML-Agents' layout with two folders added.
+"""A run's folder, `results/<run-id>/`, in ML-Agents' layout with two folders added.
 
     configuration.yaml            the effective options, written when the run starts or is resumed
     <Behavior>/                   exports (<Behavior>-<step>.onnx and .pt, checkpoint.pt), TensorBoard events
@@ -6,16 +6,16 @@
     Pipeline/                     TensorBoard events of queues, stages and hosts
     run_logs/timers.json          see `timers`
     run_logs/training_status.json steps, ratings, lessons and the list of checkpoints, for people and tools
-    run_logs/run.log              the run's log, the settings of each behaviour included
+    run_logs/run.log              the run's log, including each behaviour's settings
     run_logs/Player-<n>.log       logs of Unity executables
     curves.png                    reward, rating and losses over the steps
     checkpoints/                  what `--resume` reads
     streams/                      recordings
-    .lock                         names the process that is running the run, while it does
-    .lock.guard                   what that process keeps locked
+    .lock                         names the process that is running the run
+    .lock.guard                   the file that this process keeps locked
 
-`RunFolder.create` decides whether a run may use its folder: new, resumed, or, with force, after the old one
-was archived.
+`RunFolder.create` decides whether a run may use its folder: as a new run, a resumed run or, with `force`, after
+archiving the old one.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ class RunFolder:
     _lock: RunLock | None = field(default=None, repr=False)
     _resumed: bool = False
     _behaviors: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)
-    """Folders of behaviours, by lower-case name and by behaviour."""
+    """Names of behaviours' folders, by the folder's lower-case name and then by behaviour."""
     _configuration: str = ""
     """The text of `configuration.yaml`."""
     waits: bool = False
-    """True until a resumed run is known to continue: until then none of its files are overwritten. Also True if the
+    """True until a resumed run is known to continue: no file in the folder is overwritten before that. Also True if the
     folder is lost and nothing can be written."""
     rescued_as: str = ""
-    """The options that name the rescue folder, once the folder that was locked first is lost."""
+    """Command-line options that name the rescue folder; empty unless the original folder was lost."""
 
     @classmethod
     def create(
@@ -90,21 +90,21 @@ class RunFolder:
         configuration: str = "",
         files: FileOperations = REAL,
     ) -> RunFolder:
-        """Make or open the folder of a run, lock it, and write `configuration.yaml`.
+        """Create or open a run's folder, lock it, and write `configuration.yaml`.
 
         Args:
             results_dir: the folder of all runs; created if missing.
-            run_id: name of the run and of its folder. The folder of a run that failed before it met an agent holds
-                nothing, so it counts as new.
-            resume: resume an existing run.
-            force: archive an existing run as `<run-id>-archived-<n>`; without effect with `resume`.
-            waits: leave `configuration.yaml` unchanged until `go_on`.
+            run_id: name of the run and of its folder. A run that failed before it met an agent has an empty folder,
+                which counts as new.
+            resume: True to resume an existing run.
+            force: True to archive an existing run as `<run-id>-archived-<n>`; without effect with `resume`.
+            waits: True to leave `configuration.yaml` unchanged until `go_on`.
             configuration: text of `configuration.yaml`, the effective options.
             files: file operations.
 
         Raises:
-            RunFolderError: if the id is not a folder name, the run exists and neither option is set, it does not exist
-                and `resume` is set, or another process is running it.
+            RunFolderError: if the id can't name a folder; if the run exists, and neither `resume` nor `force` is set;
+                if the run does not exist, and `resume` is set; or if another process is running it.
         """
         check_run_id(run_id)
         results = absolute(results_dir)
@@ -119,7 +119,7 @@ class RunFolder:
             folder._lay_out()
             if not waits:
                 folder.go_on()
-            elif (path / CONFIGURATION).is_dir():  # it could not be written later either
+            elif (path / CONFIGURATION).is_dir():  # the file could not be written later either
                 raise IsADirectoryError(errno.EISDIR, f"{CONFIGURATION} is a folder")
         except BaseException:
             folder.close()
@@ -127,10 +127,10 @@ class RunFolder:
         return folder
 
     def go_on(self) -> None:
-        """Write `configuration.yaml`, as the run is new or has resumed from its checkpoint.
+        """Write `configuration.yaml`; called once the run is new for certain or has resumed from its checkpoint.
 
         Raises:
-            OSError: if the disk refuses.
+            OSError: if the file can't be written.
         """
         self.waits = False
         data, path = self._configuration.encode(), self.path / CONFIGURATION
@@ -138,14 +138,14 @@ class RunFolder:
             write_atomic(path, data, files=self.files)
 
     def lost(self) -> str:
-        """Return why this is no longer the folder that was locked; empty if it is."""
+        """Return why this is no longer the folder that was locked; empty if it still is."""
         return "" if self._lock is None else self._lock.folder.lost()
 
     def rescue(self) -> None:
-        """Continue in a new folder, `<run-id>-rescued`, next to the lost one or else among temporary files.
+        """Continue in a new folder, `<run-id>-rescued`, next to the lost one or else in the folder for temporary files.
 
         Raises:
-            OSError: if the disk refuses; then nothing can be written any more.
+            OSError: if no folder can be created; the run can't write anything then.
         """
         lost, self.waits = self.path, True
         for parent in (lost.parent, Path(tempfile.gettempdir())):
@@ -180,12 +180,12 @@ class RunFolder:
 
     @property
     def timers(self) -> Path:
-        """The file that `timers.Timers.write` writes."""
+        """Path of `timers.json`, which `timers.Timers.write` writes."""
         return self.run_logs / "timers.json"
 
     @property
     def training_status(self) -> Path:
-        """The file of `write_training_status`."""
+        """Path of `training_status.json`, which `write_training_status` writes."""
         return self.run_logs / "training_status.json"
 
     @property
@@ -199,10 +199,10 @@ class RunFolder:
         return self.path / "streams"
 
     def behavior(self, name: str) -> Path:
-        """Return the folder of a behaviour, which is created if missing.
+        """Return a behaviour's folder, which is created if missing.
 
         Raises:
-            RunFolderError: see `check_behavior_name`; also if another behaviour has this folder.
+            RunFolderError: if the name is unusable (`check_behavior_name`), or another behaviour has this folder.
         """
         check_behavior_name(name)
         path = behavior_folder(self.path, name) if self._resumed else self.path / file_name(name)
@@ -218,20 +218,20 @@ class RunFolder:
         return path
 
     def _is_one(self, path: Path, folder: str) -> bool:
-        """Return True if a folder is an existing one of another behaviour, ignoring case."""
+        """Return True if a path is the same as another behaviour's folder, on a disk that may ignore case."""
         return path.name == folder or (path.exists() and path.samefile(self.path / folder))
 
     def write_training_status(self, status: TrainingStatus) -> None:
-        """Write `training_status.json` atomically; for every checkpoint."""
+        """Write `training_status.json` atomically; called at every checkpoint."""
         text = json.dumps(status.as_dict(), indent=4, allow_nan=False)
         self.files.make_folder(self.run_logs)  # recreate it, if a user has removed the run's folder
         write_atomic(self.training_status, text.encode(), files=self.files)
 
     def read_training_status(self) -> TrainingStatus:
-        """Read `training_status.json`, ours or ML-Agents'; without the file, an empty status.
+        """Return the content of `training_status.json`, ours or ML-Agents'; an empty status without the file.
 
         Raises:
-            RunFolderError: if the file is broken.
+            RunFolderError: if the file is damaged.
         """
         try:
             content = json.loads(self.training_status.read_bytes())
@@ -244,10 +244,10 @@ class RunFolder:
             ) from error
 
     def put_broken_status_aside(self) -> None:
-        """Rename a broken `training_status.json`, so that the run can continue without overwriting it.
+        """Rename a damaged `training_status.json` so that the run can continue without overwriting it.
 
         Raises:
-            RunFolderError: if the disk refuses.
+            RunFolderError: if the file can't be renamed.
         """
         try:
             self.read_training_status()
@@ -260,7 +260,7 @@ class RunFolder:
             log.warning("%s. It is kept as %s; its list of earlier exports starts again empty.", error, aside)
 
     def close(self) -> None:
-        """Let other processes use the folder. Allowed more than once."""
+        """Let other processes use the folder; may be called more than once."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -281,9 +281,9 @@ class RunFolder:
 
 
 def unusable(path: Path, error: OSError) -> RunFolderError:
-    """Return the error for a run's folder that can't be created or written: the obstacle and the remedy."""
+    """Return the error for a run's folder that can't be created or written, with the obstacle and the remedy."""
     reason = error.strerror or str(error)
-    # For a path that can't even be examined, the system's message has to do.
+    # If the path can't even be examined, the system's message must do.
     with suppress(OSError):
         there = next((folder for folder in path.parents if folder.exists() or folder.is_symlink()), None)
         if there is not None and not there.is_dir():
@@ -302,7 +302,7 @@ def _make_new(path: Path, force: bool, files: FileOperations) -> None:
         archive(path, files)
     files.make_folder(path.parent)
     try:
-        files.mkdir(path)  # not "if missing": of two processes that start together, one creates the folder
+        files.mkdir(path)  # fails if it exists: of two processes that start together, only one creates the folder
     except FileExistsError as error:
         raise _already_there(path) from error
     files.sync_folder(path.parent)
@@ -317,7 +317,7 @@ def _already_there(path: Path) -> RunFolderError:
 
 
 def _never_began(path: Path) -> bool:
-    """Return True if a folder belongs to a run that never met an agent: settings, logs and empty folders."""
+    """Return True if a run never met an agent: its folder has only settings, logs and empty folders."""
     if not (path / CONFIGURATION).is_file():
         return False
     empty = ("checkpoints", "streams", "Pipeline")
@@ -329,7 +329,7 @@ def check_there_is_a_run(results_dir: str | Path, run_id: str) -> None:
     """Check that there is a run to resume, or to play.
 
     Raises:
-        RunFolderError: if it is missing, with the names of existing runs, or if the folder can't be read.
+        RunFolderError: if the run is missing (the message names existing runs), or its folder can't be read.
     """
     results = absolute(results_dir)
     try:
@@ -351,12 +351,12 @@ def _nothing_to_resume(results: Path, run_id: str) -> str:
 
 
 def find_run(name: str, results: str, option: str) -> Path:
-    """Return the folder of a run.
+    """Return the folder of the run that an option names.
 
     Args:
-        name: the folder, or a run id below `results`.
+        name: the folder, or the id of a run in `results`.
         results: the folder of all runs.
-        option: the option that names it, for the message.
+        option: the option, for the message.
 
     Raises:
         CommandError: if the run is missing.

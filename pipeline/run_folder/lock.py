@@ -25,11 +25,11 @@ from headrace.surroundings import shown
 LOCK = ".lock"
 GUARD = ".lock.guard"
 _SCANNED_S = 0.5 if sys.platform == "win32" else 0
-"""Seconds for which a virus scanner may keep the file open."""
+"""Seconds for which a virus scanner may keep the lock file open; 0 except on Windows."""
 
 
 class HeldFolder:
-    """A run's folder for a process that writes there while the folder is locked.
+    """A run's folder for a process that writes to it, with a check that the folder is still the locked one.
 
     Args:
         path: `results/<run-id>`.
@@ -39,12 +39,12 @@ class HeldFolder:
         self.move(path)
 
     def move(self, path: Path) -> None:
-        """Write elsewhere from now on."""
+        """Use another folder from now on."""
         self.path = path
         self._lock = _identity(path)
 
     def lost(self) -> str:
-        """Return why it is no longer the folder that was locked; empty if it is, or can't be examined."""
+        """Return why the folder is no longer the locked one; empty if it still is, or can't be examined."""
         found = _identity(self.path)
         if self._lock in (None, found) or found == ():
             return ""
@@ -59,17 +59,17 @@ class HeldFolder:
         return f"{shown(self.path)} is no longer the folder that this run has locked: {why}"
 
     def check(self) -> None:
-        """Check that it is the folder that was locked.
+        """Check that the folder is still the locked one.
 
         Raises:
-            OSError: if it isn't.
+            OSError: if the folder is no longer the locked one.
         """
         if why := self.lost():
             raise OSError(why)
 
 
 def _identity(run_folder: Path) -> tuple[int, ...] | None:
-    """Return the identity of a lock's file; None if it is gone, () if the system has none."""
+    """Return the lock file's identity (device, inode); None if the file is gone, () if it can't be examined."""
     try:
         state = (run_folder / GUARD).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -80,7 +80,7 @@ def _identity(run_folder: Path) -> tuple[int, ...] | None:
 
 
 class RunLock:
-    """The lock of this process's run.
+    """This process's lock on a run's folder.
 
     Args:
         run_folder: `results/<run-id>`.
@@ -131,7 +131,7 @@ def check_unused(run_folder: Path) -> None:
     """Raise an error if a process is running the run, without changing the folder.
 
     Raises:
-        RunFolderError: see `hold`.
+        RunFolderError: as for `hold`.
     """
     if (run_folder / GUARD).exists():
         hold(run_folder).release()
@@ -142,5 +142,5 @@ def _holder(run_folder: Path) -> str:
         holder = json.loads((run_folder / LOCK).read_bytes())
         elsewhere = "" if holder["host"] == socket.gethostname() else f" on the machine {holder['host']!r}"
         return f"process {holder['pid']}{elsewhere}"
-    except (OSError, ValueError, LookupError, TypeError):  # its process is about to write the file, or can't
+    except (OSError, ValueError, LookupError, TypeError):  # the holder has not written the file yet, or can't
         return "another process"

@@ -1,4 +1,4 @@
-"""Names of a run's folder and of its content that are valid on every system."""
+"""Names for a run's folder and the files in it that are valid on every operating system."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ CONFIGURATION = "configuration.yaml"
 FOLDERS = ("run_logs", "checkpoints", "streams", "demonstrations", "Pipeline")
 OF_TRACKERS = ("wandb", "wandb_run_id.txt", "mlflow_run_id.txt")
 METADATA = "metadata"
-"""Keys of `training_status.json` other than behaviours."""
+"""Key of `training_status.json` that is not a behaviour."""
 RESERVED = (*FOLDERS, CONFIGURATION, LOCK, GUARD, "curves.png", *OF_TRACKERS, METADATA)
-"""Names that no behaviour may have, as a run has a file, a folder or an entry of that name."""
+"""Names that no behaviour may have, because every run has a file, a folder or an entry with that name."""
 _LONGEST_NAME = 255
-"""Maximum bytes of a file's name on most disks."""
+"""Maximum length of a file name, in bytes, on most disks."""
 _WHILE_WRITTEN = 25
-"""Additional bytes of a temporary file's name."""
+"""Number of bytes that a temporary file's name is longer than the final name."""
 
 
 def check_behavior_name(name: str) -> None:
-    """Refuse a behaviour's name under which a run can't save its progress.
+    """Refuse a behaviour name under which a run can't save its progress.
 
     Raises:
         RunFolderError: if the name is unusable.
@@ -48,7 +48,7 @@ def check_behavior_name(name: str) -> None:
 
 
 def folder_names(category: str) -> tuple[str, ...]:
-    """Return the possible names of a behaviour's folder: the current one, and an earlier version's if different."""
+    """Return the possible names of a behaviour's folder: the current one, and earlier versions' if different."""
     name = file_name(category)
     former = re.sub(r'[<>:"/\\|?*\x00-\x1f]', "_", category)
     former = former if former.strip(" .") else "_"
@@ -57,7 +57,7 @@ def folder_names(category: str) -> tuple[str, ...]:
 
 
 def behavior_folder(run_folder: Path, category: str) -> Path:
-    """Return the folder of a behaviour, which need not exist; the behaviour's files begin with its name."""
+    """Return a behaviour's folder, which need not exist; the files in it have names that begin with the folder's."""
     first, *former = (run_folder / name for name in folder_names(category))
     return next((folder for folder in former if folder.is_dir() and not first.is_dir()), first)
 
@@ -66,7 +66,7 @@ def check_run_id(run_id: str) -> None:
     """Refuse a run id that can't name a folder.
 
     Raises:
-        RunFolderError: if it can't.
+        RunFolderError: if the id can't name a folder.
     """
     if not run_id.strip(" .") or re.search(r"[/\\\x00-\x1f]", run_id):
         raise RunFolderError(
@@ -77,15 +77,15 @@ def check_run_id(run_id: str) -> None:
 
 _LONGEST_PATH = 259
 _BELOW = 110
-"""Characters of the longest path below a run's folder: a checkpoint's part while it is written, of a behaviour with a
-name of some thirty characters."""
+"""Length of the longest path below a run's folder: that of a checkpoint's part while it is written, for a behaviour
+whose name has about thirty characters."""
 
 
 def check_length(path: Path, takes_long: Callable[[], bool] = takes_long_paths) -> None:
-    """Refuse a run's folder whose files' paths would be too long for this system.
+    """Refuse a run's folder in which file paths would be too long for this system.
 
     Raises:
-        RunFolderError: if they would be.
+        RunFolderError: if the paths would be too long.
     """
     length = len(os.path.abspath(path))
     if length + _BELOW > _LONGEST_PATH and not takes_long():

@@ -1,4 +1,4 @@
-"""Resuming a run: the choice of its checkpoint, its changed settings, and the check that it is the same run."""
+"""Resuming a run: chooses its checkpoint, lists changed settings, and checks that the configuration is the run's."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 
 def choose_checkpoint(checkpoints: Path, *, playing: bool = False, files: FileOperations = REAL) -> Checkpoint | None:
-    """Return the newest intact checkpoint; a warning names damaged ones and the one used instead.
+    """Return the newest intact checkpoint; a warning names damaged checkpoints and the one used.
 
-    Damaged ones are renamed to `<number>.damaged`, so that the resumed run can reuse their numbers.
+    Damaged checkpoints are renamed to `<number>.damaged`, so that the resumed run can reuse their numbers.
 
     Args:
         checkpoints: `results/<run-id>/checkpoints`.
@@ -73,7 +73,7 @@ def choose_checkpoint(checkpoints: Path, *, playing: bool = False, files: FileOp
 
 
 def _make_newest(checkpoints: Path, chosen: Checkpoint, files: FileOperations) -> list[Path]:
-    """Rename the folders of newer checkpoints, and restore the chosen one's manifest if it is missing."""
+    """Rename the folders of checkpoints newer than the chosen one; restore the chosen manifest if it is missing."""
     aside = []
     try:
         for number in sorted(number for number in numbered_folders(checkpoints) if number > chosen.number):
@@ -93,20 +93,20 @@ def _make_newest(checkpoints: Path, chosen: Checkpoint, files: FileOperations) -
 
 _SHOWN = 12
 _PASSING = ("checkpoint_settings", "debug", "default_settings", "monitor")
-"""Sections that concern only this start of the command; default settings appear in their behaviours."""
+"""Sections that are not compared: they concern only this start, or are already part of the behaviours' settings."""
 _ABSENT = object()
 
 
 def changed_settings(before: str, config: RunConfig) -> str:
-    """Return the settings that differ, with old and new values; empty if none does.
+    """Return the settings that differ, with old and new values; empty if none differ.
 
     Args:
         before: the text of the run's `configuration.yaml`.
-        config: the configuration with which it is resumed.
+        config: the configuration with which the run is resumed.
     """
     try:
         old = RunConfig.from_plain(yaml.safe_load(before)).to_plain()
-    except (ConfigError, yaml.YAMLError, TypeError, AttributeError):  # of another version or foreign
+    except (ConfigError, yaml.YAMLError, TypeError, AttributeError):  # from another version or program
         return ""
     changes = [
         f"{dotted(path)} {_text(was)} → {_text(now)}"
@@ -121,8 +121,8 @@ def kept_configuration(run_folder: Path) -> RunConfig:
     """Return the configuration in a run's folder.
 
     Raises:
-        RunFolderError: if there is none, or it can't be read.
-        ConfigError: if it is of another version, or has mistakes.
+        RunFolderError: if the file is missing or can't be read.
+        ConfigError: if the configuration is from another version or has mistakes.
     """
     file, plain = run_folder / CONFIGURATION, read_configuration(run_folder)
     if not plain:
@@ -135,8 +135,9 @@ def resumed_settings(config: RunConfig, run_folder: Path, steps: int | None) -> 
 
     Args:
         config: the run's configuration.
-        run_folder: its current folder.
-        steps: further steps of each behaviour after its newest checkpoint; None: up to its `max_steps`.
+        run_folder: the run's current folder.
+        steps: number of further steps for each behaviour after its newest checkpoint; None to continue up to
+            `max_steps`.
 
     Raises:
         RunError: if `steps` is not positive.
@@ -155,11 +156,11 @@ def resumed_settings(config: RunConfig, run_folder: Path, steps: int | None) -> 
 
 
 def other_run(before: str, config: RunConfig) -> str:
-    """Return why a run can't continue with this configuration: it has none of the run's behaviours; empty if it can.
+    """Return why a run can't continue with a configuration, which has none of its behaviours; empty if it can.
 
     Args:
         before: the text of the run's `configuration.yaml`.
-        config: the configuration with which it would be resumed.
+        config: the configuration with which the run would be resumed.
     """
     try:
         learned = yaml.safe_load(before).get("behaviors") or {}

@@ -1,6 +1,6 @@
-"""The content of `run_logs/training_status.json`: exported policies, ratings and lessons, in ML-Agents' form.
+"""The content of `run_logs/training_status.json`: exported policies, ratings and lessons, in ML-Agents' format.
 
-ML-Agents calls an exported policy a checkpoint there. `--resume` reads a `checkpoint.Checkpoint` instead.
+ML-Agents calls an exported policy in this file a checkpoint. `--resume` reads a `checkpoint.Checkpoint` instead.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True, slots=True)
 class ExportEntry:
-    """An exported policy of a behaviour in `checkpoints` or `final_checkpoint`."""
+    """The entry of an exported policy in a behaviour's `checkpoints` or `final_checkpoint`."""
 
     steps: int
     file_path: str
-    """The `.onnx` file, or the `.pt` file if there is none."""
+    """Path of the `.onnx` file, or of the `.pt` file if there is no `.onnx` file."""
     reward: float | None
     """Mean return before the export; None if no episode had ended."""
     creation_time: float
-    """Seconds since 1970."""
+    """Time of the export, in seconds since 1970."""
     auxiliary_file_paths: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return ML-Agents' form, including its spelling."""
+        """Return the entry in ML-Agents' format, including its spelling of the keys."""
         return {
             "steps": self.steps,
             "file_path": shown(self.file_path),
@@ -49,7 +49,7 @@ class ExportEntry:
         """Return the entry with its files under `run_folder`, which may have been moved since."""
 
         def here(file: str) -> str:
-            path = PureWindowsPath(file)  # which knows the separators of all systems
+            path = PureWindowsPath(file)  # understands the separators of all systems
             return str(run_folder / path.parent.name / path.name)
 
         beside = tuple(here(file) for file in self.auxiliary_file_paths)
@@ -57,18 +57,18 @@ class ExportEntry:
 
     @classmethod
     def from_dict(cls, content: Any, where: str = "") -> ExportEntry:
-        """Read ML-Agents' form; older files have no list of further paths.
+        """Read an entry in ML-Agents' format; older files have no list of auxiliary paths.
 
         Args:
-            content: the file's content.
-            where: its key, for messages.
+            content: the entry's content.
+            where: the entry's key, for messages.
 
         Raises:
-            StatusError: if it is something else.
+            StatusError: if the content is invalid.
         """
         entry = _map(content, where)
         reward = entry.get("reward")
-        unknown = reward is None or (isinstance(reward, float) and math.isnan(reward))  # so ML-Agents may write it
+        unknown = reward is None or (isinstance(reward, float) and math.isnan(reward))  # ML-Agents may write NaN
         paths = entry.get("auxillary_file_paths", [])
         if not isinstance(paths, list):
             raise StatusError(f"{where}.auxillary_file_paths", paths, "a list")
@@ -88,7 +88,7 @@ class BehaviorStatus:
     checkpoints: tuple[ExportEntry, ...] = ()
     final_checkpoint: ExportEntry | None = None
     elo: float | None = None
-    """The rating; None without self-play."""
+    """The Elo rating; None without self-play."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,10 @@ class TrainingStatus:
 
     behaviors: Mapping[str, BehaviorStatus] = field(default_factory=dict)
     lessons: Mapping[str, int] = field(default_factory=dict)
-    """Curriculum lesson by the environment parameter's name."""
+    """Number of the curriculum lesson, by environment parameter."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return ML-Agents' form, in which a behaviour and a parameter of one name share an entry."""
+        """Return the status in ML-Agents' format; a behaviour and a parameter with the same name share an entry."""
         result: dict[str, Any] = {"metadata": _versions()}
         for name, status in self.behaviors.items():
             entry = result.setdefault(name, {})
@@ -116,10 +116,10 @@ class TrainingStatus:
 
     @classmethod
     def from_dict(cls, content: Any) -> TrainingStatus:
-        """Read ML-Agents' form.
+        """Read a status in ML-Agents' format.
 
         Raises:
-            StatusError: if it is something else, or not what was written.
+            StatusError: if the content is invalid, or its checksum does not match.
         """
         whole = _map(content, "the file")
         entries = {name: _map(entry, name) for name, entry in whole.items()}
@@ -182,7 +182,7 @@ def _number(entry: Mapping[str, Any], where: str, key: str, kind: type[N] = floa
 
 
 def _versions() -> dict[str, str]:
-    """Return the three keys without which ML-Agents refuses a status; it only warns of values other than its own."""
+    """Return the three keys that ML-Agents requires in a status; it only warns if their values are not its own."""
     return {
         "stats_format_version": STATUS_FORMAT_VERSION,
         "mlagents_version": f"headrace {version_of('headrace', 'unknown')}",
