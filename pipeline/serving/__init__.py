@@ -1,1 +1,1 @@
-"""The policy server: models answer observations with actions, over HTTP and gRPC; several requests are one decision."""
+"""The policy server: models answer observations with actions, over HTTP and gRPC; waiting requests share a decision."""

@@ -20,7 +20,7 @@ from headrace.stages.environments.spaces.masks import MaskError, MaskReader
 
 
 class ErrorKind(Enum):
-    """Reasons for refusing a request: (HTTP status, name of the gRPC status), for both servers."""
+    """Reasons for refusing a request, each with its HTTP status and the name of its gRPC status."""
 
     MALFORMED = (400, "INVALID_ARGUMENT")
     UNKNOWN = (404, "NOT_FOUND")
@@ -44,11 +44,11 @@ class ErrorKind(Enum):
 
 
 class RequestRefused(Exception):
-    """A request is refused and has changed nothing.
+    """Raised if a request is refused; a refused request changes nothing.
 
     Args:
         why: the reason.
-        message: the mistake and the expected value.
+        message: what is wrong and what was expected.
     """
 
     def __init__(self, why: ErrorKind, message: str) -> None:
@@ -57,7 +57,7 @@ class RequestRefused(Exception):
 
 
 MOST_AGENTS = 1024
-"""Maximum agents of one request."""
+"""Maximum number of agents in one request."""
 KEYS = ("observations", "masks", "deterministic", "session", "episode_start")
 
 
@@ -66,19 +66,19 @@ class ActionRequest:
     """A request for the actions of n agents."""
 
     observations: tuple[Array, ...]
-    """One array [n, *shape] per observation spec, in its dtype, finite."""
+    """One array [n, *shape] per observation spec, in the spec's dtype; all values are finite."""
     masks: NDArray[np.bool_] | None = None
-    """[n, sum of branches] True = allowed; each branch has at least one allowed choice."""
+    """[n, sum of branches] True for allowed choices; each branch has at least one. None if all choices are allowed."""
     deterministic: bool | None = None
-    """True for the mean and the most likely choice instead of a sample; None: the server's default."""
+    """True to answer with the mean or the most likely choice instead of a sample; None for the server's default."""
     session: str = ""
-    """The session with these agents' memories; empty: none."""
+    """Id of the session that holds these agents' memories; empty if there is no session."""
     episode_start: NDArray[np.bool_] | None = None
-    """[n] True for agents whose episodes begin; None: for none."""
+    """[n] True for agents whose episodes begin; None if no episode begins."""
     begins: bool = False
     """True if the session begins or restarts with this request."""
     ends: bool = False
-    """True if the session ends with this request."""
+    """True if the session ends after this request."""
 
     @property
     def agents(self) -> int:
@@ -87,14 +87,14 @@ class ActionRequest:
 
 
 def read_action_request(spec: BehaviorSpec, plain: object) -> ActionRequest:
-    """Read a request.
+    """Read a request from plain data and check it.
 
     Args:
         spec: the model's spec.
         plain: the received data: a mapping with `observations` and optionally other `KEYS`.
 
     Raises:
-        RequestRefused: if it does not fit; the message names the place and the expected value.
+        RequestRefused: if the data do not fit; the message names the place and what was expected.
     """
     if not isinstance(plain, Mapping):
         raise unfit(f"the body is {_kind(plain)}, expected an object with 'observations'")
@@ -124,10 +124,10 @@ def make_action_request(
     begins: bool = False,
     ends: bool = False,
 ) -> ActionRequest:
-    """Return a request of these parts; each observation is already checked.
+    """Return a request with these parts; the observations must already be checked.
 
     Raises:
-        RequestRefused: if they do not belong together, or the masks do not fit the spec.
+        RequestRefused: if the parts do not belong together, or the masks do not fit the spec.
     """
     n = len(observations[0])
     for each, array in zip(spec.observations, observations, strict=True):
@@ -146,15 +146,16 @@ def make_action_request(
 
 
 def observation_array(spec: ObservationSpec, value: object, flat: bool = False) -> Array:
-    """Return an observation of n agents [n, *shape].
+    """Return an observation as an array [n, *shape] for n agents.
 
     Args:
         spec: the observation's spec.
-        value: nested lists, or the array's bytes in its dtype (little-endian, row by row), in JSON as base64.
-        flat: True to accept a flat list of numbers too.
+        value: nested lists, or the array's bytes in the spec's dtype (little-endian, row by row); in JSON, the bytes
+            are base64.
+        flat: True to also accept a flat list of numbers.
 
     Raises:
-        RequestRefused: if it is anything else.
+        RequestRefused: if the value is anything else.
     """
     if isinstance(value, str):
         try:
@@ -173,7 +174,7 @@ def observation_array(spec: ObservationSpec, value: object, flat: bool = False) 
 
 
 def _holds_flags(value: Any, depth: int) -> bool:
-    """Return True if booleans are among numbers, which NumPy would accept, in lists of that depth."""
+    """Return True if lists of this depth mix booleans with numbers, which NumPy would accept."""
     for _ in range(depth - 1):
         value = chain.from_iterable(value)
     return bool in set(map(type, value if depth else [value]))
@@ -190,10 +191,10 @@ def _from_bytes(spec: ObservationSpec, data: bytes) -> Array:
 
 
 def observation_from_values(spec: ObservationSpec, values: Array) -> Array:
-    """Return an observation of n agents [n, *shape] from its numbers, agent by agent, row by row.
+    """Return an observation as an array [n, *shape], given its numbers agent by agent, row by row.
 
     Raises:
-        RequestRefused: if they don't fit.
+        RequestRefused: if the numbers don't fit the spec.
     """
     if not spec.size or len(values) % spec.size:
         raise unfit(
@@ -203,7 +204,7 @@ def observation_from_values(spec: ObservationSpec, values: Array) -> Array:
 
 
 def _of_spec(spec: ObservationSpec, array: Array) -> Array:
-    """Return an array of numbers in the spec's dtype, checked."""
+    """Check an array of numbers against the spec, and return it in the spec's dtype."""
     if array.shape[1:] != spec.shape or not array.ndim:
         raise _misshapen(spec, str(list(array.shape)))
     dtype = np.dtype(spec.dtype)
@@ -219,7 +220,7 @@ def _of_spec(spec: ObservationSpec, array: Array) -> Array:
 
 
 def by_spec(spec: BehaviorSpec, observations: object) -> list[tuple[ObservationSpec, Any]]:
-    """Return each observation with its given value, by name or by position."""
+    """Return each observation spec with the value given for it, by name or by position."""
     specs = spec.observations
     names = [each.name for each in specs]
     if isinstance(observations, Mapping):
@@ -255,7 +256,7 @@ def _masks(spec: BehaviorSpec, masks: object, n: int) -> NDArray[np.bool_]:
 
 
 def flags(value: object, key: str) -> NDArray[np.bool_] | None:
-    """Return booleans, or 1 and 0, as an array; None for None.
+    """Return booleans, or ones and zeros, as a boolean array; None for None.
 
     Raises:
         RequestRefused: if a value is anything else; the message begins with the key.

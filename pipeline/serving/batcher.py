@@ -1,7 +1,7 @@
-"""The batcher of a model: one decision answers all waiting requests.
+"""A model's batcher: one decision answers all waiting requests.
 
-The batcher never waits to fill a batch: while it decides one, the next one collects. So batches grow with the load, and
-a lone request is answered immediately.
+The batcher never waits to fill a batch: while it decides for one batch, the next one collects. So batches grow with the
+load, and a lone request is answered immediately.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """Bounds of a batcher."""
+    """Limits of a batcher."""
 
     waiting: int = 256
-    """Maximum waiting requests; further ones are refused. There are rarely more callers than that."""
+    """Maximum number of waiting requests; further requests are refused. There are rarely more callers."""
     agents: int = 4096
-    """Maximum agents of one decision."""
+    """Maximum number of agents in one decision."""
     patience_s: float = 5.0
     """Seconds within which a request is answered or refused."""
 
@@ -41,11 +41,11 @@ class ActionAnswer:
     """The answer to a request for n agents."""
 
     actions: ActionBatch
-    """[n, …]"""
+    """Actions of the n agents."""
     recall: Recall | None
-    """[n, …] the new memories; None without memory."""
+    """New memories of the n agents; None for a model without memory."""
     loaded: LoadedModel
-    """The policy that has decided."""
+    """The policy that made the decision."""
 
 
 @dataclass(eq=False, slots=True)
@@ -60,13 +60,13 @@ class Batcher:
 
     Args:
         model: the policy.
-        deterministic: the default for requests.
-        random: the source of all randomness.
-        limits: bounds.
+        deterministic: the default for requests that leave it open.
+        random: generator for sampled actions.
+        limits: the limits; None for the defaults.
 
     Attributes:
-        decisions: calls of the policy so far.
-        decision_s: seconds of a call, averaged over recent ones.
+        decisions: number of calls to the policy so far.
+        decision_s: duration of a call in seconds, averaged over recent calls.
     """
 
     def __init__(
@@ -87,18 +87,18 @@ class Batcher:
         self.decision_s = 0.0
 
     def __len__(self) -> int:
-        """Number of waiting requests."""
+        """Return the number of waiting requests."""
         return len(self._waiting)
 
     async def ask(self, request: ActionRequest, recall: Recall | None) -> ActionAnswer:
-        """Answer a request; a cancelled one is dropped.
+        """Answer a request; the request is dropped if its caller is cancelled.
 
         Args:
             request: the request.
-            recall: the agents' memories; None without memory.
+            recall: the agents' memories; None for a model without memory.
 
         Raises:
-            RequestRefused: if too many wait, it took too long, or the policy can't decide.
+            RequestRefused: if too many requests wait, the decision takes too long, or the policy can't decide.
         """
         if len(self._waiting) >= self._limits.waiting:
             raise RequestRefused(
@@ -120,7 +120,7 @@ class Batcher:
             timer.cancel()
 
     async def run(self) -> None:
-        """Decide until cancelled."""
+        """Decide for waiting requests until cancelled."""
         try:
             while True:
                 await self._news.wait()
@@ -132,7 +132,7 @@ class Batcher:
                 self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _round(self) -> None:
-        """Decide for all waiting requests, in one call each for sampled and most likely actions."""
+        """Decide for waiting requests, with one policy call for sampled and one for most likely actions."""
         loaded, agents = self._model.newest, 0
         groups: dict[bool, list[_WaitingRequest]] = {}
         while self._waiting and (not agents or agents + self._waiting[0].request.agents <= self._limits.agents):
@@ -144,7 +144,7 @@ class Batcher:
             await self._decide(loaded, group, deterministic)
 
     async def _decide(self, loaded: LoadedModel, group: list[_WaitingRequest], deterministic: bool) -> None:
-        """Answer a group; if that fails, answer each separately, so that only the requests at fault are refused."""
+        """Answer a group; if that fails, answer each request separately, so that only those at fault are refused."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:
@@ -212,7 +212,7 @@ def _recall(group: list[_WaitingRequest]) -> Recall | None:
 
 
 def _settle(each: _WaitingRequest, result: ActionAnswer | RequestRefused) -> None:
-    if each.answer.done():  # the caller has gone
+    if each.answer.done():  # the caller has gone or was refused
         return
     if isinstance(result, ActionAnswer):
         each.answer.set_result(result)
@@ -221,7 +221,7 @@ def _settle(each: _WaitingRequest, result: ActionAnswer | RequestRefused) -> Non
 
 
 def _refusal(loaded: LoadedModel, error: Exception) -> RequestRefused:
-    if isinstance(error, NotFiniteError):  # it has decided on zeros, so these observations are at fault
+    if isinstance(error, NotFiniteError):  # the model has decided on zeros, so these observations are at fault
         return RequestRefused(ErrorKind.UNFIT, f"the model has no finite answer to these observations: {error}")
     reason = describe_error(error)
     log.error("%s could not decide: %s", loaded.path, reason)

@@ -1,20 +1,20 @@
-"""Gathers gRPC calls so that they share decisions: none is answered before all calls that came with it are read."""
+"""Gathers gRPC calls so that they share decisions: a call is answered only after all that arrived with it are read."""
 
 from __future__ import annotations
 
 import asyncio
 
 QUIET_TURNS = 6
-"""Turns of the event loop without an arrival after which no call is left. gRPC delivers calls one by one, some turns
+"""Event-loop turns without an arrival after which all calls count as read. gRPC delivers calls one by one, a few turns
 apart; six turns take 0.03 ms."""
 CROWD, SLEEP_S = 16, 0.0005
-"""Number of waiting calls at which the loop sleeps, and for how long, as gRPC's thread needs the core too."""
+"""Number of waiting calls at which the loop sleeps, and seconds of sleep: gRPC's thread also needs the core."""
 MOST_S = 0.1
-"""Seconds after which calls proceed even if others still arrive."""
+"""Seconds after which calls proceed even if further calls still arrive."""
 
 
 class Gathering:
-    """Lets calls proceed together.
+    """Holds calls until no more arrive, then lets them proceed together.
 
     Attributes:
         arrived: number of calls so far, counted by the receiver.
@@ -24,7 +24,7 @@ class Gathering:
         self.arrived = 0
         self._gate: asyncio.Event | None = None
         self._waiting = self._before = 0
-        """Calls that wait now, and calls that proceeded together before."""
+        """Number of calls that wait now, and number of calls that proceeded together the last time."""
 
     async def wait(self) -> None:
         """Wait until no more calls arrive."""
@@ -35,7 +35,7 @@ class Gathering:
         await self._gate.wait()
 
     def _look(self, arrived: int, turns: int, end: float) -> None:
-        """Wait turn by turn, then sleep once; start over when a call arrives."""
+        """Look for new calls turn by turn, then sleep once; start over when a call arrives."""
         loop = asyncio.get_running_loop()
         if arrived != self.arrived:
             turns = QUIET_TURNS

@@ -1,4 +1,4 @@
-"""The messages of the policy server's gRPC services, from their compiled descriptions."""
+"""Message classes for the policy server's gRPC services, made from compiled descriptions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _FILES: dict[str, ProtoMessages] = {}
 
 
 def serving_messages(name: str, package: str) -> ProtoMessages:
-    """Return the messages of a file in `proto/`."""
+    """Return the message classes for a file in `proto/`."""
     compiled = files("headrace.pipeline.serving").joinpath(f"proto/{name}.binpb").read_bytes()
     return _FILES.setdefault(name, ProtoMessages(compiled, package))
 
 
 def described_files() -> list[descriptor_pb2.FileDescriptorProto]:
-    """Return the descriptions of all files in use."""
+    """Return the file descriptors of all files in use."""
     return [file for messages in _FILES.values() for file in messages.files]

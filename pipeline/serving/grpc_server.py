@@ -1,7 +1,7 @@
 """The policy server over gRPC: the services of `proto/*.proto`.
 
-Their messages are created at run time from the compiled files next to them. `open_inference_grpc.py` and
-`grpc_standard.py` answer the Open Inference Protocol, health and reflection.
+The message classes are created at run time from the compiled files next to the `.proto` files. `open_inference_grpc.py`
+answers the Open Inference Protocol, and `grpc_standard.py` answers health and reflection.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ CloseSessionResponse = _message("CloseSessionResponse")
 _OPTIONS = {
     "grpc.server_handshake_timeout_ms": int(1000 * HEADER_S),  # for the HTTP/2 handshake
     "grpc.max_connection_idle_ms": 30_000,  # idle time; clients reconnect by themselves
-    "grpc.max_concurrent_streams": 1024,  # per connection, including just answered calls; more: UNAVAILABLE
-    "grpc.server.max_pending_requests": 1024,  # arrived but unread calls; further ones are CANCELLED
+    "grpc.max_concurrent_streams": 1024,  # per connection, with just answered calls; beyond: UNAVAILABLE
+    "grpc.server.max_pending_requests": 1024,  # calls that arrived but are unread; beyond: CANCELLED
     "grpc.server.max_pending_requests_hard_limit": 1024,
     "grpc.so_reuseport": 0,  # else two servers on one port would share its calls at random
 }
 MOST_UNDER_WAY = 64
-"""Maximum calls read but unanswered; fewer if answers are slow (`Admission`). Further ones are refused unread."""
+"""Maximum number of calls read but unanswered, lower while answers are slow (`Admission`); others are refused."""
 REFUSED_S = 1.0
-"""Seconds, randomly up to twice as many, before an excess call is refused. Callers retry immediately, and a refusal
-costs gRPC as much as an answer."""
+"""Minimum seconds before an excess call is refused; the delay is random, up to twice as long. Callers retry
+immediately, and a refusal costs gRPC as much as an answer."""
 _QUIET_S = 0.1
-"""Seconds without a call after which all arrived calls are read."""
+"""Seconds without a new call after which all calls that have arrived count as read."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Method = Callable[[Any], Awaitable[Any]]
@@ -82,13 +82,13 @@ class GrpcServer:
 
     Args:
         service: answers the requests.
-        listen: a `listen` value.
-        token: the token that calls have to send; empty: none.
-        most_bytes: maximum size of a message.
+        listen: address to listen on, a `listen` value.
+        token: the token that calls must send; empty if they need none.
+        most_bytes: maximum size of a message in bytes.
         most_calls: maximum number of concurrent calls.
 
     Attributes:
-        port: the port on which it listens, once started.
+        port: the port on which the server listens; 0 before `start`.
     """
 
     def __init__(self, service: PolicyService, listen: str, token: str, most_bytes: int, most_calls: int) -> None:
@@ -106,7 +106,7 @@ class GrpcServer:
         """Listen on the first of these ports that is free.
 
         Raises:
-            OSError: if it can't; `strerror` is the reason, with the address.
+            OSError: if the server can't listen; `strerror` gives the address and the reason.
         """
         reason = OSError(errno.EADDRINUSE, "another program uses it")
         for wanted in ports:
@@ -123,7 +123,7 @@ class GrpcServer:
         raise OSError(reason.errno, f"can't listen on {self._listen}:{ports[-1]} for gRPC: {reason.strerror}")
 
     async def read_all(self, patience_s: float) -> None:
-        """Wait, at most that long, until all arrived calls are read: `stop` would end them as CANCELLED."""
+        """Wait up to `patience_s` until all calls that have arrived are read: `stop` would end them as CANCELLED."""
         if self._server is None:
             return
         seen, end = -1, asyncio.get_running_loop().time() + patience_s
@@ -132,7 +132,7 @@ class GrpcServer:
             await asyncio.sleep(_QUIET_S)
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no further calls, and end those not answered in this time; stopping twice is allowed."""
+        """Accept no further calls, and end those not answered within `grace_s`; may be called more than once."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop(grace_s)
@@ -154,8 +154,8 @@ class GrpcServer:
             open_inference_grpc.SERVICE: open_inference_grpc.methods(OpenInference(self._service)),
             grpc_standard.HEALTH: grpc_standard.health_methods(self._service),
         }
-        # Without deserializers, as gRPC would report a caller's malformed message as the server's fault.
-        # As a stream of one message, which is read here, as gRPC itself would wait for it forever.
+        # No deserializers, because gRPC would report a caller's malformed message as the server's fault. Each call is a
+        # stream of one message, which is read here, because gRPC itself would wait for it forever.
         generic = [
             grpc.method_handlers_generic_handler(
                 service,
@@ -176,7 +176,7 @@ class GrpcServer:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed: authorization: Bearer TOKEN")
 
     async def _reflect(self, _: Any, context: _Context) -> None:
-        """Answer a tool's requests for descriptions until the tool has sent its last one."""
+        """Answer a tool's requests for descriptions until the tool has sent its last request."""
         await self._check_token(context)
         try:
             while (message := await self._message(context, last=True)) is not None:
@@ -204,7 +204,7 @@ class GrpcServer:
         return answer
 
     async def _admitted(self, kind: Any, method: Method, context: _Context) -> Any:
-        """Answer a call together with those that arrived with it, as far as there is room."""
+        """Answer a call together with the calls that arrived with it; refuse it if too many are in progress."""
         if self._admission.full and not self._service.ending:
             under_way = self._admission.under_way
             self._service.tally.turned_away()
@@ -219,7 +219,7 @@ class GrpcServer:
             self._admission.end(begun)
 
     async def _message(self, context: _Context, last: bool = False) -> Any:
-        """Return the next message; None at the end of the stream, if `last` allows an end."""
+        """Return the stream's next message; None at the end of the stream, if `last` allows it to end."""
         try:
             async with asyncio.timeout(BODY_S):
                 message: Any = await context.read()
@@ -276,10 +276,10 @@ def _parsed(kind: Any, body: bytes) -> Any:
 
 
 def _action_request(spec: BehaviorSpec, request: Any) -> ActionRequest:
-    """Read a request.
+    """Read a request for actions from its gRPC message.
 
     Raises:
-        RequestRefused: if it does not fit.
+        RequestRefused: if the request does not fit the model.
     """
     parts = request.observations
     named = {each.name: each for each in parts}

@@ -1,6 +1,6 @@
-"""Standard services of gRPC servers: health, for supervisors of servers, and reflection, for tools.
+"""gRPC's standard services: health, for programs that supervise servers, and reflection, for tools.
 
-Both protocols are gRPC's own. Reflection has two names, of which older tools know only the first.
+gRPC defines both protocols. Reflection has two names; older tools know only the first one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _reflection = serving_messages("reflection", "grpc.reflection.v1").message
 ServerReflectionRequest = _reflection("ServerReflectionRequest")
 ServerReflectionResponse = _reflection("ServerReflectionResponse")
 _NOT_FOUND, _UNIMPLEMENTED = 5, 12
-"""Statuses of gRPC's health protocol."""
+"""gRPC status codes that reflection returns."""
 
 
 def health_methods(service: PolicyService) -> dict[str, tuple[Any, Callable[[Any], Awaitable[Any]]]]:
-    """Return the health methods: by name, the request's class and its handler."""
+    """Return the health methods by name, each with its request class and its handler."""
 
     async def check(request: Any) -> Any:
         if request.service and request.service not in _services():

@@ -1,8 +1,8 @@
 """The Open Inference Protocol (also called KServe's V2) for both transports: its messages and their handlers.
 
-A model's inputs are its observations, by name, with a row per agent; action `masks`, if it has them; and
-`episode_start`, if it has a memory. Its outputs are `continuous` and `discrete` actions. Extensions are parameters of
-a request: `deterministic`, and Triton's sequences, which are sessions.
+A model's inputs are its observations, by name, with a row per agent; `masks`, if it has action masks; and
+`episode_start`, if it has a memory. Its outputs are the `continuous` and `discrete` actions. Request parameters extend
+the protocol: `deterministic`, and Triton's sequences, which are sessions.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ DTYPES = {
     **{f"{sign}INT{8 * size}": f"<{sign.lower() or 'i'}{size}" for sign in ("U", "") for size in (1, 2, 4, 8)},
     **{f"FP{8 * size}": f"<f{size}" for size in (2, 4, 8)},
 }
-"""The protocol's datatypes of tensors, and NumPy's for their bytes."""
+"""The protocol's tensor datatypes, each with the NumPy dtype of its bytes."""
 _DATATYPES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 EXTENSIONS = ("binary_tensor_data", "sequence", "sequence(string_id)")
-"""The server's extensions of the protocol, by Triton's names."""
+"""The protocol extensions that the server supports, by Triton's names."""
 PARAMETERS = ("deterministic", "sequence_id", "sequence_start", "sequence_end", "binary_data_output")
-"""Parameters of a request."""
+"""Names of the parameters that a request may have."""
 
 Parameters = dict[str, bool | int | float | str]
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 class InputTensor(BaseModel):
-    """A tensor of a request."""
+    """An input tensor in a request."""
 
     model_config = _STRICT
 
@@ -58,11 +58,11 @@ class InputTensor(BaseModel):
     shape: list[Annotated[int, Field(ge=0)]] = Field(description="The first is the number of agents.")
     parameters: Parameters = {}
     data: Any = Field(None, description="The elements, nested or flat.")
-    """Nested or flat lists; or bytes, little-endian, row by row."""
+    """The elements: nested or flat lists, or bytes (little-endian, row by row)."""
 
 
 class RequestedOutput(BaseModel):
-    """A requested output tensor."""
+    """An output tensor that a request names."""
 
     model_config = _STRICT
 
@@ -71,7 +71,7 @@ class RequestedOutput(BaseModel):
 
 
 class InferRequest(BaseModel):
-    """A request for an inference."""
+    """An inference request."""
 
     model_config = _STRICT
 
@@ -83,29 +83,29 @@ class InferRequest(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class OutputTensor:
-    """A tensor of an answer."""
+    """An output tensor in an answer."""
 
     name: str
     datatype: str
     array: Array
     binary: bool
-    """True if it was requested as bytes."""
+    """True if the request wants the tensor as bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferAnswer:
-    """The answer to a request."""
+    """The answer to an inference request."""
 
     version: str
     outputs: tuple[OutputTensor, ...]
 
 
 class _ModelTensors:
-    """The inputs and outputs of a model: by name, datatype and shape, with -1 for the agents.
+    """A model's inputs and outputs: datatype and shape by name. In a shape, -1 is the number of agents.
 
     Args:
         spec: the model's spec.
-        remembers: True if it has a memory.
+        remembers: True if the model has a memory.
     """
 
     def __init__(self, spec: BehaviorSpec, remembers: bool) -> None:
@@ -123,17 +123,17 @@ class _ModelTensors:
             self.outputs["discrete"] = ("INT64", [-1, len(actions.discrete_branches)])
 
     def _add(self, name: str, datatype: str, *shape: int) -> str:
-        """Add an input; return its name, which is changed if taken."""
+        """Add an input and return its name, which gets underscores at the end if it is taken."""
         while name in self.inputs:
             name += "_"
         self.inputs[name] = (datatype, [-1, *shape])
         return name
 
     def read(self, spec: BehaviorSpec, asked: InferRequest) -> ActionRequest:
-        """Read a request.
+        """Convert an inference request to a request for actions.
 
         Raises:
-            RequestRefused: if it does not fit.
+            RequestRefused: if the request does not fit the model.
         """
         given = {tensor.name: tensor for tensor in asked.inputs}
         if len(given) < len(asked.inputs):
@@ -164,10 +164,10 @@ class _ModelTensors:
         )
 
     def wanted(self, asked: InferRequest) -> dict[str, bool]:
-        """Return the requested outputs, and whether each is wanted as bytes.
+        """Return the requested outputs by name, each with True if it is wanted as bytes.
 
         Raises:
-            RequestRefused: if there is no such output, or a requested option is not supported.
+            RequestRefused: if a requested output does not exist, or a requested option is not supported.
         """
         binary = bool(_truth(asked.parameters, "binary_data_output"))
         if asked.outputs is None:
@@ -197,18 +197,18 @@ class OpenInference:
 
     @property
     def ready(self) -> bool:
-        """True while requests are answered."""
+        """True while the server answers requests."""
         return not self.service.ending
 
     def server(self) -> dict[str, Any]:
-        """Describe the server."""
+        """Return the server's metadata."""
         return {"name": "headrace", "version": version_of("headrace"), "extensions": list(EXTENSIONS)}
 
     def loaded(self, name: str, version: str = "") -> LoadedModel:
         """Return a model's loaded policy.
 
         Raises:
-            RequestRefused: if there is no such model, or it lacks this version.
+            RequestRefused: if the model or the version does not exist.
         """
         loaded = self.service.loaded(name)
         if version not in ("", str(loaded.version)):
@@ -219,7 +219,7 @@ class OpenInference:
         return loaded
 
     def model(self, name: str, version: str = "") -> dict[str, Any]:
-        """Describe a model; errors are those of `loaded`."""
+        """Return a model's metadata; raise errors as `loaded` does."""
         loaded, tensors = self.loaded(name, version), self._tensorss[name]
         return {
             "name": name,
@@ -230,10 +230,10 @@ class OpenInference:
         }
 
     async def infer(self, name: str, version: str, asked: InferRequest) -> InferAnswer:
-        """Answer a request.
+        """Answer an inference request.
 
         Raises:
-            RequestRefused: if it does not fit, or can't be answered now.
+            RequestRefused: if the request does not fit, or can't be answered now.
         """
         self.loaded(name, version)
         tensors = self._tensorss[name]

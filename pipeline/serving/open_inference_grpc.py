@@ -34,11 +34,11 @@ _CONTENTS = {
     "FP32": "fp32_contents",
     "FP64": "fp64_contents",
 }
-"""The message field of each datatype."""
+"""For each datatype, the message field that holds a tensor's elements."""
 
 
 def methods(protocol: OpenInference) -> dict[str, tuple[Any, Callable[[Any], Awaitable[Any]]]]:
-    """Return the protocol's methods: by name, the request's class and its handler."""
+    """Return the protocol's methods by name, each with its request class and its handler."""
 
     async def live(_: Any) -> Any:
         return _response["ServerLive"](live=True)
@@ -73,10 +73,10 @@ def methods(protocol: OpenInference) -> dict[str, tuple[Any, Callable[[Any], Awa
 
 
 def _asked(request: Any) -> InferRequest:
-    """Read a request.
+    """Convert a gRPC request to the model that both transports share.
 
     Raises:
-        RequestRefused: if it is malformed.
+        RequestRefused: if the request is malformed.
     """
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):
@@ -100,10 +100,10 @@ def _asked(request: Any) -> InferRequest:
 
 
 def _contents(tensor: Any) -> Any:
-    """Return a tensor's elements, from the field of its datatype.
+    """Return a tensor's elements, from the message field for its datatype.
 
     Raises:
-        RequestRefused: if it has elements in other fields.
+        RequestRefused: if this field has no elements, or other fields have some.
     """
     filled = [field.name for field, _ in tensor.contents.ListFields()]
     if tensor.datatype not in _CONTENTS or filled != [_CONTENTS[tensor.datatype]]:
@@ -119,7 +119,7 @@ def _parameters(given: Any) -> Parameters:
 
 
 def _answered(request: Any, answer: InferAnswer) -> Any:
-    """Return an answer, with tensors as bytes if the request had them."""
+    """Return an answer as a gRPC response, with tensors as bytes if the request's tensors were bytes."""
     response = ModelInferResponse(model_name=request.model_name, model_version=answer.version, id=request.id)
     for each in answer.outputs:
         output = response.outputs.add(name=each.name, datatype=each.datatype, shape=each.array.shape)

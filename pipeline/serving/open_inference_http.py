@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over HTTP: `/v2…`, in JSON, or with tensors as bytes after it (Triton's extension)."""
+"""The Open Inference Protocol over HTTP: `/v2…`, in JSON, possibly followed by tensor bytes (Triton's extension)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.pipeline.serving.refusals import refusing
 from headrace.pipeline.web.site import checked, from_json, read_body
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-"""Header with the JSON's number of bytes, if tensors follow it."""
+"""Header with the JSON's length in bytes, if tensors follow the JSON."""
 
 
 def open_inference_routes(protocol: OpenInference) -> list[web.RouteDef]:
-    """Return the routes of the protocol."""
+    """Return the protocol's routes."""
 
     async def live(_: web.Request) -> web.Response:
         return _answer({"live": True})
@@ -40,7 +40,7 @@ def open_inference_routes(protocol: OpenInference) -> list[web.RouteDef]:
 
     async def infer(request: web.Request) -> web.Response:
         name, version = _named(request)
-        protocol.loaded(name, version)  # before an unneeded body is read
+        protocol.loaded(name, version)  # refuse an unknown model before reading the body
         asked = _read(await read_body(request), request.headers.get(HEADER_LENGTH))
         return _inferred(name, asked.id, await protocol.infer(name, version, asked))
 
@@ -63,11 +63,11 @@ def _named(request: web.Request) -> tuple[str, str]:
 
 
 def _read(body: bytes, header_length: str | None) -> InferRequest:
-    """Read a request, with the tensors after it.
+    """Read a request from a body, with the tensors that follow the JSON.
 
     Raises:
-        RequestRefused: if the tensors don't match it.
-        web.HTTPException: if it is not a request.
+        RequestRefused: if the tensors don't match the request.
+        web.HTTPException: if the JSON is not a request.
     """
     length = len(body)
     if header_length is not None:

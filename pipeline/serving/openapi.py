@@ -1,4 +1,4 @@
-"""The policy server's description (OpenAPI)."""
+"""The policy server's API description (OpenAPI)."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def schema(session: dict[str, Any], infer: dict[str, Any]) -> dict[str, Any]:
     """Return the API as an OpenAPI document.
 
     Args:
-        session: the schema of a new session.
-        infer: the schema of a request of the Open Inference Protocol.
+        session: the schema of a request for a new session.
+        infer: the schema of an Open Inference Protocol request.
     """
     model = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
     key, version = {**model, "name": "session"}, {**model, "name": "version"}

@@ -16,9 +16,9 @@ from headrace.pipeline.web.guards import bears_token
 from headrace.pipeline.web.site import file_routes
 
 STYLE = "/style.css"
-"""The path of the pages' style sheet."""
+"""URL path of the pages' style sheet."""
 _MOST_SHOWN = 24
-"""Maximum numbers of an observation that are written out; for more, a line of Python creates them."""
+"""Maximum size of an observation that an example writes out; for larger ones, a line of Python creates the zeros."""
 _LINKS = (("docs", "API"), ("api/openapi.json", "OpenAPI"), ("metrics", "metrics"), ("healthz", "health"))
 
 
@@ -48,11 +48,11 @@ def _page(title: str, body: list[str]) -> str:
 
 
 def index_page(protocol: OpenInference, address: str, token: bool) -> str:
-    """Return the page of all models.
+    """Return the page that lists all models.
 
     Args:
         protocol: holds the models.
-        address: the server's address, as the caller has named it.
+        address: the server's URL, as the caller wrote it.
         token: True if calls need a token.
     """
     links = ", ".join(f'<a href="{path}">{text}</a>' for path, text in _LINKS)
@@ -70,7 +70,7 @@ def index_page(protocol: OpenInference, address: str, token: bool) -> str:
 
 
 def _curl(model: dict[str, Any], memory: bool, address: str, token: bool) -> str:
-    """Return a shell command that requests one agent's actions from a model: observations are zeros, without masks."""
+    """Return a shell command that requests one agent's actions from a model, with zero observations and no masks."""
     inputs, code = [], []
     for each in model["inputs"]:
         if each["datatype"] != "BOOL":
@@ -88,7 +88,7 @@ def _curl(model: dict[str, Any], memory: bool, address: str, token: bool) -> str
 
 
 def docs_page(document: dict[str, Any]) -> str:
-    """Return the description of the API, an OpenAPI document, as a page."""
+    """Return the API's OpenAPI document as an HTML page."""
     body = ['<p><a href="api/openapi.json">The API as an OpenAPI document</a></p>']
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

@@ -1,4 +1,4 @@
-"""Refusals of requests over HTTP."""
+"""Converts refused requests to HTTP responses."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 def refusing(handler: Handler, unfit: int = ErrorKind.UNFIT.http) -> Handler:
-    """Return a handler that answers refusals with their status.
+    """Wrap a handler so that a refusal is answered with the refusal's HTTP status.
 
     Args:
-        handler: answers or raises `RequestRefused`.
+        handler: the handler, which may raise `RequestRefused`.
         unfit: the status for data that does not fit the model.
     """
 

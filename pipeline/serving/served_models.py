@@ -29,32 +29,32 @@ from headrace.surroundings import shown
 log = logging.getLogger(__name__)
 
 QUICK_PRODUCTS = 2**20
-"""Maximum products of a decision in the event loop, a fraction of a millisecond; longer ones would block requests."""
+"""Maximum multiplications for a decision in the event loop, a fraction of a millisecond; more would block requests."""
 
 Signature = tuple[str, int, int, int]
-"""Identity of a file, which changes when it is replaced: path, inode, time of the change, size."""
+"""Identity of a file: path, inode, modification time and size. The identity changes when the file is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A policy read from a file that has decided once."""
+    """A policy that was read from a file and has decided once as a test."""
 
     path: Path
     signature: Signature
     spec: BehaviorSpec
     policy: ActingPolicy
     version: int
-    """1 for the first served policy, 2 for the next, …"""
+    """Number of the served policy: 1 for the first one, 2 for the next, …"""
     step: int
-    """Number of steps from which it had learned; 0 if the file does not say."""
+    """Number of steps for which the policy was trained; 0 if the file does not state it."""
     weights: int
-    """Number of parameters; 0 for an `.onnx` file."""
+    """Number of the policy's parameters; 0 for an `.onnx` file."""
     deterministic: bool
-    """True if it was trained to act by the mean and the most likely action."""
+    """True if the policy's network settings are to act by the mean and the most likely action."""
 
     @property
     def description(self) -> str:
-        """Its file, and its step if known."""
+        """Text with the policy's file, and its step if known."""
         return shown(self.path) + (f", step {self.step}" if self.step else "")
 
     def is_quick(self, agents: int) -> bool:
@@ -63,15 +63,15 @@ class LoadedModel:
 
 
 class ServedModel:
-    """A named model: the last loaded policy, and the place where newer ones appear.
+    """A named model: the last loaded policy, and the place where newer policies appear.
 
     Args:
-        name: its name in requests.
+        name: the model's name in requests.
         reference: a model reference (`headrace.pipeline.policies.model_files`).
         behavior: the behaviour in that reference.
 
     Raises:
-        RunError: if it can't be read.
+        RunError: if the model can't be read.
     """
 
     def __init__(self, name: str, reference: str, behavior: str) -> None:
@@ -79,15 +79,15 @@ class ServedModel:
         self._reference = reference
         self._behavior = behavior
         self._refused: object = None
-        """The last warning about a newer file, which is given once."""
+        """Signature of the last refused file, or the last error: a warning about it is logged once."""
         self.newest = _load(*self._find(), version=1)
 
     def nothing_recalled(self, agents: int) -> Recall | None:
-        """Return the memories of agents before their first decision; None without memory."""
+        """Return the memories of agents before their first decision; None for a model without memory."""
         return nothing_recalled(self.newest.policy, self.newest.spec.actions, agents)
 
     def refresh(self) -> None:
-        """Read the newest file, if it is a different one.
+        """Load the newest file, if it is not the one already loaded.
 
         A file that can't be read or does not fit is ignored, with a warning, until it changes.
         """
@@ -116,7 +116,7 @@ class ServedModel:
         return file, (str(file.path), state.st_ino, state.st_mtime_ns, state.st_size)
 
     def plain(self) -> dict[str, Any]:
-        """Describe it, for the API."""
+        """Return the model's description for the API."""
         loaded, spec = self.newest, self.newest.spec.to_plain()
         return {
             "name": self.name,
@@ -132,14 +132,14 @@ class ServedModel:
 
 
 def load_models(references: Sequence[str]) -> list[ServedModel]:
-    """Read the models of a command.
+    """Load the models that a command line names.
 
     Args:
-        references: model references, each of which may have a name: `old=results/first@500000`. Without one, a model
+        references: model references, each of which may have a name: `old=results/first@500000`. Without a name, a model
             is named after its behaviour.
 
     Raises:
-        CommandError: if one can't be read, or two have the same name.
+        CommandError: if a model can't be read, or two models have the same name.
     """
     found: dict[str, ServedModel] = {}
     for argument in references:
@@ -171,10 +171,10 @@ def _named(argument: str) -> tuple[str, str]:
 
 
 def _load(file: ModelFile, signature: Signature, version: int) -> LoadedModel:
-    """Read a file and let its policy decide once, on zeros; one that fails is not served.
+    """Read a file's policy and let it decide once, on zeros, to check that it works.
 
     Raises:
-        RunError: if it can't be read, or can't decide.
+        RunError: if the policy can't be read, or can't decide.
     """
     model = read_model(file, version=version)
     policy, spec, settings = model.make_policy(), model.spec, model.design.settings

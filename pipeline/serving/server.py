@@ -1,4 +1,4 @@
-"""The policy server as a program: reads models, opens sites, and answers requests until it is ended."""
+"""The policy server as a program: reads models, opens the servers, and answers requests until it is stopped."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from headrace.stages.connections import allow_open_files
 
 USUAL_PORT = 8480
 MOST_BODY_BYTES = 8 * 1024 * 1024
-"""Maximum bytes of a request: eleven images of 512×512×3 as bytes, or 4 MiB of numbers as JSON."""
+"""Maximum size of a request in bytes: eleven images of 512×512×3 as bytes, or 4 MiB of numbers as JSON."""
 MOST_CONNECTIONS = 2048
 MOST_REQUESTS = 128
-"""Maximum concurrent HTTP requests; fewer if answers are slow (`headrace.stages.admission`)."""
+"""Maximum number of concurrent HTTP requests, lower while answers are slow (`headrace.stages.admission`)."""
 DRAIN_S = 10.0
-"""Seconds to answer pending requests when the server ends; twice the patience of each."""
+"""Seconds to answer pending requests when the server shuts down; twice the time limit of a request."""
 READ_S = 2.0
-"""Additional seconds for arrived but unread gRPC calls, which get the answer that the server ends."""
+"""Additional seconds to read gRPC calls that have arrived, and to answer that the server is shutting down."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class ServingOptions:
     references: Sequence[str]
     """Model references with optional names (`load_models`)."""
     endpoint: str = ""
-    """`headrace.config.listen.Endpoint` of the HTTP server; that of gRPC has the next port."""
+    """Address of the HTTP server, as `headrace.config.listen.Endpoint`; the gRPC server takes the next port."""
     deterministic: bool = False
-    """True for the mean and the most likely choice, as the default for requests."""
+    """True to answer with the mean and the most likely choice, as the default for requests."""
     seed: int | None = None
-    """Seed of all randomness; None: random."""
+    """Seed of all randomness; None for a random seed."""
     origins: Sequence[str] = ()
-    """Origins whose pages may call it from a browser."""
+    """Origins whose pages may call the server from a browser."""
 
 
 def serve(options: ServingOptions, tell: Callable[[str], None], at_once: Callable[[str, int], None]) -> None:
@@ -54,11 +54,11 @@ def serve(options: ServingOptions, tell: Callable[[str], None], at_once: Callabl
 
     Args:
         options: the models and settings.
-        tell: called with the addresses.
+        tell: called with a text that lists the models and addresses.
         at_once: ends the process with a message and a status, at a second Ctrl-C or if requests can't be answered.
 
     Raises:
-        CommandError: if a model can't be read, or it can't listen.
+        CommandError: if a model can't be read, or the server can't listen.
     """
     allow_open_files(4 * MOST_CONNECTIONS)
     with uncollected():  # a garbage collection over the libraries' objects would delay requests by 0.1 s
@@ -95,7 +95,7 @@ async def _serve(
                 raise CommandError(f"--listen: {error.strerror}; choose another with --listen=HOST:PORT") from error
             tell(_words(models, site, grpc_server.port, token))
             await stop.wait()
-            if running.done():  # it has failed
+            if running.done():  # the service has failed
                 await running
             await _drain(service, site, grpc_server, at_once)
         finally:
@@ -124,7 +124,7 @@ def _site_options(options: ServingOptions, token: str, service: PolicyService) -
 
 
 def _grpc_ports(taken: int, port: int | None) -> Sequence[int]:
-    """Return the ports for the gRPC server: the one after the HTTP server's, or more if that has a choice."""
+    """Return the ports for the gRPC server: the one after the HTTP server's, or several if the user named none."""
     if port is None:
         return range(taken + 1, taken + 1 + TRIED_PORTS)
     if port == LAST_PORT:

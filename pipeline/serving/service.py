@@ -35,15 +35,15 @@ class _Desk:
 
 
 class PolicyService:
-    """Answers requests for actions of models while `run` is running.
+    """Answers requests for models' actions while `run` is running.
 
     Args:
         models: the served models.
-        deterministic: the default for requests, and for models that were trained otherwise.
-        seed: seed of all randomness; None: random.
+        deterministic: True for the most likely actions as the default for requests to all models.
+        seed: seed of all randomness; None for a random seed.
         clock: returns the time in seconds.
-        batches: bounds of each model's requests.
-        sessions: bounds of each model's sessions.
+        batches: limits of each model's batcher; None for the defaults.
+        sessions: limits of each model's sessions; None for the defaults.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PolicyService:
         self._none_under_way = asyncio.Event()
         self._none_under_way.set()
         self.ending = False
-        """True if further requests are refused."""
+        """True once the server shuts down and refuses further requests."""
 
     async def run(self) -> None:
         """Answer requests, and look for newer models, until cancelled."""
@@ -79,7 +79,7 @@ class PolicyService:
                 group.create_task(desk.batcher.run())
 
     async def end(self) -> None:
-        """Refuse further requests, and wait until pending ones are answered."""
+        """Refuse further requests, and wait until pending requests are answered."""
         self.ending = True
         await self._none_under_way.wait()
 
@@ -92,31 +92,31 @@ class PolicyService:
         """Return a model's loaded policy.
 
         Raises:
-            RequestRefused: if there is none of this name.
+            RequestRefused: if there is no model of this name.
         """
         return self._desk(name).model.newest
 
     def models(self) -> list[dict[str, Any]]:
-        """Describe the models."""
+        """Return a description of each model."""
         return [desk.model.plain() for desk in self._desks.values()]
 
     def model(self, name: str) -> dict[str, Any]:
-        """Describe a model.
+        """Return a model's description.
 
         Raises:
-            RequestRefused: if there is none of this name.
+            RequestRefused: if there is no model of this name.
         """
         return self._desk(name).model.plain()
 
     async def act(self, name: str, read: Callable[[BehaviorSpec], ActionRequest]) -> ActionAnswer:
-        """Answer a request.
+        """Answer a request for actions.
 
         Args:
             name: the model's name.
-            read: reads and checks the request.
+            read: reads and checks the request, given the model's spec.
 
         Raises:
-            RequestRefused: if it does not fit, or can't be answered now.
+            RequestRefused: if the request does not fit, or can't be answered now.
         """
         desk, since = self._desk(name), self._clock()
         self._under_way += 1
@@ -141,7 +141,7 @@ class PolicyService:
         """Begin a session with a model.
 
         Raises:
-            RequestRefused: if there is no model of this name, or no room.
+            RequestRefused: if there is no model of this name, or there are too many sessions.
         """
         desk = self._desk(name)
         self._check_open()
@@ -151,7 +151,7 @@ class PolicyService:
         """End a session.
 
         Raises:
-            RequestRefused: if there is none.
+            RequestRefused: if the model or the session does not exist.
         """
         self._desk(name).sessions.close(key)
 
@@ -160,7 +160,7 @@ class PolicyService:
             raise RequestRefused(ErrorKind.ENDING, "the server is shutting down")
 
     def aim_s(self) -> float:
-        """Return the seconds within which most requests should be answered: at least three decisions of the slowest."""
+        """Return the target time for most requests, in seconds: at least three decisions by the slowest model."""
         return max(AIM_S, 3 * max(desk.batcher.decision_s for desk in self._desks.values()))
 
     def _desk(self, name: str) -> _Desk:
@@ -174,7 +174,7 @@ class PolicyService:
 
 
 def _alone(model: ServedModel) -> Turn:
-    """Return the session use of a request without a session."""
+    """Return the `Turn` of a request without a session; refuse the request if the model has a memory."""
     if model.newest.policy.memory_size:
         raise unfit(
             f"session: '{model.name}' has a memory; open a session for the agents first (in the Open Inference "
@@ -183,13 +183,13 @@ def _alone(model: ServedModel) -> Turn:
     return Turn(None)
 
 
-# Counts, for Prometheus.
+# Request counts, for Prometheus.
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 
 class Tally:
-    """Counts requests.
+    """Counts requests and keeps the numbers for Prometheus.
 
     Args:
         models: the models by name.
@@ -216,7 +216,7 @@ class Tally:
             registry=self._registry,
         )
         self._of: dict[str, tuple[Counter, Counter, Histogram]] = {}
-        """Counters of each model, as finding one by its labels takes as long as a decision."""
+        """Each model's counters, kept because finding a counter by its labels takes as long as a decision."""
         self._registry.register(_Models(models))
 
     def answered(self, model: str, agents: int, seconds: float) -> None:
@@ -251,7 +251,7 @@ _GAUGES: dict[str, tuple[str, Callable[[_Desk], float]]] = {
 
 
 class _Models:
-    """Reads the models' figures on request."""
+    """Reads the models' current numbers when Prometheus collects them."""
 
     def __init__(self, desks: Mapping[str, _Desk]) -> None:
         self._desks = desks

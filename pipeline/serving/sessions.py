@@ -1,4 +1,4 @@
-"""Sessions: a model's memories of agents between requests. The policy itself is stateless."""
+"""Sessions keep agents' memories between requests to a model. The policy itself is stateless."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headrace.stages.policy.protocol import Recall
 
 @dataclass(frozen=True)
 class SessionLimits:
-    """Bounds of a model's sessions."""
+    """Limits of a model's sessions."""
 
     sessions: int = 10_000
     agents: int = 100_000
-    """Maximum agents of all sessions."""
+    """Maximum number of agents in all sessions together."""
     idle_s: float = 600.0
     """Seconds without use after which a session is ended."""
 
@@ -46,9 +46,9 @@ class Sessions:
     """The sessions of one model.
 
     Args:
-        nothing: returns the memories of agents before their first decision; None if the model has none.
+        nothing: returns the memories of n agents before their first decision; None if the model has no memory.
         clock: returns the time in seconds.
-        limits: bounds.
+        limits: the limits; None for the defaults.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Sessions:
         self._agents = 0
 
     def __len__(self) -> int:
-        """Number of sessions."""
+        """Return the number of sessions."""
         return len(self._sessions)
 
     def open(self, agents: int, key: str = "") -> str:
-        """Begin a session of agents and return its id: the given one, or an unguessable one.
+        """Begin a session for a number of agents and return its id: `key`, or an unguessable id if `key` is empty.
 
         Raises:
-            RequestRefused: if there are too many.
+            RequestRefused: if there are too many sessions or agents.
         """
         if not 1 <= agents <= MOST_AGENTS:
             raise unfit(f"agents: {agents}, expected 1 to {MOST_AGENTS} in a session")
@@ -108,7 +108,7 @@ class Sessions:
 
     @contextmanager
     def turn(self, request: ActionRequest) -> Iterator[Turn]:
-        """Use a session for a request; its memories change only if there was a decision.
+        """Let a request use its session; the session's memories change only if there is a decision.
 
         Raises:
             RequestRefused: if the session is missing, another request uses it, or its number of agents differs.
@@ -134,13 +134,13 @@ class Sessions:
             if turn.decided:
                 session.recall = turn.after
             session.used = self._clock()
-            if key in self._sessions:  # to the end of the order
+            if key in self._sessions:  # move the session to the end of the order
                 self._sessions[key] = self._sessions.pop(key)
                 if request.ends if turn.decided else fresh:
                     self._remove(key)
 
     def _begun(self, session: _Session, episode_start: NDArray[np.bool_] | None) -> Recall | None:
-        """Return a session's memories, empty for agents whose episodes begin."""
+        """Return a session's memories, reset for agents whose episodes begin."""
         recall = session.recall
         nothing = None if episode_start is None else self._nothing(session.agents)
         if recall is None or nothing is None or episode_start is None:
