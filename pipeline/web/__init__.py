@@ -1,1 +1,1 @@
-"""The base of all our HTTP servers: a site on one endpoint, behind guards."""
+"""The base of Headrace's HTTP servers: a site on one endpoint, behind guards."""

@@ -1,10 +1,10 @@
-"""The guards of a site, which decide who may call it. Each is a function of a request, called before the handler.
+"""A site's guards, which decide who may call it. A guard is a function of a request, called before the handler.
 
-A guard raises a refusal, returns an answer in place of the handler's, or returns None.
+A guard raises a refusal, returns a response that replaces the handler's, or returns None to let the request pass.
 
-The Host check keeps out other sites' pages whose name was made to point here (DNS rebinding). The Origin check keeps
-out other sites' pages that call this one from the user's browser, including sockets. The token keeps out everyone
-without it.
+The Host check blocks other sites' pages whose host name was made to point here (DNS rebinding). The Origin check blocks
+other sites' pages that call this site from the user's browser, including WebSockets. The token check blocks every
+caller without the token.
 """
 
 from __future__ import annotations
@@ -24,38 +24,39 @@ from headrace.config.listen import LOCALHOST, reaches_others
 
 Guard = Callable[[web.Request], web.Response | None]
 TOKEN_VARIABLE = "HEADRACE_TOKEN"
-"""Environment variable with the user's own token."""
+"""Environment variable in which a user can set the token."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; object-src 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",  # the address may contain the token
+    "Referrer-Policy": "no-referrer",  # the URL may contain the token
     "X-Content-Type-Options": "nosniff",
 }
-"""Headers of every answer."""
+"""Headers of every response."""
 
 LEAVE = {
     hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST, DELETE",
     hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "authorization, content-type",
     hdrs.ACCESS_CONTROL_MAX_AGE: "600",
 }
-"""Permissions of pages of an allowed origin."""
+"""Headers of the response to a preflight request from an allowed origin."""
 
 
 def make_token() -> str:
-    """Return the token that the user has set, or a new one."""
+    """Return the token that the user set in the environment, or a new one."""
     return os.environ.get(TOKEN_VARIABLE, "").strip() or secrets.token_urlsafe(24)
 
 
 def check_host(listen: str, names: Collection[str] = ()) -> Guard:
-    """Return the guard that refuses names that are not the server's.
+    """Return a guard that refuses requests whose Host header is not a name of this server.
 
-    Others can't make a numeric address point here, so it is refused only if no other machine may call.
+    Other sites can't make a numeric address point here, so an address is refused only if it is not a loopback address
+    and other machines may not call.
 
     Args:
-        listen: the `listen` value of the server.
+        listen: the server's `listen` value.
         names: further names of the server.
     """
     wide = reaches_others(listen)
@@ -95,7 +96,7 @@ def _may_be_called(host: str, wide: bool) -> bool:
 
 
 def check_origin(allowed: Collection[str] = ()) -> Guard:
-    """Return the guard that refuses requests of other origins' pages. Only browsers send an Origin.
+    """Return a guard that refuses requests from other origins' pages. Only browsers send an Origin header.
 
     Args:
         allowed: further origins whose pages may call the server; browsers first send a preflight without a token.
@@ -115,14 +116,14 @@ def check_origin(allowed: Collection[str] = ()) -> Guard:
 
 
 def _opens_page(request: web.Request) -> bool:
-    """Return True for a followed link of another site, whose answer only the user sees."""
+    """Return True if the user followed a link from another site: only the user sees the response."""
     return request.method in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Mode") == "navigate"
 
 
 def check_token(token: str, needed: Callable[[web.Request], bool]) -> Guard:
-    """Return the guard that refuses requests without the token.
+    """Return a guard that refuses requests without the token.
 
-    It is sent as `Authorization: Bearer …`, or as `?token=…` if a browser can't send headers.
+    The token is sent as `Authorization: Bearer …`, or as `?token=…` if a browser can't send headers.
 
     Args:
         token: the token.
@@ -140,7 +141,7 @@ def check_token(token: str, needed: Callable[[web.Request], bool]) -> Guard:
 
 
 def carries_token(request: web.Request, token: str) -> bool:
-    """Return True if a request carries the token, in a header or in its query."""
+    """Return True if a request carries the token, in a header or in its query string."""
     header = request.headers.get(hdrs.AUTHORIZATION, "")
     if not header.lower().startswith("bearer "):
         header = f"bearer {request.query.get('token', '')}"
@@ -148,7 +149,7 @@ def carries_token(request: web.Request, token: str) -> bool:
 
 
 def bears_token(request: web.Request) -> bool:
-    """Return True if a request carries a token, right or wrong."""
+    """Return True if a request carries any token, whether right or wrong."""
     return hdrs.AUTHORIZATION in request.headers or "token" in request.query
 
 
@@ -161,10 +162,10 @@ def has_token(header: str, token: str) -> bool:
 
 
 def header_adder(allowed: Collection[str] = ()) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Return the function that adds the headers of every answer, called when one is prepared.
+    """Return a function that adds headers to every response; aiohttp calls it when a response is prepared.
 
     Args:
-        allowed: origins whose pages may read the answers.
+        allowed: origins whose pages may read the responses.
     """
 
     async def add(request: web.Request, response: web.StreamResponse) -> None:

@@ -1,6 +1,6 @@
 """A site: one HTTP server on an endpoint, with its guards, in the event loop that starts it.
 
-Below it are refusals, the files of a page, and the bodies of requests.
+This module also makes refusals, serves a page's files and reads request bodies.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from headrace.stages.listening import find_port, outer_host
 log = logging.getLogger(__name__)
 _quiet = logging.getLogger(f"{__name__}.connections")
 _quiet.setLevel(logging.CRITICAL)
-"""aiohttp's logger, which logs a traceback for each malformed request. Handlers' faults are logged elsewhere."""
+"""Silenced logger for aiohttp, which would log a traceback for each malformed request; `Site` logs handler errors."""
 
 _WIDE = (
     "Other machines can reach port %d. The traffic, including the token, is not encrypted: 'localhost' and an SSH "
     "tunnel are safer."
 )
 KEPT_S = 75.0
-"""Seconds for which an idle connection is kept."""
+"""Seconds for which an idle connection is kept open."""
 HEALTH = "/healthz"
 HEALTH_PATHS = frozenset({HEALTH, "/v2/health/live", "/v2/health/ready"})
 """Paths that are answered even if all connections are in use."""
 TRIED_PORTS = 20
-"""Number of ports to try from the default one on, if the endpoint has no port."""
+"""Number of ports to try, starting with the default one, if the endpoint has no port."""
 
 
 @dataclass(frozen=True)
@@ -56,41 +56,41 @@ class SiteOptions:
     """A site's settings."""
 
     endpoint: str
-    """`headrace.config.listen.Endpoint`; empty: localhost, at the default port."""
+    """Address to listen on, as `headrace.config.listen.Endpoint`; empty for localhost at the default port."""
     usual_port: int = 8470
-    """The default port. Without a port in the endpoint: the first free one, starting at this one."""
+    """The default port; without a port in the endpoint, the site takes the first free port, starting with this one."""
     token: str = ""
-    """The token; empty: none is needed."""
+    """The token that callers need; empty if they need none."""
     needs_token: Callable[[web.Request], bool] = lambda _: True
-    """Returns True for requests that need the token."""
+    """Function that returns True for requests that need the token."""
     names: Collection[str] = ()
-    """Further names of the site."""
+    """Further host names of the site."""
     most_body_bytes: int = 64 * 1024
-    """Maximum bytes of a request's body."""
+    """Maximum size of a request body, in bytes."""
     most_connections: int = 256
-    """Maximum concurrent connections; half as many from one address."""
+    """Maximum number of concurrent connections; one address may have at most half as many."""
     most_requests: float = math.inf
-    """Maximum concurrent requests with a body; fewer if answers are slow; further ones are refused unread."""
+    """Maximum number of concurrent requests with a body, lower while responses are slow; others are refused unread."""
     aim_s: Callable[[], float] = lambda: AIM_S
-    """Seconds within which most requests should be answered."""
+    """Function that returns the seconds within which most requests should be answered."""
     on_refused: Callable[[], object] = lambda: None
-    """Called for each request and connection beyond these bounds."""
+    """Called for each request and connection that is refused because of these limits."""
     origins: Collection[str] = ()
     """Further origins whose pages may call the site."""
     drops_abandoned: bool = False
-    """True to cancel handlers when their caller has gone."""
+    """True to cancel handlers whose caller has disconnected."""
 
 
 class Site:
     """One HTTP server.
 
     Args:
-        routes: its routes.
-        options: its settings.
+        routes: the server's routes.
+        options: the server's settings.
 
     Attributes:
-        port: the port on which it listens, once started.
-        wide: True if other machines may call it.
+        port: the port on which the server listens; 0 before `start`.
+        wide: True if other machines may call the server.
     """
 
     def __init__(self, routes: Iterable[web.RouteDef], options: SiteOptions) -> None:
@@ -123,19 +123,19 @@ class Site:
 
     @property
     def url(self) -> str:
-        """The address for calls from this machine."""
+        """The URL for calls from this machine."""
         host = self._listen if not self.wide or self._listen not in ("all", "::", "0.0.0.0") else "localhost"
         return self._url(host)
 
     def addresses(self, token: str = "") -> str:
-        """Return its addresses, for other machines too if they may call; with the token, show them only to the user."""
+        """Return the site's URLs, for other machines if they may call; show URLs with the token only to the user."""
         query = f"?token={quote(token, safe='')}" if token else ""
         outer = self.outer_url
         return f"{self.url}{query}" + (f" (from other machines: {outer}{query})" if outer else "")
 
     @property
     def outer_url(self) -> str:
-        """The address for calls from other machines; empty if none may call, or if it is the same."""
+        """The URL for calls from other machines; empty if none may call, or if it is the same as `url`."""
         host = outer_host(self._listen)
         return self._url(host) if host not in ("", self._listen) else ""
 
@@ -143,10 +143,10 @@ class Site:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/"
 
     async def start(self) -> None:
-        """Listen.
+        """Start listening.
 
         Raises:
-            OSError: if it can't; `strerror` is the reason, with the address.
+            OSError: if the server can't listen; `strerror` gives the address and the reason.
         """
         await self._runner.setup()
         assert self._runner.server is not None, "it is set up"
@@ -168,7 +168,7 @@ class Site:
                 raise OSError(error.errno, f"can't listen on {self._listen}:{port}: {reason}") from error
 
     def stop_listening(self) -> None:
-        """Accept no further connections; open ones stay."""
+        """Accept no further connections; open connections stay open."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -196,7 +196,7 @@ class Site:
             if error.status < 400:
                 raise
             return _refused(error)
-        except ConnectionResetError:  # the caller has gone
+        except ConnectionResetError:  # the caller has disconnected
             raise
         except Exception as error:
             log.error("%s %s could not be answered: %s", request.method, request.path, describe_error(error))
@@ -204,9 +204,9 @@ class Site:
             return refusal(500, f"this is a fault of the server: {describe_error(error)}")
 
     def _admitting(self, handle: Callable[[Any], Awaitable[web.StreamResponse]]) -> Callable[[Any], Any]:
-        """Return the handler of all requests, which holds a connection's place while it answers.
+        """Wrap the handler of all requests so that it holds a connection's place while it answers.
 
-        A connection in the reserve gets only health.
+        A connection in the reserve may only call health paths.
         """
 
         async def answer(request: Any) -> web.StreamResponse:
@@ -230,11 +230,11 @@ class Site:
 # Refusals: always JSON, `{"error": "…"}`, on every path and from every source.
 
 _KEPT = {hdrs.ALLOW, hdrs.WWW_AUTHENTICATE}
-"""Headers that a refusal keeps."""
+"""Headers of an aiohttp error that its refusal keeps."""
 
 
 def refusal(status: int, message: str) -> web.Response:
-    """Return the answer for a refusal."""
+    """Return the JSON response for a refusal."""
     return web.json_response({"error": message}, status=status)
 
 
@@ -246,7 +246,7 @@ def _refused(error: web.HTTPException) -> web.Response:
     return answer
 
 
-# Files of a page: a fixed table of paths, read once, so that no path leads anywhere else.
+# A page's files: a fixed table of paths, read once, so that no path leads anywhere else.
 
 TYPES = {
     "html": "text/html",
@@ -261,11 +261,11 @@ TYPES = {
 
 
 def file_routes(folder: Traversable, names: Mapping[str, str]) -> list[web.RouteDef]:
-    """Return the routes of a page's files.
+    """Return the routes for a page's files.
 
     Args:
         folder: where the files are.
-        names: file names in that folder, by path.
+        names: file names in that folder, by URL path.
     """
     return [_route(path, folder.joinpath(name).read_bytes(), name) for path, name in names.items()]
 
@@ -286,31 +286,31 @@ M = TypeVar("M", bound=BaseModel)
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 BODY_S = 10.0
-"""Seconds for a whole body."""
+"""Seconds within which a request's whole body must arrive."""
 
 
 async def read_json(request: web.Request, model: type[M]) -> M:
-    """Read a request's body; one larger than the site allows is refused with 413.
+    """Read a request's JSON body into a model; a body larger than the site allows is refused with 413.
 
     Args:
         request: the request.
-        model: the body's model.
+        model: class of the model.
 
     Raises:
-        web.HTTPUnsupportedMediaType: if its type is not JSON.
-        web.HTTPBadRequest: if it is not JSON.
+        web.HTTPUnsupportedMediaType: if the content type is not JSON.
+        web.HTTPBadRequest: if the body is not JSON.
         web.HTTPUnprocessableEntity: if the JSON does not fit the model; the message names each mistake.
     """
     return checked(await _read(request, {JSON: from_json}), model)
 
 
 async def read_plain(request: web.Request) -> object:
-    """Read a request's body, JSON or msgpack by its type; one larger than the site allows is refused with 413.
+    """Read a request's body, JSON or msgpack by its content type; a body beyond the site's limit is refused with 413.
 
     Raises:
-        web.HTTPUnsupportedMediaType: if its type is neither.
-        web.HTTPRequestTimeout: if it does not arrive.
-        web.HTTPBadRequest: if it does not match its type.
+        web.HTTPUnsupportedMediaType: if the content type is neither.
+        web.HTTPRequestTimeout: if the body does not arrive in time.
+        web.HTTPBadRequest: if the body does not match its content type.
     """
     return await _read(request, {JSON: from_json, MSGPACK: _unpack})
 
@@ -328,7 +328,7 @@ async def _read(request: web.Request, readers: dict[str, Callable[[bytes], Any]]
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Read a request's body of any type; raises like `read_plain`, but about the type only for an encoded body."""
+    """Read a request's body of any type, unless it is encoded; apart from that, raise as `read_plain` does."""
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
         raise web.HTTPUnsupportedMediaType(text="the body must be sent without a Content-Encoding")
     try:
@@ -346,13 +346,13 @@ def from_json(body: bytes) -> Any:
     """Parse a JSON text.
 
     Raises:
-        ValueError, RecursionError: if it is not JSON.
+        ValueError, RecursionError: if the text is not JSON.
     """
     try:
         return orjson.loads(body)
-    except orjson.JSONDecodeError:  # it lacks NaN, which later checks refuse by its place, and other encodings
+    except orjson.JSONDecodeError:  # orjson reads only UTF-8 and no NaN, which later checks refuse by its place
         plain = json.loads(body)
-    if b"\\u" in body:  # only this way can a lone surrogate come in, which no answer or log could encode
+    if b"\\u" in body:  # a lone surrogate can only be escaped; no response or log could encode it
         json.dumps(plain, ensure_ascii=False).encode()
     return plain
 
@@ -368,7 +368,7 @@ def checked(plain: object, model: type[M]) -> M:
     """Convert plain data to a model.
 
     Raises:
-        web.HTTPUnprocessableEntity: if it does not fit; the message names each mistake.
+        web.HTTPUnprocessableEntity: if the data do not fit; the message names each mistake.
     """
     try:
         return model.model_validate(plain)
