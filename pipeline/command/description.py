@@ -70,7 +70,7 @@ def describe(config: RunConfig) -> str:
 
 
 def _open_keys(config: RunConfig) -> list[str]:
-    """Return the keys whose values are chosen to suit the machine."""
+    """Return the keys whose values are chosen to suit the machine when the run starts."""
     hosts, section = config.pipeline.hosts, config.environment
     found = {
         "kind of actors": hosts.actors.is_auto("kind"),
@@ -84,7 +84,7 @@ def _open_keys(config: RunConfig) -> list[str]:
 
 
 def _leagues(config: RunConfig) -> Iterator[str]:
-    """Yield each league as YAML, with presets and defaults filled in, and which actors play for which learner."""
+    """Yield each league as YAML, with presets and defaults filled in, and how many actors play for each learner."""
     seats = league_seats(config)
     for of in dict.fromkeys(each.league.of for each in config.behaviors.values() if each.league is not None):
         learners = config.league_learners(of)
@@ -104,7 +104,7 @@ def describe_environment(config: RunConfig) -> str:
 
 
 def describe_programs(config: RunConfig) -> str:
-    """Describe in one line the programs that a run plays."""
+    """Describe in one line the Unity or Godot programs that a run plays."""
     settings, kind = config.env_settings, config.environment_kind
     if settings.env_path is None:
         return f"{kind.editor}, on port {kind.editor_port or settings.base_port}"
@@ -145,7 +145,7 @@ def _parameter(parameter: EnvironmentParameter) -> str:
 
 
 def _gradients(config: RunConfig, name: str) -> Sequence[str]:
-    """Describe how a trainer that has two ways computes its gradients, as far as the configuration tells."""
+    """Describe how a trainer with two ways to compute gradients does it, as far as the configuration decides that."""
     settings = config.behavior_settings(name)
     kind = declared_kind(settings.trainer_type)
     if kind.without_autograd is None:

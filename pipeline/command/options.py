@@ -25,7 +25,7 @@ class Option:
 
     flag: str
     keys: str
-    """Dotted config keys that the option sets, separated by spaces; a trailing dot is completed with its name."""
+    """Dotted config keys that the option sets, separated by spaces; a trailing dot takes the option's name."""
     text: str
     """Help text, for `--help`."""
     metavar: str = ""
@@ -33,7 +33,7 @@ class Option:
     kind: Callable[[str], object] = str
     nargs: str | None = None
     value: Any = True
-    """The value of a switch."""
+    """The value that a switch sets."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ class Option:
         return self.flag.removeprefix("--").replace("-", "_")
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:
-        """Add the option to argparse."""
+        """Add the option to an argparse group."""
         if not self.metavar:
             group.add_argument(self.flag, action="store_true", default=None, help=self.text)
         elif self.nargs == "?":  # empty if given without a value
@@ -52,7 +52,7 @@ class Option:
             group.add_argument(self.flag, metavar=self.metavar, nargs=self.nargs, help=self.text)
 
     def overrides(self, value: Any) -> Iterator[Override]:
-        """Return the overrides that the option makes with this value."""
+        """Yield the overrides that the option makes with this value."""
         named = self.flag
         if self.metavar:
             named += f" {' '.join(value) if isinstance(value, list) else value}".rstrip()
@@ -62,7 +62,7 @@ class Option:
 
 
 def each_behavior(key: str) -> str:
-    """Return the keys that set a value for all behaviours, listed or not."""
+    """Return the keys that set a value for all behaviours, whether listed in the file or not."""
     return f"behaviors.{EACH}.{key} default_settings.{key}"
 
 
@@ -189,9 +189,9 @@ class Translation:
     refusals: tuple[str, ...] = ()
     """Reasons why the command can't run, with the current spelling."""
     replaced: Mapping[str, Any] = field(default_factory=dict)
-    """Values of current options that replace the given ones, by attribute."""
+    """Values that replace those of current options, by argparse attribute."""
     old_files: Mapping[str, Any] = field(default_factory=dict)
-    """Files to convert with the configuration file: keyword arguments of `load_config`."""
+    """Old files to convert together with the configuration file: keyword arguments of `load_config`."""
 
 
 def _warn(text: str) -> Translation:
@@ -214,7 +214,7 @@ def _superseded(flag: str, today: str) -> Translation:
 
 
 Translate = Callable[[argparse.Namespace, Any], Translation]
-"""Translates the value of an old option, given the value and all arguments."""
+"""Function that translates an old option, given all arguments and the option's value."""
 
 
 def _needless(text: str) -> Translate:
@@ -320,7 +320,7 @@ OLD_OPTIONS: tuple[tuple[Option, Translate], ...] = (
 
 
 def add_old_options(group: argparse._ArgumentGroup) -> None:
-    """Add the old options to argparse."""
+    """Add the old options to an argparse group."""
     for option, _ in OLD_OPTIONS:
         option.add_to(group)
 

@@ -20,7 +20,7 @@ OURS = "run-pipeline"
 ML_AGENTS = "mlagents-learn"
 GODOT_RL = "gdrl"
 COMMANDS = (OURS, ML_AGENTS)
-"""Names under which the command is installed; the only difference is that the second prints all settings."""
+"""Names under which the command is installed; the commands differ only in that the second prints all settings."""
 
 ATTACHED, LAST = "--monitor", "--env-args"
 """The option whose optional value is attached with '=', and the option after which all arguments go to Unity."""
@@ -55,7 +55,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that suggests the nearest option for a misspelt one."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the command line."""
+        """Report an error in the command line, with a suggestion for each misspelt option, and exit."""
         prefix, found, words = message.partition("unrecognized arguments: ")
         options = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
         hints = (suggest(option, self._option_string_actions) for option in options)
@@ -63,7 +63,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser; call `parse` instead, which allows the file anywhere among the options."""
+    """Return the command line's parser; `parse` uses it and allows the file anywhere among the options."""
     name = program()
     parser = _Parser(
         prog=name,
@@ -219,14 +219,14 @@ class Request:
     """The meaning of a command line."""
 
     config: Path | None
-    """The configuration file, if the command names one."""
+    """The configuration file; None if the command names none."""
     overrides: tuple[Override | str, ...]
     """Values that override the file; later ones override earlier ones, and those of `--set` come last."""
     warnings: tuple[str, ...] = ()
     env: str | None = None
-    """The Unity executable, if the command names one."""
+    """The Unity executable; None if the command names none."""
     old_files: Mapping[str, Any] = field(default_factory=dict)
-    """Further files from older versions to convert with it: keyword arguments for `load_config` and `convert`."""
+    """Further old files to convert with the configuration: keyword arguments for `load_config` and `convert`."""
 
 
 def read_request(args: argparse.Namespace) -> Request:
@@ -284,7 +284,7 @@ _CONFIGURATIONS = (".yaml", ".yml", ".json")
 _OLD_NAME = "trainer_config.yaml"
 _EXECUTABLES = (".exe", ".app", ".x86_64", ".x86")
 _PROGRAMS = (b"\x7fELF", b"MZ", b"#!", b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
-"""First bytes of an executable: Linux, Windows, a script, macOS."""
+"""First bytes of executables: Linux, Windows, a script, macOS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,18 +293,18 @@ class Paths:
 
     config: Path | None = None
     env: str | None = None
-    """The environment, if given in the old way."""
+    """The environment's executable, if it is a positional argument, as in old commands; None otherwise."""
 
 
 def classify_paths(arguments: Sequence[str], env: str | None) -> Paths:
-    """Tell configuration file and environment apart.
+    """Distinguish the configuration file from the environment.
 
     Args:
         arguments: the positional arguments.
         env: the value of `--env`.
 
     Raises:
-        CommandError: if there are too many of either.
+        CommandError: if there is more than one of either.
     """
     environments = [argument for argument in arguments if is_environment(argument)]
     others = [argument for argument in arguments if argument not in environments]
@@ -320,13 +320,13 @@ def classify_paths(arguments: Sequence[str], env: str | None) -> Paths:
 
 
 def old_configuration(env: str) -> Path | None:
-    """Return the `trainer_config.yaml` beside an environment or in this folder: the first versions found it by name."""
+    """Return the `trainer_config.yaml` next to an environment or in this folder, where the first versions looked."""
     found = (folder / _OLD_NAME for folder in (Path(env).parent, Path()))
     return next((path for path in found if path.is_file()), None)
 
 
 def is_environment(argument: str) -> bool:
-    """Return True if an argument names a Unity executable, not a configuration file."""
+    """Return True if an argument names a Unity executable rather than a configuration file."""
     path = Path(argument)
     suffix = path.suffix.lower()
     if suffix in _CONFIGURATIONS or suffix in _EXECUTABLES:

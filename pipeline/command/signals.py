@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 HELD_S = 1.0
 """Seconds after which an event loop that does not handle a signal counts as blocked."""
 AT_ONCE_S = 20.0
-"""Seconds that the run gets to end after a second signal; after that, the process exits."""
+"""Seconds after a second signal within which the run must end; after that, the process exits."""
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def stopped_by_signals(limits: MainSilence, give_up: Callable[[str], None] | Non
 def first_stops_second_cancels(stop: asyncio.Event, watch: LoopWatch) -> Iterator[None]:
     """Let the first request to end set `stop` and the next one cancel the current task, within a running event loop.
 
-    The second one interrupts code that blocks the event loop, and ends the process if that fails.
+    The second request also interrupts code that blocks the event loop, and ends the process if that fails.
     """
     task = asyncio.current_task()
     assert task is not None, "called in a task"
@@ -56,7 +56,7 @@ def first_stops_second_cancels(stop: asyncio.Event, watch: LoopWatch) -> Iterato
 
 
 class _Receiver:
-    """Receives requests to end.
+    """Receives requests to end the run.
 
     Args:
         answers: called in the event loop for the first and for each later request.
@@ -71,7 +71,7 @@ class _Receiver:
         self._count = 0
 
     def receive(self) -> None:
-        """Receive a request, in a thread other than the event loop's."""
+        """Handle a request to end; called in a thread other than the event loop's."""
         self._count += 1
         first = self._count == 1
         taken = threading.Event()
@@ -98,7 +98,7 @@ class _Receiver:
 
 
 def end_process(words: str, status: int) -> None:
-    """End this process without waiting for its other threads, which may never finish; its hosts die with it."""
+    """End this process without waiting for its other threads, which may never finish; its hosts end with it."""
     with suppress(OSError, ValueError):
         complain(f"[ERROR] {program()}: {words}")
         own_stream("stdout").flush()
