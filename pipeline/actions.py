@@ -1,7 +1,7 @@
 """The command's actions: train, validate, convert, export, plot, serve, and play a tournament.
 
-Heavy imports wait until there is something to run, so `--help` and `--validate` answer immediately; the latter imports
-the modules that the configuration names, and tries the run in a separate process.
+Heavy imports wait until there is something to run, so `--help` and `--validate` answer immediately. `--validate`
+imports the modules that the configuration names, and tries the run in a separate process.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def follow(arguments: Sequence[str] | None) -> int:
 
 
 def _validate(config: RunConfig, *, tried: bool) -> int:
-    """Print the pipeline, or what the configuration names that can't be found, or why its trial fails."""
+    """Print the pipeline, or the named parts that can't be found, or why the trial fails; return the exit status."""
     from headrace.pipeline.command.description import describe
     from headrace.pipeline.main import trial
     from headrace.pipeline.main.preflight import missing_parts
@@ -246,10 +246,10 @@ def _to_demo(source: str, target: str) -> int:
 
 
 def train(config: RunConfig, details: bool = False, until: Callable[[ProgressSnapshot], bool] | None = None) -> int:
-    """Run a configuration in a terminal; returns the exit status.
+    """Run a configuration in a terminal and return the exit status.
 
     Args:
-        config: what to run.
+        config: the configuration to run.
         details: True to print each behaviour's settings.
         until: called about once a second; the run shuts down cleanly once it returns True.
     """
@@ -309,6 +309,6 @@ async def _run_with_signals(config: RunConfig, until: Callable[[ProgressSnapshot
             if behavior.export is not None:
                 say(f"[INFO] {name}: {behavior.step} steps, policy in {shown(behavior.export)}")
         own_stream("stdout").flush()
-    except OSError:  # the console has reported it; the run is complete all the same
+    except OSError:  # the console has reported it; the run is complete anyway
         close_output()
     return 0

@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0 done, 1 failed, 2 a mistake in the command or the configuration.
 
     Args:
-        arguments: the command's arguments; None: those of this process, which then exits with the status.
+        arguments: the command's arguments; None to take this process's arguments and exit with the status.
     """
     with ended_at_once(for_good=arguments is None):
         from headrace.pipeline.common.output import speaking

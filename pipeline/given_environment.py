@@ -1,8 +1,8 @@
-"""The `environment` argument of `run()`: an id, an object, a function that makes one, or a list of these.
+"""The `environment` argument of `run()`: an id, an object, a function that makes an environment, or a list of these.
 
-The configuration names whatever other processes can import, as a YAML file would. Anything else is an object of this
-process (`headrace.stages.environments.given`): a function that can be sent goes to the run's processes, and any other
-object is stepped in main.
+If other processes can import the environment, the configuration names it, as a YAML file would. Anything else is an
+object of this process (`headrace.stages.environments.given`): a function that can be sent goes to the run's processes,
+and any other object is stepped in main.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
     """Load a configuration for the caller's environment; the object is registered while this context lasts.
 
     Args:
-        config: as for `run`; its `environment` section may have all keys but those that name the environment.
+        config: as for `run`; its `environment` section may have all keys except those that name the environment.
         environment: as in `RunOptions`.
 
     Raises:
         ConfigError: if the configuration has mistakes.
-        RunError: if the environment is of no known kind, or can't run as the configuration requires.
+        RunError: if the kind of environment is unknown, or the environment can't run as the configuration requires.
     """
     (makers, count), written = _told(environment), _written(config)
     first, section, behaviors = makers[0], written.get("environment") or {}, written.get("behaviors")
@@ -72,14 +72,14 @@ def given_to(config: Any, environment: Any) -> Iterator[RunConfig]:
         yield _loaded(config, {**values, ("environment", key): known})
         return
     given = GivenEnvironment([])
-    before = section.get("factory")  # when a run continues
+    before = section.get("factory")  # set when a run continues
     with giving(before.partition(":")[2] if is_given(before) else name, given) as reference:
         loaded = _loaded(config, {**values, ("environment", "factory"): reference})
         yield _arranged(loaded, makers, count, given)
 
 
 def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
-    """Return objects with the functions that make them, or an id or a module; and the number of instances in a list."""
+    """Return the objects, functions, id or module that were given; and the number of instances in a list, else None."""
     registry = getattr(sys.modules.get("gymnasium"), "registry", {})
     if isinstance(environment, str) and callable(getattr(registry.get(environment), "entry_point", None)):
         environment = partial(sys.modules["gymnasium"].make, registry[environment])  # registered only in this process
@@ -107,7 +107,7 @@ def _told(environment: Any) -> tuple[Sequence[Any], int | None]:
 
 
 def _written(config: Any) -> Mapping[str, Any]:
-    """Return a configuration's data unchecked; the later check names mistakes."""
+    """Return a configuration's data without checking them; loading reports mistakes later."""
     if isinstance(config, RunConfig):
         return _plain_of(config)
     data = config if isinstance(config, Mapping) else read_file(Path(config)).data
@@ -116,7 +116,7 @@ def _written(config: Any) -> Mapping[str, Any]:
 
 
 def _plain_of(config: RunConfig) -> dict[str, Any]:
-    """Return a configuration as it was written: automatic choices stay open."""
+    """Return a configuration as it was written, with automatic choices still open."""
     whole = config.to_plain()
     plain = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
     plain |= {key: whole[key] for key in ("behaviors", "default_settings") if whole[key]}
@@ -135,7 +135,7 @@ def _loaded(config: Any, values: Mapping[tuple[str, ...], Any]) -> RunConfig:
 
 
 def _importable(maker: Any) -> str | None:
-    """Return the name by which every process can import the environment; None if there is none."""
+    """Return the name by which every process can import the environment; None if there is no name."""
     if isinstance(maker, str | ModuleType):
         return maker if isinstance(maker, str) else maker.__name__
     if _is_object(maker) or getattr(maker, "__module__", None) == "__main__":
@@ -148,7 +148,7 @@ def _importable(maker: Any) -> str | None:
 
 
 def _made_once(make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """Make an environment, note its kind, and close it."""
+    """Make an environment, close it, and return it so that its kind can be found."""
     what = f"{_WHO}: {_name_of(make)}"
     try:
         arguments = arguments_for(make, options, {"num_envs": 1, "behavior": ""}, what)
@@ -172,7 +172,7 @@ def _kind_of(environment: Any) -> str:
 
 
 def _name_of(environment: Any) -> str:
-    """Return the behaviour name of an environment with one kind of agent."""
+    """Return the behaviour name for an environment with one kind of agent."""
     if isinstance(environment, partial):
         return _name_of(environment.func)
     spec, metadata = getattr(environment, "spec", None), getattr(environment, "metadata", None)
@@ -185,7 +185,7 @@ def _name_of(environment: Any) -> str:
 
 
 def _arranged(config: RunConfig, makers: Sequence[Any], count: int | None, given: GivenEnvironment) -> RunConfig:
-    """Fill in the functions that make the instances, and check their number and the hosts' kinds."""
+    """Fill in the functions that make the instances, and check the instances' number and the kinds of hosts."""
     section, hosts = config.environment, config.pipeline.hosts
     assert section is not None, "it was given"
     asked = None if hosts.actors.is_auto("kind") else hosts.actors.kind
@@ -237,7 +237,7 @@ def _id_of(spec: Any) -> str:
 
 
 def _maker_of(environment: Any, in_main: bool) -> tuple[Callable[..., Any], str]:
-    """Return the function that makes an instance, and why it can't leave this process; empty if it can."""
+    """Return the function that makes an instance, and why it can't leave this process (empty if it can)."""
     if not _is_object(environment):
         return environment, ""
     import gymnasium
@@ -258,7 +258,7 @@ def _maker_of(environment: Any, in_main: bool) -> tuple[Callable[..., Any], str]
 
 
 def _in_main(config: RunConfig, why: str) -> RunConfig:
-    """Let a run step the caller's object in main."""
+    """Return the configuration with the hosts that step the caller's object moved to main."""
     hosts, involved = config.pipeline.hosts, ["actors"]
     involved += ["evaluation"] if config.evaluation is not None else []
     involved += ["learners"] if with_hindsight(config) else []
@@ -275,7 +275,7 @@ def _in_main(config: RunConfig, why: str) -> RunConfig:
 
 
 def _apart(config: RunConfig) -> RunConfig:
-    """Check that no function that makes environments has to go to another machine."""
+    """Check that no function that makes environments must be sent to another machine; return the configuration."""
     for which, hosts in config.pipeline.hosts:
         makes = which in ("actors", "evaluation") or (which == "learners" and with_hindsight(config))
         if makes and hosts.kind is not None and HOST_KINDS[hosts.kind].on_ray:

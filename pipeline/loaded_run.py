@@ -1,4 +1,4 @@
-"""An earlier run, as `run` returned it: loaded from its folder, or from a file written by `RunResult.save`."""
+"""Loads an earlier run, as `run` returned it, from its folder or from a file written by `RunResult.save`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def load(
 
     Args:
         path: a run's folder, or a file written by `RunResult.save`, which is unpacked into a folder.
-        results_dir: parent of that folder.
-        run_id: its name; None: the saved run's own.
+        results_dir: parent of the unpacked folder.
+        run_id: name of the unpacked folder; None for the saved run's id.
 
     Raises:
-        RunFolderError: if it is not a run, is damaged or has no checkpoint, or if the new folder exists already.
-        ConfigError: if its configuration is of another version, or has mistakes.
+        RunFolderError: if `path` is not a run, is damaged or has no checkpoint, or if the new folder exists already.
+        ConfigError: if the run's configuration is from another version or has mistakes.
     """
     folder = absolute(path)
     if not folder.is_dir():

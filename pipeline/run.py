@@ -59,22 +59,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BehaviorResult:
-    """The result of one behaviour."""
+    """The result of one behaviour in a run."""
 
     step: int
-    """Number of trainer steps."""
+    """Number of steps that the trainer counted."""
     version: int
-    """Number of updates made."""
+    """Number of updates that the trainer made."""
     recent_return: float | None
     """Mean return of the last (up to) 100 training episodes."""
     elo: float | None
-    """Self-play rating of the final policy."""
+    """Self-play rating (Elo) of the final policy; None without self-play."""
     export: Path | None
     """Path of the exported final policy; None if there is none."""
     best_evaluation: float | None = None
     """Mean return of the best evaluated policy; None without evaluations."""
     ended_by: str = ""
-    """Why `stop_when` ended it before `max_steps`; empty if it did not."""
+    """Why `stop_when` ended the training before `max_steps`; empty if it did not."""
 
 
 @dataclass(frozen=True)
@@ -83,46 +83,46 @@ class RunResult:
 
     run_id: str
     folder: Path
-    """`results/<run-id>`."""
+    """The run's folder, `results/<run-id>`."""
     behaviors: Mapping[str, BehaviorResult]
     checkpoint: int
-    """Number of the newest whole checkpoint, -1 if there is none."""
+    """Number of the newest complete checkpoint; -1 if there is none."""
     interrupted: bool
-    """True if the run ended before its trainers were done, on request or because its time was up."""
+    """True if the run ended before its trainers were done: on request, or because its time was up."""
     elapsed_s: float
     scores: Mapping[str, Score] = field(default_factory=dict)
-    """By behaviour id, in inference: the episodes that its policy has played."""
+    """In inference: scores of the episodes that each policy played, by behaviour id."""
     ended_by: str = ""
-    """What ended the run early, `stop` or `max_wall_time_s`; empty if its trainers were done."""
+    """What ended the run early, `stop` or `max_wall_time_s`; empty if the trainers were done."""
     config: RunConfig | None = field(default=None, repr=False, compare=False)
     """The run's configuration; None in a result from another process."""
     environment: Any = field(default=None, repr=False, compare=False)
-    """The argument of `run(…, environment=…)`."""
+    """The `environment` argument of `run`."""
 
     def resume(self, steps: int | None = None, options: RunOptions | None = None, **parts: Any) -> RunResult:
         """Resume the run from its newest checkpoint; arguments and errors are those of `run`.
 
         Args:
-            steps: number of further steps for each behaviour, from that checkpoint; None: up to its `max_steps`.
+            steps: number of further steps for each behaviour after that checkpoint; None to continue up to `max_steps`.
             options: the caller's options.
-            parts: fields of it; `environment` is the run's own by default.
+            parts: fields of `RunOptions`; `environment` is by default the one of this run.
         """
         return run(self._resumed(steps), self._again(options), **parts)
 
     async def resume_async(
         self, steps: int | None = None, options: RunOptions | None = None, **parts: Any
     ) -> RunResult:
-        """Like `resume`, within a running event loop."""
+        """Resume the run like `resume`, within a running event loop."""
         return await run_async(self._resumed(steps), self._again(options), **parts)
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Save the run as one file for `load`: its configuration, newest checkpoint and policies.
 
         Args:
-            path: of the file; `.zip` is added if it has no suffix.
+            path: path of the file; `.zip` is added if it has no suffix.
 
         Raises:
-            RunFolderError: if it has no checkpoint, or a damaged one.
+            RunFolderError: if the run has no checkpoint, or a damaged one.
         """
         return carry(self.folder, path)
 
@@ -139,7 +139,7 @@ class RunResult:
 
 
 Configuration = RunConfig | Mapping[str, Any] | str | Path
-"""A configuration, the data of a YAML file, or the path of one."""
+"""A configuration: loaded, as the data of a YAML file, or as the path of a YAML file."""
 
 
 def run(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
@@ -147,19 +147,19 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
 
     Args:
         config: the configuration.
-        options: the caller's options; none by default.
-        parts: fields of `RunOptions`, such as `on_summary`, in place of `options` or changing them.
+        options: the caller's options; None for the defaults.
+        parts: fields of `RunOptions`, such as `on_summary`; they override those in `options`.
 
     Raises:
         ConfigError: if the configuration has mistakes.
         RunError: if the run can't start.
-        RunFolderError: if its folder is there already, or missing on a resume.
-        RunFailed: if something in it failed; all that could be saved was saved.
+        RunFolderError: if the run's folder already exists, or is missing on a resume.
+        RunFailed: if something in the run failed; everything that could be saved was saved.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        pass  # so that an error of the run does not carry this one as its context
+        pass  # so that the run's error does not carry this error as its context
     else:
         raise RunError(
             "run() can't be called while an event loop is running. In a notebook write `await run_async(…)`; in a "
@@ -169,7 +169,7 @@ def run(config: Configuration, options: RunOptions | None = None, **parts: Any) 
 
 
 async def run_async(config: Configuration, options: RunOptions | None = None, **parts: Any) -> RunResult:
-    """Like `run`, within a running event loop. Cancelling it ends all hosts immediately."""
+    """Run a configuration like `run`, within a running event loop. Cancellation ends all hosts immediately."""
     known = {each.name for each in fields(RunOptions)}
     if unknown := parts.keys() - known:
         raise TypeError(
@@ -222,7 +222,7 @@ async def _run(config: RunConfig, chosen: str, options: RunOptions) -> RunResult
 
 
 def _logged(folder: RunFolder, config: RunConfig) -> AbstractContextManager[None]:
-    """Write the log to the run's folder; a run that only plays leaves the folder unchanged."""
+    """Return a context that writes the log to the run's folder, unless the run only plays."""
     settings = config.checkpoint_settings
     return nullcontext() if settings.inference else logged_to(folder.path, append=settings.resume)
 
@@ -298,7 +298,7 @@ def _open_checkpoint(config: RunConfig, folder: RunFolder) -> tuple[Checkpoint |
 def _seed(config: RunConfig, checkpoint: Checkpoint | None) -> int:
     """Return the seed: the resumed run's, else the configured one, else the recording's, else a random one.
 
-    A run that only plays may begin differently from the training: there the configured seed comes first.
+    A run that only plays may differ from its training, so there the configured seed comes first.
     """
     configured = config.env_settings.seed
     own_seed = config.checkpoint_settings.inference and configured >= 0
@@ -315,7 +315,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
     """Write a run's final files and return its result.
 
     Raises:
-        RunFailed: if something in it failed.
+        RunFailed: if something in the run failed.
     """
     put_back()
     config, folder, elapsed_s = plan.config, plan.folder.path, coordinator.reporter.elapsed_s
@@ -356,7 +356,7 @@ async def _report(plan: RunPlan, coordinator: Coordinator) -> RunResult:
 
 
 def never_met(config: RunConfig, coordinator: Coordinator) -> str:
-    """Warn about listed behaviours that never appeared, perhaps because their names are misspelt."""
+    """Return a warning about listed behaviours that never appeared, perhaps due to misspelt names; empty if none."""
     met = coordinator.starter.behaviors
     leagues = {name: {name, each.league.of} for name, each in config.behaviors.items() if each.league}
     unseen = [name for name in config.behaviors if not met.keys() & leagues.get(name, {name})]
@@ -366,13 +366,13 @@ def never_met(config: RunConfig, coordinator: Coordinator) -> str:
 
 
 async def _write_league(coordinator: Coordinator, run_folder: Path) -> None:
-    """Write the leagues' results, even for a failed run, as they may show the reason."""
+    """Write the leagues' results, even for a failed run, because they may show the reason."""
     try:
         await asyncio.to_thread(lambda: write_leagues(coordinator.starter.league_reports(), run_folder))
     except Exception as error:
         if coordinator.shutdown.failure is None:
             raise
-        # The league itself may have failed, and left its state inconsistent: report the failure, not this error.
+        # The league itself may have failed with inconsistent state: report that failure, not this error.
         log.warning("the league could not be written after the failure: %s", describe_error(error))
 
 

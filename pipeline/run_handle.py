@@ -19,7 +19,7 @@ Notified = TypeVar("Notified")
 
 
 class StopRequest:
-    """Asks a run to stop: it drains, saves a checkpoint and returns. Usable from any thread and from callbacks."""
+    """Requests that a run stop: the run drains, saves a checkpoint and returns. Usable from any thread and callback."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()
@@ -27,7 +27,7 @@ class StopRequest:
         self._lock = threading.Lock()
 
     def set(self) -> None:
-        """Ask the run to stop; allowed before the run has begun, and more than once."""
+        """Request the stop; may be called before the run begins, and more than once."""
         with self._lock:
             self._requested.set()
             calls, self._calls = self._calls, []
@@ -35,11 +35,11 @@ class StopRequest:
             call()
 
     def is_set(self) -> bool:
-        """Return True if a stop was requested."""
+        """Return True if the stop was requested."""
         return self._requested.is_set()
 
     def event(self) -> asyncio.Event:
-        """Return an event of the running loop that is set when a stop is requested."""
+        """Return an event for the running event loop that is set when the stop is requested."""
         loop, event = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
@@ -56,18 +56,18 @@ class StopRequest:
 
 @dataclass(frozen=True)
 class SummaryWritten:
-    """A summary, an evaluation or an epoch of a behaviour."""
+    """A summary, an evaluation or an epoch of one behaviour."""
 
     behavior: str
     step: int
     values: Mapping[str, float]
-    """The values that TensorBoard shows, by the statistic's name (docs/statistics.md)."""
+    """The values that TensorBoard shows, by statistic name (docs/statistics.md)."""
 
     @property
     def mean_reward(self) -> float | None:
-        """Mean return of the episodes that ended since the last summary; None without such episodes.
+        """Mean return of the episodes that ended since the last summary; None if no episode ended.
 
-        It is also None at an evaluation and at the end of an epoch.
+        The value is also None at an evaluation and at the end of an epoch.
         """
         return self.values.get("Environment/Cumulative Reward")
 
@@ -78,9 +78,9 @@ class CheckpointWritten:
 
     number: int
     folder: Path
-    """`results/<run-id>/checkpoints`."""
+    """Folder of all checkpoints, `results/<run-id>/checkpoints`."""
     steps: Mapping[str, int]
-    """Steps by behaviour."""
+    """Number of steps, by behaviour."""
 
 
 def join_callbacks(
@@ -88,9 +88,9 @@ def join_callbacks(
     on_summary: Callable[[SummaryWritten], object] | None,
     on_checkpoint: Callable[[CheckpointWritten], object] | None,
 ) -> None:
-    """Let a run call back in its event loop, between its other work, so callbacks should be quick.
+    """Connect callbacks to a run, which calls them in its event loop between other work; they should be quick.
 
-    The first callback that raises ends the run with a checkpoint, and the error names it.
+    A callback that raises ends the run with a checkpoint, and the error names the callback.
     """
     if on_summary is not None:
         coordinator.reporter.add_writer(_SummaryCalls(guarded("on_summary", on_summary, coordinator)))
@@ -106,7 +106,7 @@ def join_callbacks(
 
 
 class _SummaryCalls(StatisticsWriter):
-    """A statistics writer that calls a function."""
+    """A statistics writer that calls a function with each summary."""
 
     def __init__(self, tell: Callable[[SummaryWritten], None]) -> None:
         self._tell = tell
@@ -117,7 +117,7 @@ class _SummaryCalls(StatisticsWriter):
 
 
 def guarded(name: str, call: Callable[[Notified], object], coordinator: Coordinator) -> Callable[[Notified], None]:
-    """Wrap a caller's function: its error ends the run and names it, and the function is not called again."""
+    """Wrap a caller's function: an error in it ends the run with a message that names it, and stops further calls."""
     broken = False
 
     def called(value: Notified) -> None:
@@ -141,18 +141,18 @@ class RunOptions:
     """The caller's options for a run."""
 
     environment: Any = None
-    """Replaces the environment that the configuration names: an environment of Gymnasium or PettingZoo, a function
-    or class that makes one, a list of these for the instances, a vector environment, or an id (docs/python.md)."""
+    """Replaces the environment that the configuration names: a Gymnasium or PettingZoo environment, a function or class
+    that makes one, a list of these for the instances, a vector environment, or an id (docs/python.md)."""
     stop: StopRequest | asyncio.Event | None = None
-    """Stops the run cleanly when set: drain, checkpoint, export. An `asyncio.Event` only works in its own loop."""
+    """When set, stops the run cleanly: drain, checkpoint, export. An `asyncio.Event` only works in its own loop."""
     on_progress: Callable[[ProgressSnapshot], object] | None = None
-    """Called about once a second."""
+    """Called about once a second with the run's progress."""
     on_summary: Callable[[SummaryWritten], object] | None = None
     """Called at each summary of each behaviour, and at the end of each evaluation and epoch."""
     on_checkpoint: Callable[[CheckpointWritten], object] | None = None
     """Called when a checkpoint is complete."""
     progress: Progress = field(default_factory=lambda: Progress(enabled=False))
-    """True to show the live table."""
+    """The live table; not shown by default."""
     console: bool = True
     """True to log versions and a line per summary, as ML-Agents does."""
     watched: bool = False

@@ -1,8 +1,9 @@
 """The trial of a run before it starts: the same run on a small scale, in a process that `main/trial.py` starts.
 
-The trial executes the run's own code from the coordinator down: the actor makes and steps environments, their group
-checks the results, and each trainer is built for their spaces and learns. Only sizes differ, all hosts share one event
-loop, and nothing visible outside (writers, pages, recordings) runs. So the trial reports a fault in the run's words.
+The trial executes the run's own code from the coordinator down: an actor makes and steps environments, the environment
+group checks the results, and each trainer is built for the environments' spaces and learns. Only sizes differ, all
+hosts share one event loop, and nothing visible outside (writers, pages, recordings) runs. So the trial reports a fault
+with the run's own message.
 """
 
 from __future__ import annotations
@@ -46,26 +47,26 @@ from headrace.stages.trainer.pacing import rows_per_update
 from headrace.surroundings import absolute
 
 TICKS = 200
-"""Steps of each instance, if time allows; an episode that ends is followed by another."""
+"""Number of steps that each instance makes, if time allows; after an episode ends, the next one begins."""
 ROWS = 128
-"""Steps per update of Headrace's trainers; more if there are many instances."""
+"""Number of steps per update of Headrace's trainers; more if there are many instances."""
 UPDATES = 16
-"""Maximum number of a trainer's updates in these steps."""
+"""Maximum number of updates that a trainer makes in these steps."""
 ENOUGH_S = 8.0
-"""Seconds after which the trial ends as soon as all trainers have learned: for slow steps or updates."""
+"""Seconds after which a trial with slow steps or updates ends, once all trainers have learned."""
 _NEVER = 10**12
 _RUN = "trial"
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """One finding of the trial."""
+    """A finding of the trial."""
 
     text: str
     serious: bool = True
-    """True if the run can't work with it; False if it may be intended or only costs something."""
+    """True if the run can't work with the finding; False if it may be intended or only costs something."""
     key: KeyPath = ()
-    """The YAML key at fault, if any."""
+    """The YAML key at fault; empty if there is none."""
 
 
 _FULL = os.strerror(errno.ENOSPC)
@@ -75,9 +76,9 @@ def try_run(config: RunConfig, limit_s: float = 30.0, own_folder: str | None = N
     """Try a run; return remarks as plain data.
 
     Args:
-        config: the run's.
-        limit_s: seconds after which it ends, even if some trainers have not learned yet.
-        own_folder: the folder to write to; None: a temporary one.
+        config: the run's configuration.
+        limit_s: seconds after which the trial ends, even if some trainers have not learned yet.
+        own_folder: the folder to write to; None for a temporary folder.
     """
     with (
         nullcontext(own_folder)
@@ -123,12 +124,12 @@ async def _begin(group: EnvironmentGroup) -> None:
 
 
 class _Trial:
-    """One trial.
+    """A trial of a run.
 
     Args:
-        config: the run's, with smaller sizes.
+        config: the run's configuration, with smaller sizes.
         folder: the folder to write to.
-        rows: steps after which a trainer has made an update.
+        rows: number of steps after which a trainer has made an update.
         limit_s: as for `try_run`.
     """
 
@@ -157,7 +158,7 @@ class _Trial:
         return [Remark(words, serious=False) for words in self._missed(coordinator)]
 
     def _look(self, _: ProgressSnapshot) -> None:
-        """End the trial in time, once there are environments."""
+        """End the trial when its time is up or all trainers have learned, but not before there are behaviours."""
         behaviors = self._coordinator.starter.behaviors.values()
         passed_s = time.monotonic() - self._began_s
         learned = all(self._has_learned(state) for state in behaviors)
@@ -165,7 +166,7 @@ class _Trial:
             self._stop.set()
 
     def _has_learned(self, state: BehaviorState) -> bool:
-        """Return True if a behaviour has made an update from enough steps, or has none to make."""
+        """Return True if a behaviour has made an update from enough steps, or does not learn."""
         return not state.settings.learns or (state.version > 0 and state.step >= self._rows)
 
     def _missed(self, coordinator: Coordinator) -> Iterator[str]:
@@ -181,7 +182,7 @@ class _Trial:
 
 @contextmanager
 def _warnings() -> Iterator[list[Remark]]:
-    """Yield a list that collects our loggers' warnings, except one about numbers that the trial itself has set."""
+    """Yield a list that collects Headrace's warnings, except one about numbers that the trial itself changed."""
     found: list[Remark] = []
 
     def hear(record: logging.LogRecord) -> None:
@@ -202,7 +203,7 @@ def _warnings() -> Iterator[list[Remark]]:
 
 
 def _smaller(config: RunConfig, folder: str) -> tuple[RunConfig, int]:
-    """Return the trial's configuration, all in this process with nothing visible outside, and its rows per update."""
+    """Return the trial's configuration, with all hosts in this process, and the number of steps per update."""
     plain = config.to_plain()
     steps = TICKS * _with_few_instances(plain, config)
     rows = max(ROWS, steps // UPDATES)
@@ -233,7 +234,7 @@ def _smaller(config: RunConfig, folder: str) -> tuple[RunConfig, int]:
 
 
 def _with_few_instances(plain: dict[str, Any], config: RunConfig) -> int:
-    """Give programs one instance, and others two by default, without windows; return the number of instances."""
+    """Give programs one instance, and other environments two by default, without windows; return the number."""
     settings, section = plain["env_settings"], plain["environment"]
     if config.environment_kind.apart:
         settings |= {"num_envs": 1, "base_port": 0}
@@ -253,7 +254,7 @@ def _shrink(block: dict[str, Any], settings: BehaviorSettings, steps: int, rows:
     hyperparameters = settings.hyperparameters
     if isinstance(hyperparameters, Hyperparameters):
         block["hyperparameters"] = hyperparameters.small(rows).model_dump(mode="json", by_alias=True)
-    else:  # a user's trainer, which has its own sizes
+    else:  # a custom trainer, which keeps its own sizes
         rows = rows_per_update(settings, 1, off_policy=False)
     block |= {
         "max_steps": max(steps, 2 * rows),
