@@ -1,13 +1,13 @@
-"""Runs acceptance cases (tests/acceptance, `*cases.py`) over seeds: which are learned, and how well.
+"""Runs acceptance cases (tests/acceptance, `*cases.py`) over seeds; prints which ones are learned, and how well.
 
     python benchmarks/acceptance.py --list
-    python benchmarks/acceptance.py --seeds 0 1 2 3 4                     all of them
-    python benchmarks/acceptance.py "ppo*" "sac discrete" --seeds 0 1     those whose names match
+    python benchmarks/acceptance.py --seeds 0 1 2 3 4                     all cases
+    python benchmarks/acceptance.py "ppo*" "sac discrete" --seeds 0 1     cases whose names match
 
-A score is the mean return of the last five episodes of each instance; a case holds if four of five seeds pass. Of
-self-play it is the worse side's, and the bar says how many sides have to be above the threshold (`2>`) or that exactly
-one has to (`1>`), as where opponents must stay frozen. Runs go
-side by side in processes of one thread each (`--jobs`). `--set` changes keys of every behaviour, to try things out:
+A score is the mean return of each instance's last five episodes; a case holds if four of five seeds pass. In self-play,
+the score is the worse side's, and the bar states how many sides must be above the threshold (`2>`), or that exactly one
+must be (`1>`), as where opponents must stay frozen. Runs go in parallel, in processes with one thread each (`--jobs`).
+`--set` changes keys of every behaviour, for experiments:
 
     python benchmarks/acceptance.py "sac 2-D*" --set hyperparameters.learning_rate=1e-3 --set max_steps=5000
 """
@@ -27,7 +27,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Replaces this file's folder, where `acceptance` would mean this file.
+# Replaces this file's folder on the path, in which `acceptance` would mean this file.
 sys.path[:] = [str(ROOT), str(ROOT / "tests"), *(path for path in sys.path if Path(path) != ROOT / "benchmarks")]
 
 from acceptance.cases import CASES as LEARNING  # noqa: E402 - the path has to be set first
@@ -56,7 +56,7 @@ class Attempt:
 
 
 def attempt(name: str, seed: int, changes: Sequence[str]) -> Attempt:
-    """Run a case once, in a separate process."""
+    """Run a case once; called in a separate process."""
     import torch
 
     torch.set_num_threads(1)
@@ -80,7 +80,7 @@ def _score(case: Case | SelfPlayCase, changes: Sequence[str], folder: Path, seed
 
 
 def with_changes(case: Case | SelfPlayCase, changes: Sequence[str]) -> Case | SelfPlayCase:
-    """Return the case with changed keys of its behaviour: `path.to.key=value`, with the value as YAML."""
+    """Return the case with keys of its behaviour changed by `path.to.key=value`, with the value in YAML."""
     overrides, mistakes = parse(changes)
     behavior, _, without_place = apply(dict(case.behavior), overrides)
     if mistakes or without_place:
@@ -115,7 +115,7 @@ def main() -> None:
 
 
 def run_cases(names: Sequence[str], seeds: Sequence[int], jobs: int, changes: Sequence[str]) -> int:
-    """Run cases and print each; return how many were accepted on 4 of 5 seeds."""
+    """Run cases and print a line for each; return how many were accepted on 4 of 5 seeds."""
     held = 0
     print(f"{'case':38} {'bar':>6} " + " ".join(f"{f'seed {seed}':>7}" for seed in seeds) + "  passed  seconds")
     os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

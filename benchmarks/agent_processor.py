@@ -4,8 +4,8 @@
 
 The steps are created in advance. `fixed`: 64 agents, all deciding every tick, 0.5 % of their episodes ending per
 step. `churn`: 64 agents, a tenth of them leaving or joining per tick, each deciding in every tick or every fifth,
-so that some 64 or 14 decisions and 3 endings arrive at once. The costs are per row taken in (decisions and endings)
-and per row emitted. CPU time, not wall time, is less sensitive to a busy machine.
+so that about 64 or 14 decisions and 3 endings arrive together. The costs are per row taken in (decisions and endings)
+and per row emitted. CPU time is measured, because a busy machine disturbs it less than wall-clock time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def step_batch(
     deciding: NDArray[np.int64],
     episodes: dict[int, int],
 ) -> StepBatch:
-    """CartPole-like columns for these agents; the ended ones' episode numbers rise."""
+    """Return CartPole-like columns for these agents; the episode numbers of the ended agents increase."""
     d, n = len(deciding), len(ended) + len(deciding)
     episode_ids = [episodes.setdefault(int(agent), 0) for agent in ended]
     for agent in ended:
@@ -60,7 +60,7 @@ def step_batch(
 
 
 def fixed(ticks: int, agents: int) -> list[StepBatch]:
-    """The same agents every tick, some of which end and restart within it."""
+    """Return steps with the same agents in every tick; some of the agents end and restart within a tick."""
     random = np.random.default_rng(1)
     ids = np.arange(agents) + (7 << 32)
     episodes: dict[int, int] = {}
@@ -70,7 +70,7 @@ def fixed(ticks: int, agents: int) -> list[StepBatch]:
 
 
 def churn(ticks: int, agents: int, period: int = PERIOD) -> list[StepBatch]:
-    """A twentieth leaves and as many join per tick; each decides every `period` ticks from its first one on."""
+    """Return steps in which 5 % of the agents leave and as many join per tick; each decides every `period` ticks."""
     random = np.random.default_rng(2)
     ids = np.arange(agents) + (7 << 32)
     phases = ids % period
@@ -86,7 +86,7 @@ def churn(ticks: int, agents: int, period: int = PERIOD) -> list[StepBatch]:
 
 
 def process(steps: Sequence[StepBatch], min_rows: int) -> tuple[float, int]:
-    """CPU seconds and rows emitted of one pass through a new processor."""
+    """Return the CPU seconds and the emitted rows of one pass through a new processor."""
     processor = AgentProcessor({"CartPole": HORIZON}, min_rows=min_rows)
     rows = 0
     start = time.process_time()
@@ -99,7 +99,7 @@ def process(steps: Sequence[StepBatch], min_rows: int) -> tuple[float, int]:
 
 
 def copy(steps: Sequence[StepBatch]) -> float:
-    """CPU seconds for copying the row columns of all steps once, to places that follow each other."""
+    """Return the CPU seconds for copying the row columns of all steps once, to consecutive places."""
     total = sum(len(step.agent_ids) for step in steps)
     first = steps[0]
     targets = [np.zeros((total, 4), np.float32), np.zeros(total, np.float32)]

@@ -1,6 +1,6 @@
 """A bare synchronous loop: the pipeline's policy, trainer and update, without a pipeline around them.
 
-The pipeline is measured against it, and it is the shortest way to check that the trainer learns a PPO example:
+The pipeline is compared with this loop, which is also the shortest way to check that the trainer learns a PPO example:
 
     python benchmarks/bare_loop.py cartpole --steps 250000 --seed 0
 
@@ -35,18 +35,18 @@ SOLVED = {"cartpole": 475.0}
 
 
 def run_bare(example: str, seed: int, max_steps: int | None = None) -> dict[str, Any]:
-    """Train on one thread, collecting and learning in turn; the clock runs from the first step.
+    """Train on one thread, alternating between collecting and learning; time is measured from the first step.
 
     Args:
-        example: of config/examples, one behaviour of PPO in an environment of Gymnasium's.
-        seed: of environment, policy and trainer.
-        max_steps: steps to make; the example's own number by default.
+        example: name of a file in config/examples with one PPO behaviour in a Gymnasium environment.
+        seed: seed for environment, policy and trainer.
+        max_steps: number of steps; None for the example's own number.
     """
     config = load_config(EXAMPLES / f"{example}.yaml")
     assert config.environment is not None, "each of them has an environment"
     assert config.environment.id is not None, "and its name"
     ((name, settings),) = config.behaviors.items()
-    # Its own vectorisation, if it has one, restarts only at the next step.
+    # If the environment has its own vectorisation, that restarts only at the next step.
     own = gymnasium.spec(config.environment.id).vector_entry_point is not None
     mode = {} if own else {"autoreset_mode": AutoresetMode.SAME_STEP}
     envs = gymnasium.make_vec(config.environment.id, config.environment.num_envs, vector_kwargs=mode)
@@ -72,8 +72,8 @@ def run_bare(example: str, seed: int, max_steps: int | None = None) -> dict[str,
 class Collector:
     """Steps a vectorised environment and packs what happened into trajectories.
 
-    Serves both ways of restarting: within the tick of the ending (the final observation is in `info`), or at
-    the tick after it, whose row is not a decision and is left out.
+    Supports both autoreset modes: in the tick that ends the episode (the final observation is in `info`), or in the
+    tick after it, whose row is not a decision and is left out.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class Collector:
         return self._pack({name: np.stack([tick[name] for tick in ticks], axis=1) for name in ticks[0]})
 
     def solved(self, mark: float) -> bool:
-        """Return True if the last 100 episodes reached the mark."""
+        """Return True if the mean return of the last 100 episodes reached the mark."""
         return len(self._finished) == 100 and self.last_100() >= mark
 
     def last_100(self) -> float:
-        """Mean return of up to 100 episodes that ended last."""
+        """Return the mean return of the last (up to) 100 episodes."""
         return float(np.mean(self._finished)) if self._finished else float("nan")
 
     def _tick(self) -> dict[str, Array]:
@@ -137,7 +137,7 @@ class Collector:
         }
 
     def _pack(self, grid: dict[str, Array]) -> TrajectoryBatch:
-        """Columns [envs, ticks, ...] to trajectories, environment by environment."""
+        """Pack columns [envs, ticks, ...] into trajectories, environment by environment."""
         cut = grid["terminated"] | grid["truncated"]
         cut[:, -1] = True
         keep = grid.pop("valid").reshape(-1)
@@ -161,7 +161,7 @@ class Collector:
 
 
 def main() -> None:
-    """Train, and print the measurements."""
+    """Train and print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("example", help="cartpole, lunarlander, halfcheetah …")
     parser.add_argument("--steps", type=int, help="the example's own number by default")

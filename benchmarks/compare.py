@@ -3,22 +3,23 @@
     python benchmarks/compare.py --pairs 5 --peer PEER --rltools RLTOOLS --sbx SBX --before CHECKOUT --write
     python benchmarks/compare.py --only W1 --pairs 3 --quick
 
-W1 is PPO on CartPole-v1, the same hyperparameters for all: the command with actor and learner in separate processes
-and with both inline, our trainer in a bare loop (`bare_loop.py`), PPO by hand in NumPy (`reference_numpy_ppo.py`), PPO
-in eager torch (`reference_torch_ppo.py`), and Stable-Baselines3 (`peer_sb3.py`), which is the peer of the others too:
-W2 is PPO on HalfCheetah-v5, W3 SAC on Pendulum-v1, W4 PPO on it, Pong PPO from pixels. RLtools (C++, `peer_rltools.py`)
-and sbx (JAX, `peer_sb3.py --sbx`) do W3 and W4 as well. Each peer has a separate Python. Every process has one
-thread, except JAX, which takes what it finds. `start` is from the command to the first update, `main` the built-in
-game to a policy that wins 90 % of its games, in turn with another checkout. `envs` is what a step of single
-environments costs in a plain loop, in our group and in Gymnasium's SyncVectorEnv. `growth` is what more environments,
-units, behaviours, actors and snapshots and a longer horizon cost.
+W1 is PPO on CartPole-v1, with the same hyperparameters for all contestants: the command with actor and learner in
+separate processes, and with both inline; our trainer in a bare loop (`bare_loop.py`); PPO by hand in NumPy
+(`reference_numpy_ppo.py`); PPO in eager torch (`reference_torch_ppo.py`); and Stable-Baselines3 (`peer_sb3.py`).
+Stable-Baselines3 is also the peer in the other workloads: W2 is PPO on HalfCheetah-v5, W3 is SAC and W4 PPO on
+Pendulum-v1, and Pong is PPO from pixels. RLtools (C++, `peer_rltools.py`) and sbx (JAX, `peer_sb3.py --sbx`) also run
+W3 and W4. Each peer has a separate Python. Every process has one thread, except with JAX, which uses all cores that it
+finds. `start` is the time from the command to the first update, and `main` the time until the built-in game has a
+policy that wins 90 % of its games; both are compared with another checkout. `envs` is the cost of a step of single
+environments in a plain loop, in our group and in Gymnasium's SyncVectorEnv. `growth` is the cost of more environments,
+units, behaviours, actors and snapshots, and of a longer horizon.
 
-Contestants of a workload run one after the other, round by round, in another order each time; a ratio is taken within a
-round, and the median of the rounds is reported: by the clock, which needs a quiet machine, and in CPU time per step of
-the busiest process, which other work disturbs less. Above 1, ours is faster. Start-up and the first fifth of the steps
-are left out. The pipeline's stages are measured by the clock, over its whole run, those of the references in CPU time.
-What is not installed or not named is skipped by name. Memory is the resident memory of all processes, so shared pages
-count in each.
+In each round, a workload's contestants run one after the other, in an order that changes from round to round. A ratio
+is computed within a round, and the median over the rounds is reported: in wall-clock time, which needs a quiet machine,
+and in CPU time per step of the busiest process, which other work disturbs less. Above 1, Headrace is faster. Start-up
+and the first fifth of the steps are left out. The pipeline's stages are measured in wall-clock time over its whole run,
+those of the references in CPU time. A contestant that is not installed or not named is skipped with a message. Memory
+is the resident memory of all processes, so shared pages count in each process.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ PAGE, PICTURE, GROWTH_PICTURE = (ROOT / "docs" / name for name in ("performance.
 
 
 def rounds(workload: Workload, pairs: int) -> dict[str, list[Measured]]:
-    """What each contestant took in each round."""
+    """Return each contestant's measurements, one per round."""
     found: dict[str, list[Measured]] = {name: [] for name in workload.contestants}
     names = list(workload.contestants)
     for number in range(pairs):
-        # The order changes, so that a drift of the machine favours no contestant.
+        # The order changes so that a drift of the machine favours no contestant.
         for name in names[number % len(names) :] + names[: number % len(names)]:
             found[name].append(workload.contestants[name](number))
             print(".", end="", file=sys.stderr, flush=True)
@@ -68,7 +69,7 @@ def growth(pairs: int, quick: bool) -> dict[str, dict[int, list[Measured]]]:
 
 
 def wanted(names: Sequence[str], asked: Asked) -> Mapping[str, Workload]:
-    """Return the workloads that can run here, and name the others."""
+    """Return the workloads that can run here; print why the others are skipped."""
     found = {}
     for name in names:
         if name == "main" and asked.before is None:
@@ -79,7 +80,7 @@ def wanted(names: Sequence[str], asked: Asked) -> Mapping[str, Workload]:
 
 
 def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Asked]:
-    """Parse the command line, and name missing arguments."""
+    """Parse the command line; report peers that are missing or not named."""
     every = [*WORKLOADS, STEPS, GROWTH]
     parser.add_argument("--only", nargs="+", choices=every, default=every, help="workloads")
     parser.add_argument("--pairs", type=int, default=3, help="rounds in which all contestants run in turn")

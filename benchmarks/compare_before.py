@@ -1,4 +1,4 @@
-"""The two durations of `benchmarks/compare.py` that are compared with another checkout: the start, and the main job."""
+"""Measures the two durations of `benchmarks/compare.py` that are compared with another checkout: start and main job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GAMES = 500
 
 
 def start(checkout: Path, hosts: Sequence[str], seed: int) -> Measured:
-    """From the command to the first summary after an update: config/examples/cartpole.yaml on such hosts."""
+    """Measure the time from the command to the first summary after an update, in the CartPole example with `hosts`."""
     sets = [*hosts, f"behaviors.CartPole.max_steps={START_STEPS}", "behaviors.CartPole.summary_freq=2048"]
     with tempfile.TemporaryDirectory() as results:
         run = command(checkout / "config/examples/cartpole.yaml", sets, seed, Path(results), checkout)
@@ -25,7 +25,7 @@ def start(checkout: Path, hosts: Sequence[str], seed: int) -> Measured:
 
 
 def main_job(checkout: Path, seed: int, steps: int, wins: float) -> Measured:
-    """From the command to the first exported policy that wins this many games against the scripted player."""
+    """Measure the time from the command to the first exported policy with this win rate over the scripted player."""
     sets = [] if not steps else [f"behaviors.Volley.max_steps={steps}"]
     sets += ["behaviors.Volley.checkpoint_interval=125000", "behaviors.Volley.keep_checkpoints=100"]
     with tempfile.TemporaryDirectory() as results:
@@ -34,9 +34,9 @@ def main_job(checkout: Path, seed: int, steps: int, wins: float) -> Measured:
 
 
 def reached(run: Finished, wins: float) -> tuple[float, float]:
-    """When the first policy that is good enough was written, and its share of wins.
+    """Return when the first policy with enough wins was written, and its share of wins.
 
-    If no policy wins this many, it is the run's end and the best policy's share, with a note.
+    If no policy wins enough games, return the run's end and the best policy's share, and print a note.
     """
     import torch
     from main_job import player
@@ -57,7 +57,7 @@ def reached(run: Finished, wins: float) -> tuple[float, float]:
 
 
 def until(run: Finished, moment: float, score: float) -> Measured:
-    """What a run took from the command to a moment, as if that were one step."""
+    """Return a run's measurements from the command to a moment, as if that span were one step."""
     took, used = moment - run.began, run.cpu_s(run.began, moment)
     return Measured(
         1 / took,

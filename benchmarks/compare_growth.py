@@ -1,7 +1,7 @@
 """Measures how the pipeline's cost grows, for `benchmarks/compare.py`: one size at a time, the rest as in the example.
 
-Environments, units, horizon and actors are those of config/examples/cartpole.yaml, behaviours those of `crowd.yaml`
-(eight agents each), snapshots the window of config/examples/volley.yaml, in games that restart with each swap.
+The sizes are environments, units, horizon and actors in config/examples/cartpole.yaml, behaviours in `crowd.yaml`
+(eight agents each), and the window of snapshots in config/examples/volley.yaml, with games that restart at each swap.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from compare_runs import Measured, pipeline
 
 CARTPOLE, CROWD, VOLLEY = "config/examples/cartpole.yaml", "benchmarks/crowd.yaml", "config/examples/volley.yaml"
 TOLERANCE = 0.15
-"""Tolerance of an exponent above the expected one, as small runs vary."""
+"""How far an exponent may exceed the expected one, because small runs vary."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Size:
         example: the example's YAML.
         behavior: the behaviour whose steps are counted.
         values: values of the size.
-        keys: `--set` for a value; `{}` stands for it.
-        steps: steps of a run.
-        cost: maximum power of the size with which all CPU time per step may grow.
-        memory: the same for memory.
+        keys: `--set` arguments, in which `{}` stands for the value.
+        steps: number of steps of a run.
+        cost: maximum exponent with which the CPU time per step of all processes may grow.
+        memory: maximum exponent with which memory may grow.
     """
 
     example: str
@@ -91,7 +91,7 @@ SIZES: Mapping[str, Size] = {
 
 
 def grown(name: str, value: int, seed: int, quick: bool) -> Measured:
-    """One run."""
+    """Measure one run with one value of a size."""
     size = SIZES[name]
     sets = [key.format(value) for key in size.keys]
     steps = size.steps // 4 if quick else size.steps
@@ -106,7 +106,7 @@ def grown(name: str, value: int, seed: int, quick: bool) -> Measured:
 
 
 def exponent(points: Mapping[int, float]) -> float:
-    """Return the power of x with which values grow: the slope of the line through their logarithms."""
+    """Return the exponent of x with which values grow: the slope of the line through their logarithms."""
     xs, ys = [log(x) for x in points], [log(y) for y in points.values()]
     middle, height = sum(xs) / len(xs), sum(ys) / len(ys)
     return sum((x - middle) * (y - height) for x, y in zip(xs, ys, strict=True)) / sum((x - middle) ** 2 for x in xs)
@@ -131,7 +131,7 @@ def table(name: str, found: Mapping[int, Sequence[Measured]]) -> list[str]:
 
 
 def draw(found: Mapping[str, Mapping[int, Sequence[Measured]]], path: Any) -> None:
-    """One picture: steps per second and memory against each size, on logarithmic axes that are the same for all."""
+    """Draw steps per second and memory against each size, on logarithmic axes with the same limits for all sizes."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -1,8 +1,9 @@
-"""The machine of `benchmarks/compare.py`: its description and its peak performance.
+"""Describes the machine that runs `benchmarks/compare.py`, and measures its peak performance.
 
-The roofline is the time that a core needs for a workload's products alone, at the rate of a 1024³ product by whoever is
-fastest here, torch, oneDNN or NumPy's BLAS: forward once for deciding, forward and backward (three times the work) for
-each epoch. What goes beyond is memory, dispatch, small shapes, environments and all the rest.
+The roofline is the time that a core needs for a workload's matrix products alone, at the rate of a 1024³ product by the
+fastest provider here: torch, oneDNN or NumPy's BLAS. Deciding takes one forward pass; each epoch takes a forward and a
+backward pass (three times the work). Further time goes to memory, dispatch, small shapes, environments and everything
+else.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ def _tower(inputs: int, units: int, outputs: int) -> int:
 FLOP = {
     "W1": 2 * (1 + 3 * 4) * (_tower(4, 64, 2) + _tower(4, 64, 1)),
     "W2": 2 * (1 + 3 * 10) * (_tower(17, 256, 6) + _tower(17, 256, 1)),
-    # The policy's pass over s', its pass and gradient; the targets' over s', the critics' pass and gradient, and their
-    # pass and the actions' gradient in the policy's loss. Two critics.
+    # Policy: one forward pass over s', then forward and backward. Two critics: the targets' forward pass over s', then
+    # forward and backward, and in the policy's loss forward and the gradient of the actions.
     "W3": 2 * 256 * (4 * _tower(3, 256, 2) + 2 * (1 + 3 + 2) * _tower(4, 256, 1)),
     "W4": 2 * (1 + 3 * 4) * 2 * _tower(3, 64, 1),
     "Pong": 2 * (1 + 3 * 4) * _PONG,
 }
-"""Multiplications and additions of the products of a step, learning included."""
+"""Floating-point operations in the matrix products of one step, including learning."""
 ROUNDS, SIZE = 8, 1024
 
 
 def products_per_s(half: bool) -> tuple[str, float]:
-    """The fastest provider, with its multiplications and additions per second, in float32 or bfloat16."""
+    """Return the fastest provider and its floating-point operations per second, in float32 or, if `half`, bfloat16."""
     return max(_measured()["bfloat16" if half else "float32"].items(), key=lambda item: item[1])
 
 
 @cache
 def _measured() -> Mapping[str, Mapping[str, float]]:
-    """The rates of a large product by precision and provider: of a process like those of the contestants."""
+    """Return the rates of a large matrix product by precision and provider, in a process like the contestants'."""
     command = [sys.executable, __file__]
     ran = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
     found: Mapping[str, Mapping[str, float]] = json.loads(ran.stdout)
@@ -57,7 +58,7 @@ def _measured() -> Mapping[str, Mapping[str, float]]:
 
 
 def providers() -> dict[str, dict[str, Callable[[], Any]]]:
-    """By precision and name, one large product."""
+    """Return functions that compute one large matrix product each, by precision and provider."""
     import torch
 
     torch.set_num_threads(1)
@@ -73,7 +74,7 @@ def providers() -> dict[str, dict[str, Callable[[], Any]]]:
 
 
 def rate(product: Callable[[], Any]) -> float:
-    """Multiplications and additions per second of CPU, at best."""
+    """Return a matrix product's floating-point operations per CPU second, in the best of several rounds."""
     times = []
     for _ in range(ROUNDS):
         began = time.process_time()
@@ -84,16 +85,16 @@ def rate(product: Callable[[], Any]) -> float:
 
 
 def flags() -> list[str]:
-    """Return the processor's relevant features for products (Linux)."""
+    """Return the processor features that speed up matrix products (Linux only)."""
     found = _cpuinfo().get("flags", "").split()
     return [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in found]
 
 
 def description(peers: Mapping[str, str]) -> str:
-    """Return processor, memory, versions, and the load by other programs.
+    """Return the processor, memory, versions, and load by other programs as text.
 
     Args:
-        peers: the Python with each distribution.
+        peers: path of the Python that has each distribution, by distribution.
     """
     model = _cpuinfo().get("model name", platform.processor() or platform.machine())
     memory = psutil.virtual_memory().total / 2**30

@@ -12,9 +12,9 @@ from compare_workloads import BF16, NUMPY, OURS, Workload
 
 BEGIN, END = "<!-- benchmarks/compare.py --write -->", "<!-- end of benchmarks/compare.py --write -->"
 BOUND = ("W2", "Pong")
-"""Workloads that have a bar for the share of the products; in W1 and W4 small layers and environments take most."""
+"""Workloads with a bar for the matrix products' share; in W1 and W4, small layers and environments take most time."""
 Found = Mapping[str, Sequence[Measured]]
-"""Measurements of each round, by contestant."""
+"""Each contestant's measurements, one per round."""
 
 
 def table(name: str, workload: Workload, found: Found) -> list[str]:
@@ -45,7 +45,7 @@ def table(name: str, workload: Workload, found: Found) -> list[str]:
 
 
 def ratios(workload: Workload, found: Found) -> list[str]:
-    """Return a table of the medians of the ratios within a round, with their bars."""
+    """Return a table of median ratios, each computed within a round, with their bars."""
     rows = ["| | CPU time, busiest process | by the clock |", "|---|---|---|"]
     for bar in workload.bars:
         if bar.ours not in found or bar.other not in found:
@@ -58,7 +58,7 @@ def ratios(workload: Workload, found: Found) -> list[str]:
 
 
 def roofline(name: str, found: Found) -> list[str]:
-    """Return the time of the products alone, and its share of the busiest process's time."""
+    """Return the time of the matrix products alone, and its share of the busiest process's time, as text."""
     if name not in FLOP:
         return []
     lines = [f"Roofline: {FLOP[name] / 1e6:,.2f} million multiplications and additions in a step's products."]
@@ -77,7 +77,7 @@ def roofline(name: str, found: Found) -> list[str]:
 
 
 def draw(found: Mapping[str, Found], path: Path) -> None:
-    """CPU time per step of each contestant of each workload."""
+    """Draw each contestant's CPU time per step, with a panel per workload."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -97,7 +97,7 @@ def write(page: Path, lines: Sequence[str]) -> None:
     """Replace the section of a page between its two marks.
 
     Raises:
-        SystemExit: if the page has none.
+        SystemExit: if the page lacks the marks.
     """
     text = page.read_text(encoding="utf-8")
     if BEGIN not in text or END not in text:

@@ -1,7 +1,7 @@
-"""Runs of `benchmarks/compare.py`: the pipeline through its command, and programs that measure themselves.
+"""Runs for `benchmarks/compare.py`: the pipeline through its command, and programs that measure themselves.
 
-Either gives a `Measured`: the rate, and the CPU time per step, after the start. Of the pipeline's processes the CPU
-time is sampled from outside; which steps had been learned from when is what TensorBoard's files say.
+Both give a `Measured` with the rate and the CPU time per step, after the start. The CPU time of the pipeline's
+processes is sampled from outside; TensorBoard's files show when the trainer had learned from which steps.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ ROOT = Path(__file__).resolve().parents[1]
 EVERY_S = 0.1
 """Seconds between two samples of CPU times, which the system counts in hundredths of a second."""
 LEARNED = "Losses/Policy Loss"
-"""A statistic that only updates report."""
+"""A statistic that is reported only by updates."""
 _PLACES = {
     "deciding": ("env_step", "SubprocessEnvManager._take_step"),
     "stepping": ("env_step", "workers", "worker_root", "UnityEnvironment.step"),
     "update": ("trainer_advance", "_update_policy"),
 }
-"""The stages' place in timers.json."""
+"""Path of each stage in timers.json."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurements of a run, from the end of its first steps to its last."""
+    """A run's measurements, without its first steps."""
 
     steps_per_s: float
     cpu_us: float
-    """CPU time per step of the busiest process."""
+    """CPU time per step of the busiest process, in microseconds."""
     all_cpu_us: float
-    """CPU time per step of all processes."""
+    """CPU time per step of all processes together, in microseconds."""
     stages: Mapping[str, float] = field(default_factory=dict)
-    """Microseconds per step by stage: of the pipeline by the clock, of programs in CPU time."""
+    """Microseconds per step by stage: wall-clock time for the pipeline, CPU time for programs."""
     score: float = float("nan")
     """Mean return of the last training episodes."""
     solved_at: int | None = None
     memory_mb: float = 0.0
-    """Resident memory of all processes, at most."""
+    """Maximum resident memory of all processes together, in MB."""
     first_update_s: float = float("nan")
-    """From the command to the first summary after an update."""
+    """Seconds from the command to the first summary after an update."""
     seconds: float = 0.0
-    """From the command to its end."""
+    """Seconds from the start of the command to its end."""
 
 
 def program(command: Sequence[str]) -> Measured:
@@ -72,7 +72,7 @@ def program(command: Sequence[str]) -> Measured:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run of the command that has ended: when it began, its folder, and its processes' CPU times and memory."""
+    """A finished run of the command: its times, its folder, and its processes' CPU times and memory."""
 
     began: float
     ended: float
@@ -81,7 +81,7 @@ class Finished:
     memory_mb: float
 
     def cpu_s(self, begin: float, end: float) -> dict[int, float]:
-        """CPU seconds of each process between two moments, by its id."""
+        """Return each process's CPU seconds between two moments, by process id."""
         times = [when for when, _ in self.samples]
         used = {}
         for pid in {pid for _, found in self.samples for pid in found}:
@@ -91,14 +91,14 @@ class Finished:
         return used
 
     def scalars(self, behavior: str, name: str) -> list[tuple[int, float, float]]:
-        """Step, moment and value of each summary's statistic; none if there was none."""
+        """Return step, time and value of a statistic in each summary; empty if it was never reported."""
         events = EventAccumulator(str(self.folder / behavior), size_guidance={"scalars": 0}).Reload()
         if name not in events.Tags()["scalars"]:
             return []
         return [(each.step, each.wall_time, each.value) for each in events.Scalars(name)]
 
     def stages(self, steps: int, warm_up: int = 0) -> dict[str, float]:
-        """Microseconds per step of the run's own timers; nothing is learned from the steps of a warm-up."""
+        """Return microseconds per step from the run's own timers; the trainer learns nothing in `warm_up` steps."""
         tree = json.loads((self.folder / "run_logs" / "timers.json").read_text())
         root, found = tree["children"]["TrainerController.start_learning"], {}
         root = root["children"]["TrainerController.advance"]
@@ -137,17 +137,17 @@ def pipeline(
     warm_up: int = 0,
     mark: float = float("inf"),
 ) -> Measured:
-    """Train an example for that many steps; return the measurements after the first ones.
+    """Train an example for a number of steps; return the measurements after the first steps.
 
     Args:
-        example: a YAML, from the repository's root.
-        behavior: its only behaviour.
-        sets: keys of the example and their values, as of `--set`.
-        seed: of the run.
-        steps: how many it makes, with 25 summaries; None: `sets` say it.
-        first: this many are left out.
-        warm_up: the trainer learns nothing from this many of them.
-        mark: the mean return of a summary that counts as solved.
+        example: path of a YAML file, relative to the repository's root.
+        behavior: the example's only behaviour.
+        sets: keys of the example and their values, as for `--set`.
+        seed: the run's seed.
+        steps: number of steps, with 25 summaries; None if `sets` contains it.
+        first: number of steps to leave out of the measurements.
+        warm_up: number of steps from which the trainer does not learn.
+        mark: mean return of a summary at which the example counts as solved.
     """
     block, changes = f"behaviors.{behavior}", list[str]()
     if steps is not None:
@@ -158,7 +158,7 @@ def pipeline(
 
 
 def measured(run: Finished, behavior: str, first: int, warm_up: int = 0, mark: float = float("inf")) -> Measured:
-    """Return the measurements of a finished run from its first summary after `first` steps."""
+    """Return a finished run's measurements from its first summary after `first` steps."""
     learned = run.scalars(behavior, LEARNED)
     counted = [(step, when) for step, when, _ in learned if step >= first]
     if len(counted) < 2:
@@ -180,14 +180,14 @@ def measured(run: Finished, behavior: str, first: int, warm_up: int = 0, mark: f
 
 
 def environment() -> dict[str, str]:
-    """One thread for each process, and OpenBLAS' own kernels; no path, as a checkout finds its own packages."""
+    """Return the environment for one thread per process, without PYTHONPATH: a checkout finds its own packages."""
     left_out = ("PYTHONPATH", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def _watch(process: subprocess.Popen[bytes]) -> tuple[list[tuple[float, dict[int, float]]], float]:
-    """CPU times by process until the command ends, and the most memory that all had at once, in MB."""
+    """Return CPU times by process until the command ends, and the maximum memory of all processes, in MB."""
     main, samples, memory = psutil.Process(process.pid), [], 0.0
     seen = [main]
     while process.poll() is None:

@@ -1,7 +1,7 @@
 """Measures a step of single environments for `benchmarks/compare.py`: alone, in our group, and in `SyncVectorEnv`.
 
-CPU time in this process; the least of some passes, as other work only adds. Actions are the same ones again and again,
-and each end is a reset.
+Costs are CPU time in this process, the minimum of several passes, because other work can only add time. The same
+actions are repeated, and an episode that ends is reset.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Costs = Mapping[str, float]
 
 
 def steppers(env_id: str, count: int) -> dict[str, Callable[[], Any]]:
-    """Return one step of that many environments, by stepper."""
+    """Return functions that step `count` environments once, by stepper."""
     random = np.random.default_rng(0)
     envs = [gymnasium.make(env_id, disable_env_checker=True) for _ in range(count)]
     same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
@@ -54,7 +54,7 @@ def steppers(env_id: str, count: int) -> dict[str, Callable[[], Any]]:
 
 
 def costs(env_id: str, count: int, rounds: int) -> Costs:
-    """Return each stepper's minimum cost of a step."""
+    """Return each stepper's minimum cost per step."""
     found = {name: float("inf") for name in (BARE, GROUP, SYNC)}
     by_name = steppers(env_id, count)
     for _ in range(rounds):
@@ -67,7 +67,7 @@ def costs(env_id: str, count: int, rounds: int) -> Costs:
 
 
 def table(found: Mapping[tuple[str, int], Costs]) -> list[str]:
-    """Costs by environment and number, and whether ours goes beyond the environments' own as little as it may."""
+    """Return a table of costs by environment and count, with Headrace's overhead and whether it is within the bar."""
     rows = [f"| single environments | {BARE} | {GROUP} | beyond | {SYNC} | beyond |", "|---|---|---|---|---|---|"]
     for (env_id, count), took in found.items():
         ours, sync = took[GROUP] - took[BARE], took[SYNC] - took[BARE]
@@ -78,6 +78,6 @@ def table(found: Mapping[tuple[str, int], Costs]) -> list[str]:
 
 
 def measured(quick: bool) -> dict[tuple[str, int], Costs]:
-    """The costs of each environment and number."""
+    """Return the costs for each environment and count."""
     counts: Sequence[int] = COUNTS[:1] if quick else COUNTS
     return {(env_id, count): costs(env_id, count, 3 if quick else 15) for env_id in ENVIRONMENTS for count in counts}

@@ -26,7 +26,7 @@ Run = Callable[[int], Measured]
 
 @dataclass(frozen=True)
 class Bar:
-    """A reported ratio and its minimum."""
+    """A ratio to report, and its minimum in CPU and in wall-clock time."""
 
     ours: str
     other: str
@@ -36,28 +36,28 @@ class Bar:
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload of all contestants."""
+    """A workload and its contestants."""
 
     title: str
     contestants: Mapping[str, Run]
     bars: Sequence[Bar]
     once: bool = False
-    """True if it runs only once, so that seconds are reported instead of rates."""
+    """True if a run gives a duration, so that seconds are reported instead of rates."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A comparable library, in its own Python."""
+    """A comparable library, installed in a separate Python."""
 
     option: str
-    """The option that names that Python."""
+    """The command-line option that names the peer's Python."""
     module: str
     distribution: str
     words: Sequence[str]
-    """The program, and the arguments that select the peer."""
+    """The benchmark program, and the arguments that select the peer."""
     workloads: Sequence[str]
     packages: str
-    """Packages to install there."""
+    """The packages to install in the peer's Python."""
 
 
 PEERS: Mapping[str, Peer] = {
@@ -86,13 +86,13 @@ class Asked:
     """The command line's options."""
 
     peers: Mapping[str, str]
-    """The Python of each peer that there is."""
+    """Path of the Python of each available peer, by peer."""
     before: Path | None
     quick: bool
 
 
 def w1(asked: Asked) -> Workload:
-    """PPO on CartPole-v1."""
+    """Return workload W1: PPO on CartPole-v1."""
     steps = 100_000 if asked.quick else 250_000
     sized = ["--steps", str(steps), "--seed"]
     contestants = {
@@ -116,7 +116,7 @@ def w1(asked: Asked) -> Workload:
 
 
 def w2(asked: Asked) -> Workload:
-    """PPO on HalfCheetah-v5."""
+    """Return workload W2: PPO on HalfCheetah-v5."""
     steps = 16_384 if asked.quick else 61_440
     contestants = by_precision("config/examples/halfcheetah.yaml", "HalfCheetah", PROCESS, steps, steps // 5)
     title = "PPO on HalfCheetah-v5: 16 environments × 128 steps, 10 epochs of minibatches of 512, 2×256"
@@ -125,7 +125,7 @@ def w2(asked: Asked) -> Workload:
 
 
 def w3(asked: Asked) -> Workload:
-    """SAC on Pendulum-v1."""
+    """Return workload W3: SAC on Pendulum-v1."""
     steps = SAC_FIRST + (500 if asked.quick else 2000)
     sets = [*PROCESS, *(f"behaviors.Pendulum.{key}" for key in PENDULUM)]
     contestants = by_precision("config/examples/pendulum.yaml", "Pendulum", sets, steps, SAC_FIRST, SAC_FIRST)
@@ -141,7 +141,7 @@ def w3(asked: Asked) -> Workload:
 
 
 def w4(asked: Asked) -> Workload:
-    """PPO on Pendulum-v1, which Gymnasium has as single environments only."""
+    """Return workload W4: PPO on Pendulum-v1, which Gymnasium has only as single environments."""
     steps = 100_000 if asked.quick else 250_000
     contestants = by_hosts("benchmarks/pendulum_ppo.yaml", "Pendulum", steps, lag=True)
     bars = [
@@ -157,7 +157,7 @@ def w4(asked: Asked) -> Workload:
 
 
 def pong(asked: Asked) -> Workload:
-    """PPO on Atari's Pong."""
+    """Return the workload Pong: PPO on Atari's Pong."""
     steps = 3_072 if asked.quick else 10_240
     contestants = by_precision("config/examples/pong.yaml", "Pong", PROCESS, steps, steps // 5)
     bars = [Bar(OURS, SB3, cpu=3.0, clock=3.0), Bar(BF16, SB3, cpu=4.0)]
@@ -166,7 +166,7 @@ def pong(asked: Asked) -> Workload:
 
 
 def by_hosts(example: str, behavior: str, steps: int, mark: float = float("inf"), lag: bool = False) -> dict[str, Run]:
-    """Return ours with actor and learner in separate processes, if requested also with a lag of 1, and both inline."""
+    """Return Headrace with actor and learner in separate processes, optionally also with lag 1, and both inline."""
 
     def ours(sets: Sequence[str]) -> Run:
         return lambda seed: pipeline(example, behavior, sets, seed, steps, steps // 5, mark=mark)
@@ -178,7 +178,7 @@ def by_hosts(example: str, behavior: str, steps: int, mark: float = float("inf")
 def by_precision(
     example: str, behavior: str, sets: Sequence[str], steps: int, first: int, warm_up: int = 0
 ) -> dict[str, Run]:
-    """Ours in float32 and in bf16."""
+    """Return Headrace in float32 and in bf16."""
 
     def ours(precision: str) -> Run:
         keys = [*sets, f"torch_settings.precision={precision}"]
@@ -188,7 +188,7 @@ def by_precision(
 
 
 def start(asked: Asked) -> Workload:
-    """From the command to the first update."""
+    """Return the workload `start`: from the command to the first update."""
 
     def run(checkout: Path, hosts: Sequence[str]) -> Run:
         return lambda seed: compare_before.start(checkout, hosts, seed)
@@ -202,7 +202,7 @@ def start(asked: Asked) -> Workload:
 
 
 def main_job(asked: Asked) -> Workload:
-    """Volley to its bar."""
+    """Return the workload `main`: Volley until a policy wins enough games."""
     assert asked.before is not None, "only called if there is one"
     before, steps, wins = asked.before, 375_000 if asked.quick else 0, 0.1 if asked.quick else 0.9
     contestants: dict[str, Run] = {
@@ -216,7 +216,7 @@ def main_job(asked: Asked) -> Workload:
 
 
 def peers(asked: Asked, workload: str, steps: int) -> dict[str, Run]:
-    """The peers that do a workload, of those whose Python has what its environment needs."""
+    """Return the peers that run a workload and whose Python has the package that its environment needs."""
 
     def run(words: Sequence[str]) -> Run:
         return lambda seed: program([*words, workload, "--steps", str(steps), "--seed", str(seed)])
@@ -251,4 +251,4 @@ WORKLOADS: dict[str, Callable[[Asked], Workload]] = {
     "main": main_job,
 }
 NEEDS = {"W2": "mujoco", "Pong": "ale_py"}
-"""Return the packages that a workload's environment needs."""
+"""The package that a workload's environment needs, by workload."""

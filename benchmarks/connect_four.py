@@ -1,15 +1,16 @@
-"""How strong connect four gets by self-play: trains examples/connect_four/config.yaml, then plays.
+"""Measures how strong connect four gets by self-play: trains examples/connect_four/config.yaml, then plays.
 
     python benchmarks/connect_four.py                           at most 20 minutes on two cores
-    python benchmarks/connect_four.py results/connect-four      only plays, with what a finished run left
+    python benchmarks/connect_four.py results/connect-four      only plays, with a finished run's policies
 
-Each bar is 500 games, every other one begun by the policy: against random play, and against a player that looks one
-move ahead (wins if it can, otherwise blocks the other player's win, otherwise plays at random). A rate only counts
-wins, not draws. Then the policy against its own earlier snapshots, without a bar: no player can win more than half of
-the games between two that play perfectly, as whoever begins wins.
+Each bar takes 500 games, of which the policy begins every other one: against random play, and against a player that
+looks one move ahead (it wins if it can, otherwise blocks the opponent's win, otherwise plays at random). A rate counts
+only wins, not draws. Then the policy plays its own earlier snapshots, without a bar: if both players are perfect,
+neither can win more than half of the games, because the player that begins wins.
 
-The final policy takes its most likely moves, the snapshots draw theirs as in training; `--drawn` has all of them drawn.
-Policies trained in PettingZoo's connect four and in the built-in one are the same to it. Fails if a bar is missed.
+The final policy takes its most likely moves, and the snapshots sample theirs as in training; with `--drawn`, all of
+them sample. Policies may be trained in PettingZoo's connect four or in the built-in game. The benchmark fails if a bar
+is missed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ GAMES = 500
 
 
 def main() -> None:
-    """Train if need be, then print the table."""
+    """Train if necessary, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=GAMES)
     parser.add_argument("--drawn", action="store_true", help="the final policy draws its moves, too")
@@ -59,8 +60,8 @@ def main() -> None:
 
 
 def player(export: Path, seed: int, deterministic: bool) -> MaskedPlayer:
-    """An exported policy as a player, whichever shape it takes the board in."""
-    folder = (ROOT / EXAMPLE).parent  # where its network is
+    """Return an exported policy as a player, for either shape of the board."""
+    folder = (ROOT / EXAMPLE).parent  # the folder of its network's module
     (seen,) = read_export(export, folder).design.spec.observations
     act = PolicyPlayer(load_acting_policy(export, folder), ACTIONS, seed, deterministic)
 

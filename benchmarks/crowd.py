@@ -1,7 +1,7 @@
 """A PettingZoo environment with any number of behaviours, with which `compare_growth.py` measures their cost.
 
-Eight agents of each walk on a line for 50 steps and are rewarded for being near its middle; `walker3_5` is the sixth
-agent of the behaviour `walker3`.
+Each behaviour has eight agents, which walk on a line for 50 steps and are rewarded for being near its middle;
+`walker3_5` is the sixth agent of the behaviour `walker3`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Crowd:
     """Walkers on separate lines.
 
     Args:
-        behaviors: how many.
+        behaviors: number of behaviours.
     """
 
     def __init__(self, behaviors: int = 1, render_mode: str | None = None) -> None:
@@ -30,15 +30,15 @@ class Crowd:
         self._random = np.random.default_rng()
 
     def observation_space(self, agent: str) -> spaces.Box:
-        """Place, and time left."""
+        """Return the space of observations: position, and time left."""
         return self._seen
 
     def action_space(self, agent: str) -> spaces.Discrete:
-        """Left, stay, right."""
+        """Return the space of actions: left, stay, right."""
         return self._moves
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """All begin somewhere."""
+        """Start all agents at random positions."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self.agents, self._time = list(self.possible_agents), 0
@@ -46,7 +46,7 @@ class Crowd:
         return self._observations(), {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-        """Move all by a tenth."""
+        """Move every agent by a tenth to the left or right, or not at all."""
         moves = np.array([actions[agent] for agent in self.agents])
         self._places, self._time = np.clip(self._places + 0.1 * (moves - 1), -9, 9), self._time + 1
         names, late = self.agents, self._time >= STEPS
@@ -56,7 +56,7 @@ class Crowd:
         return seen, rewards, dict.fromkeys(names, False), dict.fromkeys(names, late), {name: {} for name in names}
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: there is nothing to close."""
 
     def _observations(self) -> dict[str, Any]:
         left = np.full_like(self._places, 1 - self._time / STEPS)

@@ -2,8 +2,8 @@
 
     python benchmarks/cuda_graphs.py
 
-Buffers of random rows as in `update.py`. Both learn in turn; milliseconds by the clock, from the update's beginning to
-the end of the GPU's work, with the policy fetched.
+The buffers have random rows, as in `update.py`. Both variants learn alternately. Times are wall-clock milliseconds from
+the start of the update to the end of the GPU's work, including fetching the policy.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ CAPTURED: dict[str, Any] = {
     "SAC Pendulum": ("sac", (3,), ActionSpec(1), SAC, {"hidden_units": 256, "activation": "relu"}),
     "SAC HalfCheetah": ("sac", (17,), ActionSpec(6), SAC, {"hidden_units": 256, "activation": "relu"}),
 }
-"""Cases as those of `update.py`."""
+"""Cases in the same form as in `update.py`."""
 
 
 def make(case: str, device: str, graphs: bool) -> Trainer:
-    """A learner of a case."""
+    """Return a trainer for a case."""
     kind, shape, actions, hyperparameters, network = CAPTURED[case]
     spec = BehaviorSpec(case, (ObservationSpec("o", shape, "uint8" if len(shape) == 3 else "float32"),), actions)
     block = {"trainer_type": kind, "hyperparameters": hyperparameters, "network_settings": network}
@@ -45,7 +45,7 @@ def make(case: str, device: str, graphs: bool) -> Trainer:
 
 
 def learned_in(trainer: Trainer, batch: TrajectoryBatch, device: str) -> float:
-    """Milliseconds of one update, and of fetching its policy."""
+    """Return the milliseconds of one update and of fetching its policy."""
     trainer.add(batch)
     wait(device)
     began = time.perf_counter()
@@ -62,7 +62,7 @@ def wait(device: str) -> None:
 
 
 def main() -> int:
-    """Print the table."""
+    """Print the table; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(CAPTURED), metavar="case", help=", ".join(CAPTURED))
     parser.add_argument("--updates", type=int, default=20)

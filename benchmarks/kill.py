@@ -1,19 +1,19 @@
-"""`kill -9` of main, hosts and helpers at random moments: `python benchmarks/kill.py --times 1000`.
+"""Kills main, hosts and helpers (`kill -9`) at random moments: `python benchmarks/kill.py --times 1000`.
 
-Small runs of many kinds (`kill_scenarios.py`) are killed and resumed, over and over. The kill of an actor, a learner, a
-follower or the sweeper does not end its run; one of main does, and so does one of a shard, of the host of central
-inference or of a node of Ray; `--resume` continues. `--serve` and `--validate` are killed too. The moments: the first
-100 ms of a process, the seconds of the start, those of training, and the beginning and end of a checkpoint, which are
-watched for.
+Small runs of many kinds (`kill_scenarios.py`) are killed and resumed repeatedly. Killing an actor, a learner, a
+follower or the sweeper does not end the run. Killing main, a shard, the central inference host or a Ray node ends it,
+and `--resume` continues it. `--serve` and `--validate` are killed too. The moments are the first 100 ms of a process,
+the seconds of start-up, the seconds of training, and the beginning and the end of a checkpoint, for which the benchmark
+watches.
 
-After each kill it asserts that exit status and message are right, that no process and no temporary file is left, that
-each checkpoint is whole, and that nothing is behind the last checkpoint that stood before the kill: steps,
+After each kill, the benchmark asserts that the exit status and the message are right, that no process and no temporary
+file remains, that each checkpoint is complete, and that nothing is behind the last checkpoint before the kill: steps,
 ratings, lessons, the list in training_status.json and the recordings. `benchmarks/standing.py` has these checks.
 
-Prints a table of the kills, and the violations with the folders that show them; status 1 if there is any. What is
-killed when depends on `--seed` and the run's number, which a violation names, except what the machine's timing adds.
-`--scenario` takes one kind, several times for several; with `--json` a later call continues where an earlier one ended,
-and `--add` adds up such files and prints the table.
+The benchmark prints a table of the kills, and each violation with the folder that shows it; the exit status is 1 if
+there is a violation. What is killed and when depends on `--seed` and the run's number, which a violation states, and on
+the machine's timing. `--scenario` selects a kind of run and may be repeated. With `--json`, a later call continues
+where an earlier one ended; `--add` adds up these files and prints the table.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from runs import COMMAND, record_expert
 from standing import Violation
 
 LIVES = 12
-"""Maximum starts of a run before a new run begins."""
+"""Maximum number of starts of a run before a new run begins."""
 MOST_WORDS = 2000
-"""Characters of what a violation says; its folder has the rest."""
+"""Maximum characters of a violation's message; its folder has the rest."""
 
 
 def work(args: argparse.Namespace, runs: Sequence[Scenario], counts: Counts, until_kills: int, deadline: float) -> None:
@@ -113,7 +113,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def to_plain(counts: Counts) -> dict[str, object]:
-    """Return what `--json` writes."""
+    """Return the counts as the plain data that `--json` writes."""
     return {
         "kills": [[*names, n] for names, n in sorted(counts.kills.items())],
         "moments": [[*names, n] for names, n in sorted(counts.moments.items())],
@@ -126,7 +126,7 @@ def to_plain(counts: Counts) -> dict[str, object]:
 
 
 def add(counts: Counts, path: Path) -> None:
-    """Add what an earlier call has written."""
+    """Add the counts in an earlier call's file."""
     plain = json.loads(path.read_text(encoding="utf-8"))
     for name in ("kills", "moments"):
         getattr(counts, name).update(Counter({(what, victim): n for what, victim, n in plain[name]}))

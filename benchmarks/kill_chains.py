@@ -27,7 +27,7 @@ from standing import Progress, Standing, Violation, require
 from headrace.pipeline.run_folder.checkpoint import numbered_folders
 
 WITHOUT_NODE_S = 20.0
-"""Seconds that a run has to end when Ray's node is gone."""
+"""Seconds within which a run must end after Ray's node is killed."""
 MOMENTS = ("first 100 ms", "start", "training", "a checkpoint begins", "a checkpoint ends")
 
 
@@ -36,27 +36,27 @@ class Counts:
     """Counts so far, shared by the workers."""
 
     kills: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By scenario and victim."""
+    """Number of kills by scenario and victim."""
     moments: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By moment and victim."""
+    """Number of kills by moment and victim."""
     resumes: int = 0
     checkpoints: int = 0
     """Number of complete checkpoints that were read, part by part."""
     chains: int = 0
-    """Number of chains that have started, and so the number of the next one."""
+    """Number of chains that have started, which is also the number of the next chain."""
     violations: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Chain:
-    """One run folder, started, killed and resumed, many times.
+    """A run folder in which a run is started, killed and resumed many times.
 
     Args:
         scenario: the run.
-        folder: of this chain.
-        chance: decides on victims and moments.
-        counts: what is counted.
-        expert: the stream of demonstrations.
+        folder: the chain's folder.
+        chance: random numbers for choosing victims and moments.
+        counts: the counts, shared by all chains.
+        expert: path of the stream of demonstrations.
     """
 
     def __init__(self, scenario: Scenario, folder: Path, chance: random.Random, counts: Counts, expert: str) -> None:
@@ -70,11 +70,11 @@ class Chain:
 
     @property
     def story(self) -> str:
-        """What has been done to it."""
+        """Text with what was done to the run so far."""
         return "; ".join(self._story)
 
     def run(self, lives: int) -> None:
-        """Start it this many times, kill it each time, and end it cleanly the last time."""
+        """Start the run this many times, kill it each time, and end it cleanly the last time."""
         for life in range(lives):
             self._live(last=life == lives - 1)
 
@@ -103,7 +103,7 @@ class Chain:
             command.end()
 
     def _kill_host(self, command: Command) -> None:
-        """Kill a host that is replaced."""
+        """Kill a host that the run replaces, and check the replacement."""
         victim = self._chance.choice([*self._scenario.victims])
         name = self._scenario.victims[victim]
         pid = self._pid_of(command, name)
@@ -123,7 +123,7 @@ class Chain:
         require(number_of(command) >= newest, f"checkpoint {newest} is gone after the end of {name}")
 
     def _kill_fatal(self, command: Command, victim: str) -> None:
-        """Kill a host without which the run ends; one that has not begun is started again."""
+        """Kill a host without which the run must end, unless the host had not begun and is started again."""
         name = self._scenario.fatal[victim]
         pid = self._pid_of(command, name)
         moment = self._wait(command, victim, pid)
@@ -138,7 +138,7 @@ class Chain:
         if anew in command.output:
             self._kill_main(command)
             return
-        if name == NODE and command.process.poll() is None:  # hosts that have met may continue without it
+        if name == NODE and command.process.poll() is None:  # hosts that are connected may continue without it
             self._strike_main(command, "training")
             return
         require(command.process.poll() is not None, f"the run continues without {name}")
@@ -171,7 +171,7 @@ class Chain:
             self._story.append("kill the sweeper just before")
 
     def _end(self, command: Command) -> None:
-        """Let it make some checkpoints, then Ctrl-C."""
+        """Let the run write a few checkpoints, then end it with Ctrl-C."""
         number = number_of(command)
         command.until(lambda: number_of(command) >= number + 2, "checkpoints before the end")
         command.interrupt()
@@ -180,7 +180,7 @@ class Chain:
         self._story.append("Ctrl-C")
 
     def _look(self, command: Command, resumed: bool) -> None:
-        """What is left, and what stands, now that everything has ended."""
+        """Check what remains and how far the run's progress is, after all processes have ended."""
         command.until_gone()
         require("Traceback" not in command.output, "there is a raw traceback")
         require("could not be restored" not in command.output, "the replay memory was lost")
@@ -203,7 +203,7 @@ class Chain:
             self._counts.checkpoints += all(each is not None for each in self._standing.values())
 
     def _found(self, command: Command) -> dict[str, int]:
-        """Process ids of what can be killed, by name."""
+        """Return the process ids of possible victims, by name."""
         if not self._scenario.on_ray:
             return {**command.hosts(), SWEEPER: sweeper_of(command) or 0}
         said = re.findall(r"(\S+) runs in process (\d+)", command.output)
@@ -214,7 +214,7 @@ class Chain:
         return self._found(command)[name]
 
     def _wait(self, command: Command, victim: str, pid: int) -> str:
-        """Wait for a moment of chance; returns its kind."""
+        """Wait for a random moment; return its kind."""
         moment = self._chance.choice(MOMENTS)
         if moment == MOMENTS[0] and age_s(pid) > 0.1:
             moment = self._chance.choice(MOMENTS[1:])
@@ -245,7 +245,7 @@ class Chain:
 
 
 class CommandChain(Chain):
-    """A command other than a run, started and killed many times: it leaves nothing behind and changes no input."""
+    """A command other than a run, started and killed many times: it must leave nothing behind and change no input."""
 
     def _live(self, last: bool) -> None:
         model = self._folder / "model"
@@ -259,7 +259,7 @@ class CommandChain(Chain):
             moment = self._chance.choice(MOMENTS[:3])
             if moment == MOMENTS[2] and serves:
                 command.until(lambda: "Serving" in command.output, "its address")
-            least = 0.5 if last else 0.0  # while Python itself starts, Ctrl-C is Python's
+            least = 0.5 if last else 0.0  # while Python itself starts, Python handles Ctrl-C
             time.sleep(self._chance.uniform(least, 0.1 if moment == MOMENTS[0] and not last else 4))
             self._story.append(f"{'Ctrl-C' if last else 'kill main'}, {moment}")
             if command.process.poll() is None and self._chance.random() < 0.25:
@@ -287,13 +287,13 @@ class CommandChain(Chain):
 
 
 def said_of(command: Command, name: str) -> int:
-    """Return how often the end of a host was reported: its own end, or its learner's."""
+    """Return how often the output reports that a host is started again, because it or its learner ended."""
     words = rf"The process of (?:{re.escape(name)} |\S+ was ended, because {re.escape(name)} ).*Starting it again"
     return len(re.findall(words, command.output))
 
 
 def sweeper_of(command: Command) -> int | None:
-    """Return the process id of main's sweeper."""
+    """Return the process id of main's sweeper; None if there is none."""
     for child in _children(command):
         with contextlib.suppress(psutil.Error):
             if any(word.endswith("sweeper.py") for word in child.cmdline()):
@@ -302,7 +302,7 @@ def sweeper_of(command: Command) -> int | None:
 
 
 def named(command: Command, name: str) -> int:
-    """Return the process id of a program that main has started, 0 if there is none."""
+    """Return the process id of a program that main has started; 0 if there is none."""
     for child in _children(command):
         with contextlib.suppress(psutil.Error):
             if child.name() == name:
@@ -332,12 +332,12 @@ def digest(folder: Path) -> str:
 
 
 def number_of(command: Command) -> int:
-    """Return the number of the newest complete checkpoint, -1 if there is none."""
+    """Return the number of the newest complete checkpoint; -1 if there is none."""
     return max(numbered_folders(command.run_folder / "checkpoints"), default=-1)
 
 
 def names_in(folder: Path) -> set[str]:
-    """Return the names in a folder, none if it does not exist."""
+    """Return the names in a folder; none if the folder does not exist."""
     try:
         return set(os.listdir(folder))
     except FileNotFoundError:
@@ -345,10 +345,10 @@ def names_in(folder: Path) -> set[str]:
 
 
 def watch(command: Command, condition: Callable[[], bool], what: str) -> None:
-    """Wait as `Command.until` does, for what lasts only milliseconds.
+    """Wait like `Command.until`, for events that last only milliseconds.
 
     Raises:
-        Violation: if the command ends, or nothing comes.
+        Violation: if the command ends first, or the condition does not become true in time.
     """
     deadline = time.monotonic() + PATIENCE_S
     while not condition():

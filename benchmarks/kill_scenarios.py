@@ -31,7 +31,7 @@ FOREVER = 10**9
 RESTARTS = {"env_settings__max_lifetime_restarts": -1, "env_settings__restarts_rate_limit_n": -1}
 GAME_ENV = TEAM_ENV.with_name("game_env.py")
 SWEEPER, NODE = "sweeper", "node"
-"""Victims other than hosts: the sweeper, and Ray's daemon of a machine."""
+"""Victims other than hosts: the sweeper, and Ray's daemon on the machine."""
 BOTH = {
     "environment__behaviors": {
         "red_*": {"behavior": "Red", "team": 0, "group": True},
@@ -47,28 +47,28 @@ class Scenario:
     name: str
     plain: Plain
     victims: Mapping[str, str]
-    """Hosts that are replaced, next to main: name by the word for the table."""
+    """Hosts that the run replaces: host name by its label in the table. Main is always a victim too."""
     fatal: Mapping[str, str]
-    """Hosts without which the run ends, by a failure that names them."""
+    """Hosts without which the run fails with an error that names the host: host name by its label in the table."""
     beside: tuple[Path, ...] = ()
     arguments: tuple[str, ...] = ()
     on_ray: bool = False
     viewed: bool = False
-    """True if a viewer opens its page."""
+    """True if a viewer opens the run's page."""
     command: str = ""
-    """`serve` or `validate`, for a command that is not a run."""
+    """`serve` or `validate` for a command that is not a run; empty for a run."""
 
     @property
     def behaviors(self) -> list[str]:
-        """Those of the run."""
+        """Names of the run's behaviours."""
         return [*self.plain["behaviors"]]
 
 
 def _run(name: str, plain: Plain, every: int, fatal: Mapping[str, str] | None = None, **others: Any) -> Scenario:
-    """An endless run with a checkpoint each that many steps; actors and learners are killed, and others on wish."""
+    """Return an endless run with a checkpoint every `every` steps; victims are actors, learners and others if given."""
     hosts = plain.get("pipeline", {}).get("hosts", {})
     in_ray = {kind for kind in ("actors", "learners") if hosts.get(kind, {}).get("kind") == "ray"}
-    first = min(plain["behaviors"])  # as they are written into the file
+    first = min(plain["behaviors"])  # the file lists behaviours in alphabetical order
     victims = {"actor": "actor-0", "learner": f"learner-{first}", **others.pop("also", {})}
     if in_ray:
         victims = {f"{word} on Ray": host for word, host in victims.items()}
@@ -91,7 +91,7 @@ def _commands() -> list[Scenario]:
 
 
 def scenarios() -> list[Scenario]:
-    """All of them."""
+    """Return all scenarios."""
     lesson = {"behavior": "Guess", "min_lesson_length": 120, "threshold": -99}
     lessons = [{"name": f"L{i}", "value": 1 + i % 3, "completion_criteria": lesson} for i in range(200)]
     course = {"environment_parameters__worth__curriculum": [*lessons, {"name": "Last", "value": 2}]}

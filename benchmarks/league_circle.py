@@ -1,4 +1,4 @@
-"""One picture of what a league is for: self-play at rock, paper, scissors runs in circles, a league's mixture does not.
+"""Draws what a league is for: in rock, paper, scissors, self-play runs in circles, but a league's mixture does not.
 
 bin/run-pipeline config/examples/rock-paper-scissors-self-play.yaml
 bin/run-pipeline config/examples/rock-paper-scissors-league.yaml
@@ -52,24 +52,24 @@ def main() -> None:
 
 
 def strategy(policy: LoadedPolicy) -> Floats:
-    """How likely a policy is to play rock, paper and scissors."""
+    """Return the probabilities with which a policy plays rock, paper and scissors."""
     found = policy.distribution(np.ones(1, np.float32)).probabilities[0].astype(np.float64)
     return np.asarray(found / found.sum())
 
 
 def mixed(members: Floats) -> Floats:
-    """The mixture of some members that replicator dynamics find for their exact payoffs."""
+    """Return the mixture of members that replicator dynamics find for the members' exact payoffs."""
     shares = solve(members @ payoffs() @ members.T, "replicator")
     return np.asarray(shares @ members)
 
 
 def gain(played: Floats) -> float:
-    """What a best response gains a game."""
+    """Return what a best response to a strategy gains per game."""
     return float((payoffs() @ played).max())
 
 
 def triangle(panel: Any, title: str, path: Floats, members: Floats | None = None) -> None:
-    """Draw strategies, one after the other, in the triangle of rock, paper and scissors."""
+    """Draw a sequence of strategies as a path in the triangle of rock, paper and scissors."""
     panel.plot(*CORNERS[[0, 1, 2, 0]].T, color="0.7", lw=1)
     for name, corner, side in zip(("rock", "paper", "scissors"), CORNERS, ("top", "top", "bottom"), strict=True):
         panel.text(*corner, name, ha="center", va=side, color="0.35")

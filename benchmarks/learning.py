@@ -8,9 +8,10 @@
     python benchmarks/learning.py cartpole-sac --seeds 0 1 2
 
 Runs config/examples/<task>.yaml with default hosts and lag (`--set` changes keys), then plays the final policy for 30
-deterministic episodes on fresh environments. `training` is the mean training return of the second half of the steps,
-`seconds` lasts from the command's start to the end of its last checkpoint. `solved` is the first step at which the last
-100 training episodes first averaged the task's mark, if it has one (checked once a second, and at the end).
+deterministic episodes on fresh environments. `training` is the mean training return in the second half of the steps,
+and `seconds` the time from the command's start to the end of its last checkpoint. `solved` is the step at which the
+mean return of the last 100 training episodes first reached the task's mark, if the task has one (checked once a second,
+and at the end).
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ from headrace.pipeline.reporting.progress import ProgressSnapshot
 from headrace.pipeline.run import RunOptions, run
 
 SOLVED = {"cartpole": 475.0, "cartpole-sac": 475.0}
-"""The mark of a task that counts as solved some time."""
+"""By task: the mean return at which the task counts as solved."""
 TASKS = (*SOLVED, "acrobot", "lunarlander", "halfcheetah", "pendulum", "halfcheetah-sac")
 
 
 class Learned(NamedTuple):
-    """A run's result and duration."""
+    """A run's returns, steps and duration."""
 
     steps: int
     training: float
-    """Mean training return of the second half."""
+    """Mean training return in the second half of the run."""
     last: float
     """Mean return of the last 100 training episodes."""
     evaluation: float
     solved: int | None
-    """The step at which the benchmark first detected the mark."""
+    """The step at which the benchmark first saw the mark reached; None if it was never reached."""
     seconds: float
 
 
 def learn(task: str, seed: int, results: Path, changes: list[str]) -> Learned:
-    """Run an example, and evaluate its last policy."""
+    """Run an example and evaluate its final policy."""
     path = ROOT / "config/examples" / f"{task}.yaml"
     overrides = [
         f"env_settings.seed={seed}",
@@ -74,14 +75,14 @@ def learn(task: str, seed: int, results: Path, changes: list[str]) -> Learned:
     last = behavior.recent_return or 0.0
     if last >= mark:
         solved.append(behavior.step)
-    # Other episodes than those of the training.
+    # This seed gives episodes that did not occur in training.
     score = evaluate(result, environment_id, 30, seed=10_000 + seed).mean
     training = second_half(results / f"{task}-{seed}" / name, config.behaviors[name].max_steps)
     return Learned(behavior.step, training, last, score, min(solved, default=None), took)
 
 
 def main() -> None:
-    """Print the table, and the mean over the seeds."""
+    """Print the table and the means over the seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=sorted(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

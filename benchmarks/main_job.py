@@ -1,13 +1,13 @@
-"""The main job's bars: how the self-play policy of a finished run plays.
+"""Checks the main job's bars: how well a finished run's self-play policy plays.
 
     bin/run-pipeline config/examples/volley.yaml
     python benchmarks/main_job.py results/volley
 
 Plays 1000 games each (500 on either side of the net): the scripted player against random play, against the untrained
 policy and against itself; the final policy against the scripted player and against its own snapshot from the first
-quarter of the run. Then 500 against each snapshot of the run that is older than half the run: those that the run has
-exported, every `checkpoint_interval`. A win rate counts wins only, a score counts a draw as half. Fails if a bar is
-missed.
+quarter of the run. Then the final policy plays 500 games against each snapshot from the first half of the run;
+snapshots are the policies exported every `checkpoint_interval`. A win rate counts only wins; a score counts a draw as
+half a win. The benchmark fails if a bar is missed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GAMES = 1000
 SNAPSHOT_GAMES = 500
 SNAPSHOT_BAR = 0.60
 EVEN = 0.05
-"""A score may be so far from what it should be."""
+"""Maximum difference between a score and the expected score."""
 
 
 def main() -> None:
@@ -73,9 +73,9 @@ def main() -> None:
 
 
 def told(name: str, tally: Tally, what: str, bar: float) -> bool:
-    """Print a row; whether its bar is held."""
+    """Print a row; return True if its bar is reached."""
     rate = tally.win_rate if what == "wins" else tally.score
-    # A score is a bar from both sides: whoever plays against itself is no better than itself.
+    # A score has a bar on both sides, because a player that plays itself can't be better than itself.
     held = rate >= bar if what == "wins" else abs(rate - bar) <= EVEN
     mark = "" if held else "  missed"
     print(f"{name:38} {tally.wins:5} {tally.draws:5} {tally.losses:5} {rate:7.1%} {bar:6.0%}{mark}", flush=True)
@@ -83,12 +83,12 @@ def told(name: str, tally: Tally, what: str, bar: float) -> bool:
 
 
 def player(export: Path) -> Player:
-    """An exported policy as a player."""
+    """Return an exported policy as a player."""
     return PolicyPlayer(load_acting_policy(export), ACTIONS, seed=5)
 
 
 def untrained(config: RunConfig, behavior: str, export: Path) -> Player:
-    """The policy as it was before the first update."""
+    """Return the policy as it was before the first update."""
     spec = read_export(export).design.spec
     settings = config.behavior_settings(behavior)
     policy = make_policy(design_of(spec, settings))

@@ -1,11 +1,11 @@
-"""Matches between two players of a built-in game, many at once: how strength is measured.
+"""Plays many matches between two players of a built-in game at once, to measure their strength.
 
-A player maps observations, as a behaviour's `AgentSteps` holds them, to one action per row; in connect four it is
-passed the action masks as well. It knows nothing else, not even its side. Players are the games' scripted ones,
+A player maps observations, in the form of a behaviour's `AgentSteps`, to one action per row; in connect four, it also
+gets the action masks. It knows nothing else, not even its side. Players are the games' scripted players,
 `RandomPlayer`, and trained policies as `headrace.stages.games.policy_player.PolicyPlayer`.
 
-Every match has a separate instance, and only the first match of each instance counts: had the instances continued
-until enough matches were over, short ones would count too often.
+Every match has a separate instance, and only the first match of each instance counts. If the instances continued until
+enough matches were over, short matches would count too often.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MaskedPlayer = Callable[[tuple[Array, ...], NDArray[np.bool_]], ActionBatch]
 
 
 class Tally(NamedTuple):
-    """Results of matches from the first player's side."""
+    """Results of matches, from the first player's side."""
 
     wins: int
     draws: int
@@ -46,12 +46,12 @@ class Tally(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Wins and half the draws, as a share of the matches."""
+        """Wins plus half the draws, as a share of the matches."""
         return (self.wins + 0.5 * self.draws) / sum(self)
 
 
 class RandomPlayer:
-    """Draws every action of discrete branches with equal chance."""
+    """A player that chooses uniformly at random in every discrete branch."""
 
     def __init__(self, actions: ActionSpec, seed: int) -> None:
         self._branches = actions.discrete_branches
@@ -64,13 +64,13 @@ class RandomPlayer:
 
 
 def play_volley(player_a: Player, player_b: Player, matches: int, seed: int, **options: int | float) -> Tally:
-    """Let two players meet in Volley, in half of the matches with the sides swapped.
+    """Let two players play Volley, with the sides swapped in half of the matches.
 
     Args:
-        player_a: whose wins are counted; acts for `matches` rows at a time.
-        player_b: its opponent.
-        matches: at least 1; if odd, `player_a` is again on the left.
-        seed: decides all serves.
+        player_a: the player whose wins are counted; it acts for `matches` rows at a time.
+        player_b: the opponent.
+        matches: number of matches, at least 1; if odd, `player_a` is on the left in the extra match.
+        seed: seed of all serves.
         options: the keyword arguments of `VolleyGroup`.
     """
     group = VolleyGroup(matches, **options)  # type: ignore[arg-type]  # checked there
@@ -90,13 +90,13 @@ def play_volley(player_a: Player, player_b: Player, matches: int, seed: int, **o
 
 
 def play_pursuit(pursuer: Player, evader: Player, matches: int, seed: int, **options: float) -> Tally:
-    """Let pursuers and an evader meet in Pursuit; a win is an evader that is caught.
+    """Let pursuers and an evader play Pursuit; a match is won if the evader is caught.
 
     Args:
         pursuer: acts for both pursuers of each arena, `2 * matches` rows at a time.
         evader: acts for the evader of each arena.
-        matches: at least 1.
-        seed: decides all starts.
+        matches: number of matches, at least 1.
+        seed: seed of all starting positions.
         options: the keyword arguments of `PursuitGroup`.
     """
     group = PursuitGroup(matches, **options)  # type: ignore[arg-type]  # checked there
@@ -109,7 +109,7 @@ def play_pursuit(pursuer: Player, evader: Player, matches: int, seed: int, **opt
 
 
 def play_connect_four(player_a: MaskedPlayer, player_b: MaskedPlayer, matches: int) -> Tally:
-    """Let two players meet in connect four; `player_a` begins every other match."""
+    """Let two players play connect four; `player_a` begins every other match."""
     group = ConnectFourGroup(matches)
 
     def act(result: StepResult) -> Mapping[str, ActionBatch]:
@@ -130,7 +130,7 @@ def _play(
     act: Callable[[StepResult], Mapping[str, ActionBatch]],
     teams: NDArray[np.int_],
 ) -> Tally:
-    """Play until each instance has ended a match; `teams` [matches] is the team of the player whose wins count."""
+    """Play until each instance has finished a match; `teams` [matches] is the team of the player whose wins count."""
     outcomes = np.full(group.num_envs, np.nan, dtype=np.float32)
     while np.isnan(outcomes).any():
         result = group.step(act(result))
@@ -142,7 +142,7 @@ def _play(
 
 
 def _deciding(steps: AgentSteps) -> Array:
-    """The observations of agents that decide."""
+    """Return the observations of the agents that decide."""
     return steps.observations[0][steps.ended :]
 
 

@@ -1,11 +1,11 @@
-"""RLtools (C++) on the workloads of `benchmarks/compare.py`, through its Python interface. It uses no code of Headrace.
+"""Runs RLtools (C++) on workloads of `benchmarks/compare.py`, through its Python interface, without Headrace code.
 
     RLTOOLS benchmarks/peer_rltools.py W4 --steps 250000 --seed 0      RLTOOLS: a Python with rltools, mkl and mkl-devel
 
-W3 is SAC and W4 PPO on Gymnasium's Pendulum-v1, whose actions are scaled to [-1, 1], as RLtools takes no others. It is
-compiled at its first use (g++ or clang++), which is not counted. One thread. Prints a line of JSON, as the references
-do; SAC's first 1,000 steps, and a fifth of PPO's, are left out of the rate. The score is the mean return of the
-final policy's deterministic episodes.
+W3 is SAC and W4 is PPO on Gymnasium's Pendulum-v1, with actions scaled to [-1, 1] because RLtools supports no other
+range. RLtools is compiled at its first use (g++ or clang++), which is not counted. It has one thread. The program
+prints one line of JSON, as the references do; the rate leaves out SAC's first 1,000 steps, and the first fifth of
+PPO's. The score is the mean return of the final policy's deterministic episodes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from gymnasium.wrappers import RescaleAction
 
 SAC_FIRST = 1000
 ENVS, HORIZON = 64, 32
-# Numbers of the compiled program: one for all lengths of a run, otherwise each would need a new compilation.
+# A constant of the compiled program: one value for all lengths of a run, because each value needs a new compilation.
 LIMIT = 1_000_000
 EPISODES = 10
 
 
 def pendulum() -> gymnasium.Env:
-    """One environment."""
+    """Return one environment."""
     return RescaleAction(gymnasium.make("Pendulum-v1"), -1.0, 1.0)
 
 
 def sac() -> Any:
-    """SAC as in `peer_sb3.py`; a step is one of the environment."""
+    """Return SAC as in `peer_sb3.py`; one of its steps is one environment step."""
     return rltools.SAC(
         pendulum, interface_name="compare_W3", enable_evaluation=False, ACTOR_BATCH_SIZE=256, CRITIC_BATCH_SIZE=256,
         N_WARMUP_STEPS=SAC_FIRST, STEP_LIMIT=LIMIT, REPLAY_BUFFER_CAP=100_000, ACTOR_HIDDEN_DIM=256,
@@ -43,7 +43,7 @@ def sac() -> Any:
 
 
 def ppo() -> Any:
-    """PPO as in benchmarks/pendulum_ppo.yaml; a step is an update."""
+    """Return PPO as in benchmarks/pendulum_ppo.yaml; one of its steps is one update."""
     return rltools.PPO(
         pendulum, interface_name="compare_W4", enable_evaluation=False, N_ENVIRONMENTS=ENVS,
         ON_POLICY_RUNNER_STEPS_PER_ENV=HORIZON, BATCH_SIZE=256, N_EPOCHS=4, GAMMA=0.9, LAMBDA=0.95, EPSILON_CLIP=0.2,
@@ -53,11 +53,11 @@ def ppo() -> Any:
 
 
 WORKLOADS: dict[str, tuple[Callable[[], Any], int]] = {"W3": (sac, 1), "W4": (ppo, ENVS * HORIZON)}
-"""How a workload's program is compiled, and how many steps of environments one of its steps makes."""
+"""By workload: the function that compiles the program, and the environment steps in one of the program's steps."""
 
 
 def score(state: Any) -> float:
-    """Mean return of deterministic episodes."""
+    """Return the mean return of deterministic episodes."""
     env, returns = pendulum(), []
     for seed in range(EPISODES):
         seen, total, done = env.reset(seed=seed)[0], 0.0, False
@@ -69,7 +69,7 @@ def score(state: Any) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, and print what it took."""
+    """Train and print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("--steps", type=int, default=250_000)

@@ -1,12 +1,12 @@
-"""Stable-Baselines3 on the workloads of `benchmarks/compare.py`, in its own style, without any code of Headrace.
+"""Runs Stable-Baselines3 on the workloads of `benchmarks/compare.py`, in its own style, without Headrace code.
 
     PEER benchmarks/peer_sb3.py W1 --steps 250000 --seed 0      PEER: a Python with headrace's extra `peers`
     SBX benchmarks/peer_sb3.py W4 --sbx                         SBX: a Python with sbx-rl, the same algorithms in JAX
 
-W1 is PPO on CartPole-v1, W2 on HalfCheetah-v5 (observations normalised), W3 SAC and W4 PPO on Pendulum-v1, Pong PPO
-from pixels, on ale-py's vectorised game, for which a VecEnv is written here. One process, one torch thread, JAX's as it
-chooses. Prints one line of JSON, like the reference programs; SAC's first 1,050 steps, and a fifth of the others', are
-left out of the rate.
+W1 is PPO on CartPole-v1, W2 is PPO on HalfCheetah-v5 (with normalised observations), W3 is SAC and W4 PPO on
+Pendulum-v1, and Pong is PPO from pixels, on ale-py's vectorised game, which this file wraps as a VecEnv. There is one
+process with one torch thread; JAX chooses its number of threads. The program prints one line of JSON, like the
+reference programs; the rate leaves out SAC's first 1,050 steps, and the first fifth in the other workloads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SAC_FIRST, COMPILING = 1000, 50
 
 
 class VectorGames(VecEnv):
-    """A vectorised environment of Gymnasium's that restarts within the step, as a VecEnv."""
+    """Wraps a Gymnasium vector environment that restarts within the step as a VecEnv."""
 
     def __init__(self, games: Any, seed: int) -> None:
         super().__init__(games.num_envs, games.single_observation_space, games.single_action_space)
@@ -43,11 +43,11 @@ class VectorGames(VecEnv):
         return self._games.reset(seed=self._seed_first)[0]
 
     def step_async(self, actions: np.ndarray) -> None:
-        """Keep the actions."""
+        """Store the actions for `step_wait`."""
         self._actions = actions
 
     def step_wait(self) -> Any:
-        """Step, and report how each ended game has ended."""
+        """Step all games; report how each ended game has ended."""
         observations, rewards, terminated, truncated, info = self._games.step(self._actions)
         done = terminated | truncated
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
@@ -60,23 +60,23 @@ class VectorGames(VecEnv):
         self._games.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Nothing is drawn."""
+        """Return None for each game; Stable-Baselines3 asks for `render_mode`."""
         return [None] * self.num_envs
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Do nothing."""
+        """Ignore the attribute."""
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        """There are no single games to call."""
+        """Return nothing, because there are no single games to call."""
         return []
 
     def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
-        """They are not."""
+        """Return False for each game."""
         return [False] * self.num_envs
 
 
 class Watch(BaseCallback):
-    """Notes when the first steps are over, and when the last 100 episodes first reached the mark."""
+    """Records when the first steps are over, and when the last 100 episodes first reach the mark."""
 
     def __init__(self, first: int, solved: float) -> None:
         super().__init__()
@@ -95,13 +95,13 @@ class Watch(BaseCallback):
 
 
 def score(model: BaseAlgorithm) -> float:
-    """Mean return of the last 100 episodes."""
+    """Return the mean return of the last 100 episodes."""
     episodes = [episode["r"] for episode in model.ep_info_buffer or ()]
     return float(np.mean(episodes)) if episodes else float("nan")
 
 
 def cartpole(library: Any, seed: int) -> BaseAlgorithm:
-    """PPO as in config/examples/cartpole.yaml."""
+    """Return PPO with the settings of config/examples/cartpole.yaml."""
     envs = make_vec_env("CartPole-v1", 64, seed=seed)
     return library.PPO(
         "MlpPolicy", envs, n_steps=32, batch_size=256, n_epochs=4, learning_rate=1e-3, gae_lambda=0.95,
@@ -110,7 +110,7 @@ def cartpole(library: Any, seed: int) -> BaseAlgorithm:
 
 
 def halfcheetah(library: Any, seed: int) -> BaseAlgorithm:
-    """PPO as in config/examples/halfcheetah.yaml."""
+    """Return PPO with the settings of config/examples/halfcheetah.yaml."""
     envs = VecNormalize(make_vec_env("HalfCheetah-v5", 16, seed=seed), norm_reward=False)
     return library.PPO(
         "MlpPolicy", envs, n_steps=128, batch_size=512, n_epochs=10, learning_rate=3e-4, gae_lambda=0.95,
@@ -119,7 +119,7 @@ def halfcheetah(library: Any, seed: int) -> BaseAlgorithm:
 
 
 def pendulum(library: Any, seed: int) -> BaseAlgorithm:
-    """SAC with its defaults, one update a step."""
+    """Return SAC with the library's defaults, which are one update per step."""
     return library.SAC(
         "MlpPolicy", make_vec_env("Pendulum-v1", 1, seed=seed), buffer_size=100_000, learning_starts=SAC_FIRST,
         batch_size=256, policy_kwargs={"net_arch": [256, 256]}, seed=seed, device="cpu",
@@ -127,7 +127,7 @@ def pendulum(library: Any, seed: int) -> BaseAlgorithm:
 
 
 def pendulums(library: Any, seed: int) -> BaseAlgorithm:
-    """PPO as in benchmarks/pendulum_ppo.yaml."""
+    """Return PPO with the settings of benchmarks/pendulum_ppo.yaml."""
     envs = make_vec_env("Pendulum-v1", 64, seed=seed)
     return library.PPO(
         "MlpPolicy", envs, n_steps=32, batch_size=256, n_epochs=4, learning_rate=1e-3, gamma=0.9, gae_lambda=0.95,
@@ -136,7 +136,7 @@ def pendulums(library: Any, seed: int) -> BaseAlgorithm:
 
 
 def pong(library: Any, seed: int) -> BaseAlgorithm:
-    """PPO as in config/examples/pong.yaml."""
+    """Return PPO with the settings of config/examples/pong.yaml."""
     import ale_py
 
     gymnasium.register_envs(ale_py)
@@ -158,7 +158,7 @@ WORKLOADS: dict[str, Callable[[Any, int], BaseAlgorithm]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, and print the measurements."""
+    """Train and print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("--steps", type=int, default=250_000)
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     library = import_module("sbx") if asked.sbx else stable_baselines3
     model = WORKLOADS[asked.workload](library, asked.seed)
-    # JAX compiles within the first update.
+    # JAX compiles during the first update.
     first = SAC_FIRST + COMPILING if asked.workload == "W3" else asked.steps // 5
     watch = Watch(first, SOLVED.get(asked.workload, float("inf")))
     model.learn(asked.steps, callback=watch)

@@ -1,11 +1,12 @@
-"""Whether both sides of an asymmetric game learn by self-play: trains config/examples/pursuit.yaml, then plays.
+"""Checks that both sides of an asymmetric game learn by self-play: trains config/examples/pursuit.yaml, then plays.
 
     python benchmarks/pursuit.py                      at most 10 minutes on two cores
-    python benchmarks/pursuit.py results/pursuit      only plays, with what a finished run left
+    python benchmarks/pursuit.py results/pursuit      only plays, with a finished run's policies
 
-The bar: each side's final policy does better against the other's snapshot from the first quarter of the run than its
-own snapshot from then did. Of 500 games each, p < 0.01 by Fisher's exact test, one-sided. Then all of them against
-each other and against the scripted players. Policies draw their actions, as in training. Fails if a bar is missed.
+The bar: against the other side's snapshot from the first quarter of the run, each side's final policy does better than
+its own snapshot from that time, with p < 0.01 by Fisher's one-sided exact test over 500 games each. Then all policies
+play each other and the scripted players. Policies sample their actions, as in training. The benchmark fails if a bar is
+missed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SIGNIFICANT = 0.01
 
 
 def main() -> None:
-    """Train if need be, then print both tables."""
+    """Train if necessary, then print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=GAMES)
     run, asked = run_to_judge(parser, EXAMPLE)
@@ -45,7 +46,7 @@ def main() -> None:
     def meet(pursuer: Player, evader: Player) -> Tally:
         return play_pursuit(pursuer, evader, asked.games, asked.seed, **options)
 
-    # Drawn again for each pairing, so that none depends on which others were played before.
+    # Players are made again for each pairing, so that no result depends on the pairings before it.
     hunting: dict[str, Callable[[], Player]] = {
         "final": lambda: player(pursuers[-1]),
         f"at step {steps_of(early_pursuer)}": lambda: player(early_pursuer),
@@ -76,7 +77,7 @@ def main() -> None:
 
 
 def player(export: Path) -> Player:
-    """An exported policy as a player."""
+    """Return an exported policy as a player."""
     return PolicyPlayer(load_acting_policy(export), ACTIONS, seed=5)
 
 

@@ -1,9 +1,9 @@
-"""PPO on CartPole-v1 by hand in NumPy: a reference of `benchmarks/compare.py`, without any code of Headrace.
+"""PPO on CartPole-v1 by hand in NumPy: a reference for `benchmarks/compare.py`, without Headrace code.
 
     OMP_NUM_THREADS=1 python benchmarks/reference_numpy_ppo.py --steps 250000 --seed 0
 
-Environment, forward, backward, clipping and Adam (Kingma & Ba, 2015) are array programs over buffers that are made
-once. Policy and values are two towers of 2×64 tanh units with one layout, so each layer is one stacked product
+Environment, forward pass, backward pass, clipping and Adam (Kingma & Ba, 2015) are array programs over preallocated
+buffers. Policy and values are two towers of 2×64 tanh units with the same layout, so each layer is one stacked matmul
 [2, B, ·]; the bias is a column of ones. Loss and advantages are those of Schulman et al. (2017, 2016): with p the
 probability of the action taken, r = p / p_old, and Â the normalised advantage,
 
@@ -12,7 +12,8 @@ probability of the action taken, r = p / p_old, and Â the normalised advantage,
     ∂L/∂logits = −[not clipped] r Â (1{action} − p) / B        ∂L/∂v = (v − R) / B
 
 and through a layer y = tanh(x W):  ∂L/∂z = ∂L/∂y (1 − y²),  ∂L/∂W = xᵀ ∂L/∂z,  ∂L/∂x = ∂L/∂z Wᵀ.
-Prints one line of JSON: rate and CPU time after the first fifth of the steps, by stage, and when CartPole was solved.
+Prints one line of JSON: the rate and the CPU time by stage after the first fifth of the steps, and when CartPole was
+solved.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Floats = NDArray[np.float32]
 
 
 class CartPoles:
-    """Gymnasium's CartPole-v1, many at once: Euler steps of 0.02 s, at most 500, +1 for each."""
+    """Many of Gymnasium's CartPole-v1 at once: Euler steps of 0.02 s, at most 500 steps, reward 1 per step."""
 
     def __init__(self, n: int, random: np.random.Generator) -> None:
         self._random = random
@@ -44,11 +45,11 @@ class CartPoles:
 
     @property
     def observations(self) -> Floats:
-        """[n, 4], a view that the next step changes."""
+        """Observations [n, 4]: a view that the next step changes."""
         return self._state.T
 
     def step(self, actions: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Floats]:
-        """Fallen, out of time, and the last observations: where an episode ends, other than `observations`."""
+        """Step; return which poles fell, which ran out of time, and the observations before any restart."""
         _, v, angle, turn = self._state
         cos, sin = np.cos(angle), np.sin(angle)
         push = (actions.astype(F) * F(20.0) - F(10.0) + F(0.05) * turn * turn * sin) / F(1.1)
@@ -69,7 +70,7 @@ class CartPoles:
 
 
 class Towers:
-    """Policy (0) and values (1), forward and backward; of two outputs the values use the first."""
+    """Towers of policy (0) and values (1), forward and backward; the value tower uses the first of its two outputs."""
 
     SHAPES = ((2, 5, UNITS), (2, UNITS + 1, UNITS), (2, UNITS + 1, 2))
 
@@ -83,7 +84,7 @@ class Towers:
             for tower, gain in enumerate(gains):
                 u, _, v = np.linalg.svd(random.standard_normal(weight[tower, :-1].shape), full_matrices=False)
                 weight[tower, :-1] = gain * u @ v  # orthogonal
-        self.weights[2][1, :, 1] = 0.0  # unused, and its gradient is 0
+        self.weights[2][1, :, 1] = 0.0  # unused, so its gradient is 0
         self._buffers: dict[int, list[Floats]] = {}
 
     def _parts(self, flat: Floats) -> list[Floats]:
@@ -91,7 +92,7 @@ class Towers:
         return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), self.SHAPES, strict=True)]
 
     def forward(self, observations: Floats) -> Floats:
-        """Outputs [2, B, 2] of observations [B, 4]: logits, and (value, nothing); valid until the next call."""
+        """Return outputs [2, B, 2] for observations [B, 4]: logits, and (value, unused); valid until the next call."""
         n = len(observations)
         if n not in self._buffers:
             widths = (5, UNITS + 1, UNITS + 1, 2, UNITS, UNITS)
@@ -103,7 +104,7 @@ class Towers:
         return np.matmul(second, self.weights[2], out=out)
 
     def backward(self, n: int, slope: Floats) -> None:
-        """Gradients of the weights from the loss's slope [2, n, 2] by the outputs of the last `forward` of n rows."""
+        """Compute weight gradients from the loss's gradient [2, n, 2] at the outputs of the last `forward`."""
         x, first, second, _, z, y = self._buffers[n]
         np.matmul(second.transpose(0, 2, 1), slope, out=self._gradients[2])
         np.matmul(slope, self.weights[2][:, :-1].transpose(0, 2, 1), out=z)
@@ -117,7 +118,7 @@ class Towers:
                 z, y = y, z
 
     def descend(self) -> None:
-        """Clip the gradients' norm, and one step of Adam."""
+        """Clip the gradient norm and take one Adam step."""
         gradient, scratch = self.gradient, self._scratch
         norm = float(np.sqrt(gradient @ gradient))
         if norm > NORM:
@@ -135,14 +136,14 @@ class Towers:
 
 
 def log_softmax(logits: Floats) -> Floats:
-    """Log-probabilities [B, A]."""
+    """Return log-probabilities [B, A]."""
     z = logits - logits.max(axis=1, keepdims=True)
     z -= np.log(np.exp(z).sum(axis=1, keepdims=True))
     return z
 
 
 def slope_of(out: Floats, taken: Floats, old: Floats, advantages: Floats, returns: Floats) -> Floats:
-    """∂L/∂out [2, B, 2]; `taken` is the action as ones and zeros."""
+    """Return ∂L/∂out [2, B, 2]; `taken` is the one-hot action."""
     n = len(old)
     log_p = log_softmax(out[0])
     ratio = np.exp((log_p * taken).sum(axis=1) - old)
@@ -155,10 +156,10 @@ def slope_of(out: Floats, taken: Floats, old: Floats, advantages: Floats, return
 
 
 class Record:
-    """What training takes: the rate and the CPU time after the first fifth of the steps, and when CartPole was solved.
+    """Records the rate and the CPU time after the first fifth of the steps, and when CartPole was solved.
 
     Args:
-        what: the program's description; its arguments are those of the command.
+        what: the program's description; the arguments are those of the command line.
     """
 
     def __init__(self, what: str | None) -> None:
@@ -172,7 +173,7 @@ class Record:
         self._solved: int | None = None
         self._mark: tuple[int, float, float] | None = None
         self.stages = dict.fromkeys(STAGES, 0.0)
-        """Seconds of CPU time."""
+        """CPU seconds by stage."""
         self._began = time.perf_counter()
 
     def goes_on(self) -> bool:
@@ -183,13 +184,13 @@ class Record:
         return self._step < self._most
 
     def add(self, envs: CartPoles) -> None:
-        """Count one rollout."""
+        """Count one rollout's steps, and note if CartPole is solved."""
         self._step += ENVS * TICKS
         if self._solved is None and len(envs.finished) == 100 and np.mean(envs.finished) >= SOLVED:
             self._solved = self._step
 
     def print(self, envs: CartPoles) -> None:
-        """Print everything as one line of JSON."""
+        """Print the record as one line of JSON."""
         assert self._mark is not None, "there are steps"
         counted = self._step - self._mark[0]
         told = {
@@ -205,7 +206,7 @@ class Record:
 
 
 def advantages_of(rewards: Floats, values: Floats, ended: Floats) -> Floats:
-    """Advantages [TICKS, ENVS] from rewards, values [TICKS + 1, ENVS], and where episodes ended."""
+    """Return advantages [TICKS, ENVS], given rewards, values [TICKS + 1, ENVS] and where episodes ended."""
     goes_on, found = (1 - ended) * F(GAMMA), np.zeros_like(rewards)
     deltas, running = rewards + goes_on * values[1:] - values[:-1], np.zeros(ENVS, F)
     for tick in reversed(range(TICKS)):
@@ -214,7 +215,7 @@ def advantages_of(rewards: Floats, values: Floats, ended: Floats) -> Floats:
 
 
 def main() -> None:
-    """Train, and print what it took."""
+    """Train and print the measurements."""
     record = Record(__doc__)
     random = np.random.default_rng(record.seed)
     envs, net = CartPoles(ENVS, random), Towers(random)
@@ -235,7 +236,7 @@ def main() -> None:
             rewards[tick] = 1.0
             record.stages["deciding"] += t1 - t0
             record.stages["stepping"] += time.process_time() - t1
-            if late.any():  # cut, not ended: what comes after is worth what the critic says
+            if late.any():  # truncated, not terminated: bootstrap from the critic's value
                 rewards[tick, late] += F(GAMMA) * net.forward(last)[1, late, 0]
         t0 = time.process_time()
         values[TICKS] = net.forward(envs.observations)[1, :, 0]

@@ -1,4 +1,4 @@
-"""PPO on CartPole-v1 in eager torch with fused Adam: what anyone would write. It uses no code of Headrace.
+"""PPO on CartPole-v1 in eager torch with fused Adam, written in the obvious way, without Headrace code.
 
     OMP_NUM_THREADS=1 python benchmarks/reference_torch_ppo.py --steps 250000 --seed 0
 
@@ -33,19 +33,19 @@ from torch.distributions import Categorical
 
 
 class Agent(nn.Module):
-    """Policy and values, in separate towers."""
+    """Policy and value networks, in separate towers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.policy, self.values = tower(2, 0.01), tower(1, 1.0)
 
     def forward(self, observations: Tensor) -> tuple[Categorical, Tensor]:
-        """Actions' distribution, and values [B]."""
+        """Return the action distribution and the values [B]."""
         return Categorical(logits=self.policy(observations)), self.values(observations)[:, 0]
 
 
 def tower(outputs: int, gain: float) -> nn.Sequential:
-    """Two hidden layers, orthogonally initialised."""
+    """Return a tower with two hidden layers, orthogonally initialised."""
     layers = nn.Linear(4, UNITS), nn.Linear(UNITS, UNITS), nn.Linear(UNITS, outputs)
     for layer, scale in zip(layers, (2**0.5, 2**0.5, gain), strict=True):
         nn.init.orthogonal_(layer.weight, scale)
@@ -54,7 +54,7 @@ def tower(outputs: int, gain: float) -> nn.Sequential:
 
 
 def learn(agent: Agent, adam: torch.optim.Adam, rows: dict[str, Tensor]) -> None:
-    """One gradient step on a minibatch."""
+    """Take one gradient step on a minibatch."""
     distribution, values = agent(rows["observations"])
     advantages = rows["advantages"]
     advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
@@ -69,7 +69,7 @@ def learn(agent: Agent, adam: torch.optim.Adam, rows: dict[str, Tensor]) -> None
 
 
 def main() -> None:
-    """Train, and print what it took."""
+    """Train and print the measurements."""
     record = Record(__doc__)
     torch.set_num_threads(1)
     torch.manual_seed(record.seed)
@@ -92,7 +92,7 @@ def main() -> None:
                 rewards[tick] = 1.0
                 record.stages["deciding"] += t1 - t0
                 record.stages["stepping"] += time.process_time() - t1
-                if late.any():  # cut, not ended: what comes after is worth what the critic says
+                if late.any():  # truncated, not terminated: bootstrap from the critic's value
                     cut = torch.from_numpy(late)
                     rewards[tick][cut] += GAMMA * agent.values(torch.from_numpy(last))[cut, 0]
             t0 = time.process_time()

@@ -1,9 +1,10 @@
-"""Updates per second of one trainer, and of replicas that learn together, by the size of the network.
+"""Measures the update time of one trainer, and of replicas that learn together, by network size.
 
     OMP_NUM_THREADS=1 python benchmarks/replicas.py
 
-Each replica is a process with one torch thread, as in a run; what an update learns from is there already. PPO with
-epochs of minibatches of random rows. `--trainer sac` makes updates from its replay memory, `impala` gradient steps.
+Each replica is a process with one torch thread, as in a run; the rows for an update are ready before it begins. PPO
+makes epochs over minibatches of random rows, `--trainer sac` updates from its replay memory, and `impala` gradient
+steps.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ CASES: dict[str, tuple[int, int, int]] = {
     "2×512, 1024": (512, 1024, 8192),
     "2×512, 4096": (512, 4096, 16384),
 }
-"""Hidden units, rows of a minibatch and of an update."""
+"""By case: hidden units, rows per minibatch, and rows per update."""
 
 
 def settings_of(trainer: str, case: str) -> BehaviorSettings:
-    """A behaviour's block of the YAML."""
+    """Return a behaviour's settings for a trainer and a case."""
     units, batch, rows = CASES[case]
     hyperparameters: dict[str, dict[str, Any]] = {
         "ppo": {"batch_size": batch, "buffer_size": rows, "num_epoch": 3},
@@ -57,7 +58,7 @@ def settings_of(trainer: str, case: str) -> BehaviorSettings:
 
 
 def learn(replicas: Replicas, trainer: str, case: str, updates: int) -> list[float]:
-    """Seconds of each update."""
+    """Return the seconds of each update."""
     spec = BehaviorSpec(case, (ObservationSpec("o", (32,)),), ActionSpec(8), grouped=trainer == "poca")
     context = TrainerContext(case, settings_of(trainer, case), spec)
     made = make_trainer(replace(context, replicas=replicas))
@@ -68,7 +69,7 @@ def learn(replicas: Replicas, trainer: str, case: str, updates: int) -> list[flo
     took = []
     for _ in range(updates + 1):
         made.add(batch)
-        replicas.add_up(torch.zeros(1))  # all begin at once
+        replicas.add_up(torch.zeros(1))  # all replicas begin together
         began = time.perf_counter()
         made.learn()
         took.append(time.perf_counter() - began)
@@ -76,13 +77,13 @@ def learn(replicas: Replicas, trainer: str, case: str, updates: int) -> list[flo
 
 
 def replica(args: argparse.Namespace) -> None:
-    """Be one of the replicas that another process has started."""
+    """Run as one of the replicas that another process has started."""
     joined = JoinedReplicas(args.rank, args.size, connect("127.0.0.1", args.port, args.size))
     learn(joined, args.trainer, *args.cases, args.updates)
 
 
 def together(trainer: str, case: str, size: int, updates: int) -> list[float]:
-    """Seconds of each update of `size` replicas."""
+    """Return the seconds of each update with `size` replicas."""
     store = listen(size)
     options = [f"--port={store.port}", f"--size={size}", f"--updates={updates}", f"--trainer={trainer}", case]
     others = [subprocess.Popen([sys.executable, __file__, f"--rank={rank}", *options]) for rank in range(1, size)]

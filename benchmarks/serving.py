@@ -3,14 +3,15 @@
     python benchmarks/serving.py
     python benchmarks/serving.py --ways Act ModelInfer --clients 1 8 600
 
-A perceptron of 2×64 for CartPole is trained for a moment and served by `run-pipeline --serve` in a process that is held
-to one core. `h2load` (of nghttp2, Debian's `nghttp2-client`), which is in C, has the others: it speaks HTTP/1.1 and
-HTTP/2 and so gRPC's calls too, over a connection for each client, which asks again as soon as it has its answer. Over
-gRPC all answers are of status 200 for it; those that take as long as the server holds a refusal count as refused.
+A 2×64 MLP for CartPole is trained briefly and served by `run-pipeline --serve` in a process pinned to one core.
+`h2load` (from nghttp2; Debian's `nghttp2-client`), which is written in C, uses the other cores. It speaks HTTP/1.1 and
+HTTP/2, and so gRPC, over one connection per client; each client sends its next request once it has its answer. Over
+gRPC, `h2load` sees status 200 for all answers; answers that take as long as the server delays a refusal count as
+refused.
 
-Where the machine has other work, `--ahead` (as root) puts both before it, and the server's threads of gRPC before its
-event loop, as they come on an idle machine. Linux then pauses them for 0.05 s in each second, which the p99 of many
-clients has in it.
+If the machine has other work, `--ahead` (as root) gives both programs a higher priority, and the server's gRPC threads
+a higher priority than its event loop, which is their order on an idle machine. Linux then pauses them for 0.05 s in
+each second, which shows in the p99 of many clients.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _framed(message: bytes) -> bytes:
 
 
 def ways() -> dict[str, tuple[str, bytes]]:
-    """Of each way to ask, the path and the body."""
+    """Return the URL path and the body of each kind of request."""
     infer = open_inference_grpc.message("ModelInferRequest")(
         model_name="CartPole", inputs=[TENSOR], raw_input_contents=[np.array(ROW, np.float32).tobytes()]
     )
@@ -66,7 +67,7 @@ def ways() -> dict[str, tuple[str, bytes]]:
 
 @contextmanager
 def served(folder: Path, core: int) -> Iterator[tuple[int, int, psutil.Process]]:
-    """A server pinned to one core: its HTTP and gRPC ports, and its process."""
+    """Serve a model on one core; yield the HTTP port, the gRPC port and the process."""
     config = folder / "config.yaml"
     config.write_text(json.dumps(CONFIG), encoding="utf-8")
     command = [sys.executable, str(ROOT / "bin/run-pipeline")]
@@ -90,7 +91,7 @@ def served(folder: Path, core: int) -> Iterator[tuple[int, int, psutil.Process]]
 
 
 def told(http: int) -> float:
-    """What the server has answered so far, by its own count."""
+    """Return the number of requests that the server has answered so far, by its own count."""
     with urlopen(f"http://127.0.0.1:{http}/metrics") as answer:
         found = re.search(r'requests_total{.*"answered"} (\S+)', answer.read().decode())
     return float(found[1]) if found else 0.0
@@ -107,7 +108,7 @@ def measure(url: str, body: Path, clients: int, seconds: int, server: psutil.Pro
             os.sched_setscheduler(thread.id, os.SCHED_RR, os.sched_param(5 + (thread.id != server.pid)))
     before = _cpu_s(server)
     subprocess.run([*["chrt", "-r", "5"][: 3 * ahead], "h2load", *load, *how, url], check=True, capture_output=True)
-    used = (_cpu_s(server) - before) * seconds / (seconds + 1)  # the second of warm-up is in no log
+    used = (_cpu_s(server) - before) * seconds / (seconds + 1)  # the log omits the second of warm-up
     status, took = np.loadtxt(log, usecols=(1, 2), unpack=True, ndmin=2)
     log.unlink()
     answered = (status == 200) & (took < 1e6 * (grpc_server.REFUSED_S if rpc else seconds))
@@ -126,7 +127,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def main() -> None:
-    """Print a line for each way and number of clients."""
+    """Print a line for each kind of request and number of clients."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ways", nargs="+", choices=ways(), default=[*ways()])
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 8, 12, 64, 600])

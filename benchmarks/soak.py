@@ -1,11 +1,11 @@
-"""A long run, watched: `python benchmarks/soak.py --minutes 30 [--kill-every 20]`; Linux only.
+"""Watches a long run: `python benchmarks/soak.py --minutes 30 [--kill-every 20]`; Linux only.
 
-Trains a small self-play run by the real command, at a game's pace, and kills (`kill -9`) an actor at a regular
-interval, if requested. Every few seconds it samples main and each host: memory, descriptors, threads, shared memory,
-steps per second, and the CPU time of a step, which other programs on the machine change less. Writes `soak.csv` and
-`soak.svg` to --out and says whether each series is flat: Theil-Sen's slope, the median of the slopes between all pairs
-of samples after the warm-up, is compared with a tolerance. The exit status is 1 if one is not flat. `--plot OUT.svg A B
-…` draws several such folders side by side instead.
+Trains a small self-play run with the real command, at a game's pace, and if requested kills an actor (`kill -9`) at
+regular intervals. Every few seconds, it samples main and each host: memory, file descriptors, threads, shared memory,
+steps per second, and CPU time per step, which other programs on the machine disturb less. It writes `soak.csv` and
+`soak.svg` to --out and reports whether each series is flat: the Theil-Sen slope, which is the median of the slopes
+between all pairs of samples after the warm-up, is compared with a tolerance. The exit status is 1 if a series is not
+flat. Instead of running, `--plot OUT.svg A B …` draws several of these folders side by side.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from headrace.stages.environments.protocol import StepResult  # noqa: E402
 from headrace.stages.games.volley.group import VolleyGroup  # noqa: E402
 
 TICK_S = 0.01
-"""Seconds of each tick of the game: its pace, so that other work on the machine hardly shows in the rate."""
+"""Seconds per tick of the game: at this pace, other work on the machine hardly affects the rate."""
 SAMPLE_EVERY_S = 5.0
 WARM_UP = 0.2
-"""Part of the run that counts as warm-up."""
+"""Share of the run that counts as warm-up."""
 RUN: dict[str, Any] = {
     "environment": {"kind": "gymnasium", "factory": "benchmarks.soak:PacedVolley", "num_envs": 16},
     "env_settings": {"seed": 1, "max_lifetime_restarts": -1, "restarts_rate_limit_n": -1},
@@ -55,12 +55,12 @@ RUN: dict[str, Any] = {
     },
 }
 UNITS = {"MB": 4.0, "descriptors": 2.0, "threads": 1.0, "steps/s": 0.1, "µs": 0.1}
-"""By unit: the change over the measured time that still counts as flat; of rates and costs a part of the median."""
+"""By unit: the largest change over the measured time that counts as flat; for rates and costs, part of the median."""
 CPU_TIME = "CPU time so far of "
 
 
 class PacedVolley(VolleyGroup):
-    """The built-in game, at no more than a tick in `TICK_S`."""
+    """The built-in game, with at most one tick per `TICK_S`."""
 
     def step(self, *arguments: Any, **named: Any) -> StepResult:
         """Step at the game's pace."""
@@ -88,11 +88,11 @@ def main() -> int:
 
 
 Series = dict[str, list[tuple[float, float]]]
-"""Pairs of seconds and value, by `what of whom [unit]`."""
+"""Series of (seconds, value) pairs, by `what of whom [unit]`."""
 
 
 def soak(folder: Path, seconds: float, kill_every_s: float) -> tuple[Series, int, int]:
-    """Run, sample and kill; returns the series, the command's status and the number of kills."""
+    """Run, sample and kill; return the series, the command's status and the number of kills."""
     config = folder / "soak.yaml"
     config.write_text(yaml.safe_dump(RUN))
     log = folder / "soak.log"
@@ -130,7 +130,7 @@ def soak(folder: Path, seconds: float, kill_every_s: float) -> tuple[Series, int
 
 
 def sample(main_pid: int) -> Iterator[tuple[str, float]]:
-    """Look at main and each of its hosts."""
+    """Yield the current value of each series, for main and each of its hosts."""
     shared = share = 0.0
     for pid, name in [(main_pid, "main"), *hosts_of(main_pid)]:
         try:
@@ -139,7 +139,7 @@ def sample(main_pid: int) -> Iterator[tuple[str, float]]:
             ticks = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:13]
             descriptors = len(os.listdir(f"/proc/{pid}/fd"))
             threads = len(os.listdir(f"/proc/{pid}/task"))
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
         if "Pss" not in memory:
             continue
@@ -147,7 +147,7 @@ def sample(main_pid: int) -> Iterator[tuple[str, float]]:
         share += int(memory["Pss"]) / 1024
         yield f"resident set of {name} [MB]", int(memory["Rss"]) / 1024
         yield f"heap of {name} [MB]", int(memory["Anonymous"]) / 1024
-        if not name.startswith(("actor", "sweeper")):  # an actor's clock restarts with each replacement
+        if not name.startswith(("actor", "sweeper")):  # an actor's CPU time restarts with each replacement
             yield f"{CPU_TIME}{name} [s]", sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
         yield f"descriptors of {name} [descriptors]", descriptors
         yield f"threads of {name} [threads]", threads
@@ -157,7 +157,7 @@ def sample(main_pid: int) -> Iterator[tuple[str, float]]:
 
 
 def hosts_of(main_pid: int) -> list[tuple[int, str]]:
-    """The children of main: process ids and names."""
+    """Return the process ids and names of main's children."""
     found = []
     for child in Path(f"/proc/{main_pid}/task/{main_pid}/children").read_text(encoding="utf-8").split():
         try:
@@ -172,7 +172,7 @@ def hosts_of(main_pid: int) -> list[tuple[int, str]]:
 
 
 def summaries(log: str) -> list[tuple[float, int]]:
-    """The seconds and steps of the console's summaries."""
+    """Return the seconds and steps of the summaries on the console."""
     found = [(float(t), int(n)) for n, t in re.findall(r"Step: (\d+)\. Time Elapsed: ([\d.]+) s", log)]
     points: list[tuple[float, int]] = []
     for t, n in found:
@@ -182,7 +182,7 @@ def summaries(log: str) -> list[tuple[float, int]]:
 
 
 def per_step(cpu_s: list[tuple[float, float]], steps: list[tuple[float, int]]) -> Iterator[tuple[float, float]]:
-    """Yield the CPU time of each step, in microseconds, over windows of a minute."""
+    """Yield the CPU time per step, in microseconds, over windows of a minute."""
     times, used = zip(*cpu_s, strict=True)
     began, count = steps[0]
     for t, n in steps:
@@ -198,7 +198,7 @@ def judge(series: Series) -> list[bool]:
     print(f"{'after the warm-up of ' + format(WARM_UP * end, '.0f') + ' s':46} median       change over the rest")
     for key, points in series.items():
         points = [(t, v) for t, v in points if t >= WARM_UP * end]
-        if len(points) < 10 or key.startswith("share of the machine"):  # which other programs change, too
+        if len(points) < 10 or key.startswith("share of the machine"):  # which other programs also change
             continue
         level = statistics.median(v for _, v in points)
         change = slope(points) * (1 - WARM_UP) * end
@@ -210,13 +210,13 @@ def judge(series: Series) -> list[bool]:
 
 
 def slope(points: list[tuple[float, float]], most: int = 400) -> float:
-    """Theil-Sen's slope; of long series every n-th sample."""
+    """Return the Theil-Sen slope; a long series is reduced to every n-th sample."""
     points = points[:: len(points) // most + 1]
     return statistics.median((w - v) / (u - t) for (t, v), (u, w) in combinations(points, 2) if u > t)
 
 
 def write(path: Path, series: Series) -> None:
-    """Write one line for each value."""
+    """Write a CSV file with one line per value."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("seconds", "series", "value"))
@@ -224,7 +224,7 @@ def write(path: Path, series: Series) -> None:
 
 
 def read(path: Path) -> Series:
-    """Invert `write`."""
+    """Read a file that `write` has written."""
     series: Series = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -236,11 +236,11 @@ PANELS = ("heap", "descriptors", "threads", "shared memory", "steps per second",
 COLOURS = ("#1f6fb4", "#c44e2b", "#3a8f4d", "#7a4fa3", "#888888")
 WIDTH, HEIGHT, GAP = 420, 110, 46
 POINTS = 150
-"""Points drawn of a series, at most."""
+"""Maximum number of points drawn per series."""
 
 
 def draw(soaks: dict[str, Series]) -> str:
-    """Draw soaks side by side: a row of panels for each kind of series, with the same scale in a row."""
+    """Draw soaks side by side: a row of panels for each kind of series, with the same scale within a row."""
     parts = []
     for row, panel in enumerate(PANELS):
         chosen = [{k: v for k, v in series.items() if k.startswith(panel)} for series in soaks.values()]

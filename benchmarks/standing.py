@@ -16,7 +16,7 @@ from headrace.stages.trainer.replay_store import MAGIC
 
 
 class Violation(Exception):
-    """A broken guarantee."""
+    """Raised if a guarantee is broken."""
 
 
 def require(holds: bool, otherwise: str) -> None:
@@ -27,19 +27,19 @@ def require(holds: bool, otherwise: str) -> None:
 
 @dataclass(frozen=True, order=True)
 class Progress:
-    """The manifest's progress, cheap to read during a run."""
+    """The progress in the newest manifest, which is cheap to read during a run."""
 
     number: int
-    """Of the newest whole checkpoint, -1 if there is none."""
+    """Number of the newest complete checkpoint; -1 if there is none."""
     step: int
     lesson: int
 
     @classmethod
     def of(cls, run_folder: Path) -> Progress:
-        """Read the manifest.
+        """Read the progress from the newest manifest.
 
         Raises:
-            Violation: if it can't be read.
+            Violation: if the manifest can't be read.
         """
         checkpoint = _newest(run_folder)
         if checkpoint is None:
@@ -49,7 +49,7 @@ class Progress:
 
 
 def _lessons(checkpoint: Checkpoint) -> Mapping[str, int]:
-    """The lessons of a run; none if it has no curricula."""
+    """Return a run's lessons; empty if the run has no curricula."""
     lessons: Mapping[str, int] = checkpoint.progress.get("curricula", {"lessons": {}})["lessons"]
     return lessons
 
@@ -62,35 +62,35 @@ class Standing:
     step: int
     version: int
     rating: float
-    """Of the newest policy; 0 without self-play."""
+    """Rating of the newest policy; 0 without self-play."""
     games: int
-    """That count for ratings, of all behaviours: one is rated as another's opponent too, where that game is counted."""
+    """Number of rated games, of all behaviours: a behaviour is also rated in games as another's opponent."""
     snapshots: Mapping[int, int]
-    """Steps by number."""
+    """Step of each snapshot, by its number."""
     lessons: Mapping[str, int]
     exports: tuple[int, ...]
-    """Steps of the policies in `training_status.json`."""
+    """Steps of the policies listed in `training_status.json`."""
     exported: tuple[int, ...]
-    """Steps of the policies that are there."""
+    """Steps of the exported policies that exist."""
     replayed: int
-    """Bytes of the replay memory's file; 0 without one."""
+    """Number of rows in the replay memory; 0 without one."""
     streams: Mapping[str, int]
-    """Whole frames in each recording."""
+    """Number of complete frames in each recording."""
 
     @classmethod
     def of(
         cls, run_folder: Path, behavior: str, earlier: Standing | None, went_on_from: Collection[int] = ()
     ) -> Standing | None:
-        """Read all of it; None if there is no checkpoint yet.
+        """Read a run's progress; None if there is no checkpoint yet.
 
         Args:
             run_folder: `results/<run-id>`.
-            behavior: the run's only behaviour.
-            earlier: how it stood before the last start, behind which it must not be.
-            went_on_from: the steps at which learners have taken the place of lost ones since.
+            behavior: the behaviour.
+            earlier: the progress before the last start; the current progress must not be behind it.
+            went_on_from: the steps from which learners that replaced lost ones have continued since.
 
         Raises:
-            Violation: if something is broken, or behind what it was.
+            Violation: if something is broken or behind the earlier progress.
         """
         checkpoint = _newest(run_folder)
         if checkpoint is None:
@@ -121,10 +121,10 @@ class Standing:
         return standing
 
     def assert_not_behind(self, earlier: Standing) -> None:
-        """Compare it with how the run stood before its last start.
+        """Check that the progress is not behind that before the last start.
 
         Raises:
-            Violation: naming what went back.
+            Violation: if a value went back; the message names it.
         """
         for name in ("checkpoint", "step", "version", "games", "replayed"):
             now, before = getattr(self, name), getattr(earlier, name)
@@ -145,7 +145,7 @@ class Standing:
 
 
 MOST_POINTS = 16.0
-"""`elo_k`: what a game can change a rating by."""
+"""`elo_k`: the maximum change of a rating in one game."""
 
 
 def _newest(run_folder: Path) -> Checkpoint | None:
@@ -166,7 +166,7 @@ def _assert_all_whole(run_folder: Path) -> None:
 
 
 def _listed_exports(run_folder: Path, behavior: str) -> tuple[int, ...]:
-    """Return the steps of the listed policies; the newest has to be there, the oldest may just have made room."""
+    """Return the steps of the listed policies; the newest file must exist, older ones may have just been removed."""
     path = run_folder / "run_logs" / "training_status.json"
     try:
         entries = json.loads(path.read_text()).get(behavior, {}).get("checkpoints", [])
@@ -175,13 +175,13 @@ def _listed_exports(run_folder: Path, behavior: str) -> tuple[int, ...]:
     except ValueError as error:
         raise Violation(f"{path}: {error}") from error
     for entry in entries[-1:]:
-        file = run_folder.parents[1] / entry["file_path"]  # as people write it who are where the command was called
+        file = run_folder.parents[1] / entry["file_path"]  # relative to where the command was called
         require(file.is_file() and file.stat().st_size > 0, f"{path} lists {file}, which is missing")
     return tuple(int(entry["steps"]) for entry in entries)
 
 
 def _replayed(checkpoint: Checkpoint) -> int:
-    """Return the rows of the replay memory next to a checkpoint's parts, 0 without one."""
+    """Return the number of rows in the replay memory next to a checkpoint's parts; 0 without one."""
     for path in checkpoint.folder.glob("replay-*.bin"):
         data = path.read_bytes()
         require(data.startswith(MAGIC), f"{path} is not a replay memory")
@@ -194,7 +194,7 @@ def _replayed(checkpoint: Checkpoint) -> int:
 def _recorded(
     run_folder: Path, checkpoint: Checkpoint, step: int, earlier: Standing | None, went_on_from: Collection[int]
 ) -> dict[str, int]:
-    """Count the whole frames of each recording; the newest has to reach up to the checkpoint, row by row.
+    """Count the complete frames of each recording; the newest recording must contain every row up to the checkpoint.
 
     Each learner begins a file. The replacement of a lost learner immediately saves the missing part of a checkpoint in
     progress.

@@ -1,8 +1,8 @@
 """Measures the cost of recording and replaying: `python benchmarks/streams.py`.
 
-Prints milliseconds per message and MB/s (of uncompressed arrays) for trajectory batches of three sizes, of
-synthetic noisy floats (the worst case for compression) and of floats that repeat. Medians; everything stays
-in the page cache.
+Prints milliseconds per message and MB/s (of uncompressed arrays) for trajectory batches of three sizes, with noisy
+synthetic floats (the worst case for compression) and with repeating floats. Numbers are medians; everything stays in
+the page cache.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def batch(rows: int, noisy: bool) -> TrajectoryBatch:
 
 
 def write_s(path: Path, message: TrajectoryBatch, count: int) -> float:
-    """Seconds of the writes alone: what a tap costs its edge. The flush at the end is paid once a run."""
+    """Return the seconds of the writes alone, which recording costs its edge; the final flush happens once per run."""
     path.unlink(missing_ok=True)
     with StreamWriter(path, HEADER) as writer:
         began = time.perf_counter()

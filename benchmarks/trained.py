@@ -1,4 +1,4 @@
-"""Examples as benchmarks: train one, then find what its training returned and the policies that it exported."""
+"""Runs examples as benchmarks: trains an example, then finds its training returns and its exported policies."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def second_half(events: Path, max_steps: int, tag: str = "Environment/Cumulative Reward") -> float:
-    """The mean of a statistic over the summaries of a run's second half.
+    """Return the mean of a statistic over the summaries of a run's second half.
 
     Args:
         events: results/<run-id>/<behaviour>.
-        max_steps: how many steps the run had.
+        max_steps: the run's number of steps.
         tag: the statistic's name.
     """
     return float(mean(event.value for event in scalars(events, tag) if event.step > max_steps / 2))
 
 
 def scalars(events: Path, tag: str) -> list[Any]:
-    """A statistic's summaries, with `step` and `value`; arguments as in `second_half`."""
+    """Return a statistic's summaries, with `step` and `value`; arguments as in `second_half`."""
     return list(EventAccumulator(str(events), size_guidance={"scalars": 0}).Reload().Scalars(tag))
 
 
 def run_to_judge(parser: argparse.ArgumentParser, example: Path) -> tuple[Path, argparse.Namespace]:
-    """Return the folder of the run that the command line names; without one, train it now.
+    """Return the run folder that the command line names, and the arguments; if no run is named, train one now.
 
     Args:
-        parser: may have arguments of the benchmark's own.
-        example: what to train, from the repository's root.
+        parser: the benchmark's parser, which may already have other arguments.
+        example: path of the YAML file to train, relative to the repository's root.
     """
     parser.add_argument("run", type=Path, nargs="?", help="results/<run-id> of a finished run; left out: train one now")
     parser.add_argument("--seed", type=int, default=0, help="of the training and of the games")
@@ -50,7 +50,7 @@ def run_to_judge(parser: argparse.ArgumentParser, example: Path) -> tuple[Path, 
 
 
 def _train(example: Path, results: Path, seed: int, changes: Sequence[str]) -> Path:
-    """Train from scratch; an earlier run of the benchmark with this seed is removed."""
+    """Train from scratch, and remove an earlier run of the benchmark with this seed; return the run's folder."""
     name = f"{example.stem if example.stem != 'config' else example.parent.name}-{seed}"
     shutil.rmtree(results / name, ignore_errors=True)
     where = [f"checkpoint_settings.run_id={name}", f"checkpoint_settings.results_dir={results}"]
@@ -62,10 +62,10 @@ def _train(example: Path, results: Path, seed: int, changes: Sequence[str]) -> P
 
 
 def exports_of(run: Path, behavior: str) -> list[Path]:
-    """The policies that a run exported, in the order of their steps.
+    """Return the policies that a run exported, in the order of their steps.
 
     Raises:
-        SystemExit: if there is none.
+        SystemExit: if there are none.
     """
     found = exports_by_step(run / behavior, behavior)
     if not found:
@@ -74,11 +74,11 @@ def exports_of(run: Path, behavior: str) -> list[Path]:
 
 
 def steps_of(export: Path) -> int:
-    """The trainer steps in an export's name."""
+    """Return the number of trainer steps in an export's name."""
     return int(export.stem.rpartition("-")[2])
 
 
 def first_quarter(exports: Sequence[Path]) -> Path:
-    """The newest export of the first quarter of a run, or the first one if there is none."""
+    """Return the newest export from the first quarter of a run, or the first export if there is none."""
     early = [path for path in exports if steps_of(path) <= steps_of(exports[-1]) / 4]
     return early[-1] if early else exports[0]

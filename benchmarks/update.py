@@ -1,10 +1,10 @@
-"""Measures an update of PPO, POCA and IMPALA: without decoupled PPO's pass, with it, and with autograd's gradients.
+"""Measures PPO, POCA and IMPALA updates: without decoupled PPO's extra pass, with it, and with autograd's gradients.
 
     OMP_NUM_THREADS=1 taskset -c 1 python benchmarks/update.py
 
-Buffers of random rows of the shapes of CartPole, Pendulum, LunarLander, HalfCheetah and Pong, a policy with memory,
-groups of four and unrolls of CartPole, with the hyperparameters of the examples. The three learn in turn, in a process
-that keeps freed memory as learners' do; CPU time, so that a busy machine disturbs less.
+The buffers have random rows with the shapes of CartPole, Pendulum, LunarLander, HalfCheetah and Pong, a policy with
+memory, groups of four, and CartPole unrolls, with the examples' hyperparameters. The three variants learn alternately,
+in a process that keeps freed memory as learners do. Times are CPU time, which a busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ CASES: dict[str, tuple[str, tuple[int, ...], ActionSpec, dict[str, Any], dict[st
         {"hidden_units": 512, "num_layers": 1, "vis_encode_type": "nature_cnn"},
     ),
 }
-"""Trainer, shape of the observation, actions, hyperparameters and network of each."""
+"""By case: trainer, observation shape, actions, hyperparameters and network."""
 LENGTH, ROWS = 128, 2048
 AGENTS = 4
 
@@ -81,7 +81,7 @@ AGENTS = 4
 def rows_of(
     spec: BehaviorSpec, n: int, memory: int, random: np.random.Generator, length: int = LENGTH
 ) -> TrajectoryBatch:
-    """Trajectories of `length` random rows; in groups of `AGENTS`, if there are groups."""
+    """Return trajectories of `length` random rows, in groups of `AGENTS` if the behaviour has groups."""
     k, actions = n // length, spec.actions
     (seen,) = spec.observations
     rows: dict[str, Array] = {
@@ -113,7 +113,7 @@ def rows_of(
 
 
 def learned_in(trainer: Trainer, batch: TrajectoryBatch) -> float:
-    """Milliseconds of one update."""
+    """Return the CPU milliseconds of one update."""
     trainer.add(batch)
     began = time.process_time()
     trainer.learn()

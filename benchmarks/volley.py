@@ -1,8 +1,8 @@
 """Measures the speed of the built-in game: `python benchmarks/volley.py [seconds per figure]`.
 
-Prints, for several numbers of courts and one thread, milliseconds per tick of the group (a decision of both
-players on every court, `frame_skip` physics ticks) and agent steps per second: median of 5 timed stretches of
-random play. Then it measures the cost of a picture.
+Prints, for several numbers of courts and one thread, milliseconds per tick of the group (a decision by both players on
+every court, and `frame_skip` physics ticks) and agent steps per second: medians over 5 timed stretches of random play.
+Then it measures the cost of rendering an image.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def seconds_per_tick(courts: int, stretch_s: float) -> float:
-    """Median over the stretches; drawing the actions is not timed."""
+    """Return the median seconds per tick over the stretches; sampling the actions is not timed."""
     group, play = VolleyGroup(courts), RandomPlayer(ACTIONS, 0)
     group.reset(0)
     shape = (np.empty((courts, 12), np.float32),)
@@ -46,7 +46,7 @@ def seconds_per_tick(courts: int, stretch_s: float) -> float:
 
 
 def seconds_of(call: Callable[[], object], stretch_s: float) -> float:
-    """Mean seconds of a call, repeated for a stretch of time."""
+    """Return the mean seconds per call, with calls repeated for a stretch of time."""
     count, begin = 0, time.perf_counter()
     while (took := time.perf_counter() - begin) < stretch_s:
         call()
