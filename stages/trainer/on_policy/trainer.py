@@ -117,7 +117,8 @@ class OnPolicyTrainer(Trainer, Generic[Settings, Update]):
         self._buffer = self._make_buffer()
         self._rows_per_pass = rows_per_pass(spec)
         self._kept: dict[str, AgentTable | None] = {}
-        """Per name in checkpoints, a table of values for each agent in the middle of an episode; None if not kept."""
+        """Tables of values for agents in the middle of an episode, by name in checkpoints; None for a table not
+        kept."""
 
     @property
     def rows_per_update(self) -> int:
