@@ -1,7 +1,7 @@
 """IMPALA as a `Trainer`: V-trace on unrolls, some of which are replayed.
 
 Based on Espeholt et al. (2018), "IMPALA", with the replay and the cloning losses of Rolnick et al. (2019), "CLEAR",
-combined as in the learner of the StarCraft II agents.
+combined as in the learner of DeepMind's StarCraft II agents.
 """
 
 from __future__ import annotations
